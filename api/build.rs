@@ -1,4 +1,4 @@
-//! Compiles the protobuf with a compiler written in Rust: no `protoc` is needed to build Lattice.
+//! Compiles the protobuf files with a compiler written in Rust, so that no `protoc` is needed.
 
 use std::error::Error;
 

@@ -1,4 +1,5 @@
-//! `lattice-pmix` has an `accept` and a `writev` of its own, which the library that it loads is to find before libc's.
+//! Exports the `accept` and `writev` of `lattice-pmix`, so that the library that it loads finds
+//! them before libc's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

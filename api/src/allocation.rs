@@ -1,4 +1,4 @@
-//! Allocations as users see them.
+//! Allocations as shown to users.
 
 use crate::v1;
 use lattice_model::time::Timestamp;
@@ -16,13 +16,13 @@ pub const STATES: [AllocationState; 7] = [
     AllocationState::Cancelled,
 ];
 
-/// The text names no state.
+/// The text is not the name of a state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
-/// One allocation as a message. `exit_code` is set once it has ended and a program's own code is known; `reason` is why it
-/// ended, or why it is back in the queue.
+/// One allocation as a message. `exit_code` is set once it has ended and the program's own code is
+/// known; `reason` is why it ended, or why it is back in the queue.
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
     let spec = &allocation.spec;
@@ -95,7 +95,7 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// The same, with what runs and where: too long for lists.
+/// As [`to_proto`], with programs and paths, which are too long for lists.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
@@ -112,7 +112,7 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
 /// The state of this name, in any case: `Running`, `running`.
 ///
 /// # Errors
-/// [`UnknownState`] lists the names that there are.
+/// [`UnknownState`] lists the valid names.
 pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
     let known = STATES.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name));
     known.ok_or_else(|| UnknownState(name.chars().take(40).collect()))

@@ -1,15 +1,15 @@
-//! The audit log as users ask for it and see it.
+//! The audit log as requested by and shown to users.
 
 use crate::v1;
 use lattice_model::{AuditFilter, AuditRecord, Revision, Timestamp};
 use thiserror::Error;
 use tonic::Status;
 
-/// Why a message is no filter or record.
+/// Why a message is not a valid filter or record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {why}")]
 pub struct BadAudit {
-    /// The message's field.
+    /// The field of the message.
     pub field: &'static str,
     /// What is wrong with it.
     pub why: String,
@@ -25,7 +25,7 @@ fn bad(field: &'static str) -> impl Fn(&dyn std::fmt::Display) -> BadAudit {
     move |why| BadAudit { field, why: why.to_string() }
 }
 
-/// Reads a filter; without one everything is wanted.
+/// Converts a filter; `None` selects everything.
 pub fn filter_to_model(filter: Option<&v1::AuditFilter>) -> Result<AuditFilter, BadAudit> {
     let Some(filter) = filter else { return Ok(AuditFilter::default()) };
     let given = |text: &'static str, value: &str| (!value.is_empty()).then(|| (text, value.to_owned()));
@@ -42,7 +42,7 @@ pub fn filter_to_model(filter: Option<&v1::AuditFilter>) -> Result<AuditFilter, 
     })
 }
 
-/// A record as a message.
+/// Converts a record into a message.
 pub fn record_to_proto(record: &AuditRecord) -> v1::AuditRecord {
     v1::AuditRecord {
         seq: record.seq,
@@ -59,7 +59,7 @@ pub fn record_to_proto(record: &AuditRecord) -> v1::AuditRecord {
     }
 }
 
-/// A message as the record that it was: its hash is over the same text again.
+/// Converts a message back into the original record, so that its hash can be recomputed.
 pub fn record_to_model(record: &v1::AuditRecord) -> Result<AuditRecord, BadAudit> {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Ok(AuditRecord {

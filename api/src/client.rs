@@ -1,4 +1,4 @@
-//! A connection to an agent's API: its Unix socket.
+//! A client for an agent's API on its Unix socket.
 
 use crate::MESSAGE_BYTES_MAX;
 use crate::operator::{Credential, Signed};
@@ -19,45 +19,45 @@ use thiserror::Error;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The endpoint is in no form that is known.
+    /// The endpoint has an unknown form.
     #[error("{endpoint:?} is no endpoint: write unix:/path/of/agent.sock")]
     Endpoint {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
     },
-    /// Nobody listens there.
+    /// No process listens on the socket.
     #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` checks that")]
     NoAgent {
-        /// Where.
+        /// The endpoint.
         endpoint: String,
-        /// The error of the system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The socket is there, but this user may not use it.
+    /// The socket exists, but this user may not use it.
     #[error("may not connect to {endpoint}: its permissions keep this user out")]
     Denied {
-        /// Where.
+        /// The endpoint.
         endpoint: String,
-        /// The error of the system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The connection came about, and it failed.
+    /// The connection was established, but the transport failed.
     #[error("no agent answers at {endpoint}: is it lattice-agent that listens there?")]
     Transport {
-        /// Where.
+        /// The endpoint.
         endpoint: String,
-        /// What went wrong.
+        /// The transport's error.
         #[source]
         source: tonic::transport::Error,
     },
 }
 
-/// A connection, shared by its clones and by the clients that it hands out.
+/// A connection, shared by its clones and by the service clients created from it.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Signed<Channel>,
@@ -67,11 +67,11 @@ impl Client {
     /// Connects to `unix:/path`.
     ///
     /// # Errors
-    /// See [`ConnectError`]: its texts have the remedy.
+    /// See [`ConnectError`]; its messages name the remedy.
     pub async fn connect(endpoint: &str) -> Result<Self, ConnectError> {
         let no_endpoint = || ConnectError::Endpoint { endpoint: endpoint.to_owned() };
         let path = endpoint.strip_prefix("unix:").ok_or_else(no_endpoint)?;
-        // `unix:///path` is the URI form of the same.
+        // `unix:///path` is the URI form.
         let path = path.strip_prefix("//").unwrap_or(path);
         if !path.starts_with('/') {
             return Err(no_endpoint());
@@ -80,7 +80,8 @@ impl Client {
     }
 
     async fn over_unix(endpoint: &str, path: &Path) -> Result<Self, ConnectError> {
-        // Connected here first, since tonic's error would hide the system's error; the connector then uses this stream.
+        // Connect here first, because tonic's error would hide the system's error; the connector
+        // then uses this stream.
         let stream = UnixStream::connect(path).await.map_err(|source| {
             let endpoint = endpoint.to_owned();
             if source.kind() == io::ErrorKind::PermissionDenied {
@@ -102,7 +103,7 @@ impl Client {
                 Ok::<_, io::Error>(TokioIo::new(stream))
             }
         });
-        // The authority is only a form here: nobody resolves it.
+        // The authority is a placeholder: nobody resolves it.
         let channel = Endpoint::from_static("http://agent.lattice")
             .connect_with_connector(connector)
             .await
@@ -110,34 +111,34 @@ impl Client {
         Ok(Self { channel: Signed::new(channel) })
     }
 
-    /// The same connection, on which an operator asks.
+    /// The same connection, with calls signed by this operator's credential.
     #[must_use]
     pub fn with_operator(&self, credential: Credential) -> Self {
         Self { channel: self.channel.with(credential) }
     }
 
-    /// Submissions, their life, logs and launches.
+    /// Submissions, their progress, logs and launches.
     pub fn allocations(&self) -> AllocationServiceClient<Signed<Channel>> {
         AllocationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Of work that is asked to save itself.
+    /// Checkpoint calls of applications.
     pub fn application(&self) -> ApplicationServiceClient<Signed<Channel>> {
         ApplicationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Nodes, the agent's own status, gossip.
+    /// Nodes, the status of the agent, gossip.
     pub fn nodes(&self) -> NodeServiceClient<Signed<Channel>> {
         NodeServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Leases for programs outside.
+    /// Leases for external programs.
     pub fn leases(&self) -> LeaseServiceClient<Signed<Channel>> {
         LeaseServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -158,7 +159,7 @@ impl Client {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Nodes, allocations and leases as they change.
+    /// Watches of nodes, allocations and leases.
     pub fn watches(&self) -> WatchServiceClient<Signed<Channel>> {
         WatchServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -173,8 +174,8 @@ impl Client {
     }
 }
 
-/// An application's own endpoint, over one connection that exists already: no other connection is made.
-/// `message_bytes_max`: the most that is read of one message.
+/// A client for an application's own endpoint on an existing connection; it opens no other
+/// connection. `message_bytes_max`: largest message to accept.
 ///
 /// # Errors
 /// The connection broke.

@@ -1,4 +1,5 @@
-//! What users send to an agent's socket. `docs/fuzzing.md` has all targets.
+//! Fuzz targets for requests that users send to an agent's socket. `docs/fuzzing.md` lists all
+//! targets.
 
 use crate::spec::{binding_request, image_request, parse_image, shape_request};
 use crate::{allocation, audit, operator, spec, v1};
@@ -52,7 +53,7 @@ fn record() -> Vec<u8> {
     audit::record_to_proto(&record).encode_to_vec()
 }
 
-/// A specification that is accepted can be encoded, and decodes to the same.
+/// An accepted specification can be encoded, and decodes to the same value.
 fn submit(bytes: &[u8]) {
     let Ok(message) = v1::AllocationSpec::decode(bytes) else { return };
     drop(image_request(&message));

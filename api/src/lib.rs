@@ -1,4 +1,4 @@
-//! The wire that users see, and the only place where protobuf meets the model.
+//! The public API's wire format, and the only place that converts between protobuf and the model.
 //!
 //! ```text
 //!   bytes ◀─prost─▶ v1::* ──spec::to_model (validates)──▶ lattice_model
@@ -6,8 +6,9 @@
 //!                     └── client::Client: typed clients over a Unix socket or TCP
 //! ```
 //!
-//! The conversion into the model *is* the validation: a specification that came through
-//! [`spec::to_model`] is in range, and a documented field that is not built yet was refused by name.
+//! The conversion into the model *is* the validation: a specification returned by
+//! [`spec::to_model`] is valid, and documented fields that are not implemented yet have been
+//! refused by name.
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +22,8 @@ pub mod operator;
 pub mod pack;
 pub mod spec;
 
-/// Bytes one message may have in either direction, for clients and servers alike: a listing of tens of thousands of
-/// allocations fits, a hostile length does not.
+/// Largest size of a message in either direction, in bytes, for clients and servers: a listing of
+/// tens of thousands of allocations fits, a hostile length does not.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The generated code of `lattice.v1`.

@@ -1,10 +1,10 @@
-//! Nodes as users see them.
+//! Nodes as shown to users.
 
 use crate::v1;
 use lattice_model::conformance::fingerprint;
 use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Node, Resources, Wipe};
 
-/// Its software and firmware as it reported them to the quorum; `group_nodes`: how many nodes are like it.
+/// The node's latest conformance report; `group_nodes`: number of nodes in its conformance group.
 fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
     let drift = conformance.drift.as_ref();
     v1::Conformance {
@@ -24,9 +24,9 @@ fn wipe(wipe: &Wipe) -> String {
     )
 }
 
-/// One node as a message, with the allocations that own shares of it, the sum of the shares, and what the answering
-/// agent's gossip knows of it (`alive`, `suspect`, `down`, `unknown`). `group_nodes`: how many are of its conformance
-/// group.
+/// One node as a message, with the allocations that own shares of it, the sum of the shares, and
+/// its state in the answering agent's gossip (`alive`, `suspect`, `down`, `unknown`).
+/// `group_nodes`: number of nodes in its conformance group.
 pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str, group_nodes: u32) -> v1::Node {
     let holds = node.holds.iter().map(ToString::to_string);
     v1::Node {

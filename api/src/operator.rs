@@ -1,4 +1,5 @@
-//! An operator's credential: one file with a certificate of role `operator` and its key, and what is signed with it.
+//! An operator's credential (one file with a certificate of role `operator` and its key), and the
+//! tokens signed with it.
 //!
 //! ```text
 //!   operator.pem ──Credential::read──▶ sign(method) ──metadata──▶ agent ──▶ member of the quorum: verifies both
@@ -23,9 +24,9 @@ use thiserror::Error;
 use tonic::codegen::{Service, http};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-/// The metadata of a call that carries an [`OperatorToken`].
+/// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
-/// The methods that are an operator's. A client that has a credential signs its calls of these.
+/// The methods that only operators may call. A client with a credential signs its calls of these.
 pub const METHODS: [&str; 27] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
@@ -55,43 +56,43 @@ pub const METHODS: [&str; 27] = [
     "VClusterService/Delete",
     "VClusterService/SetConfig",
 ];
-/// What the path of a call has before the method.
+/// The prefix of a call's path before the method.
 const PACKAGE: &str = "/lattice.v1.";
-/// Bytes of a token, encoded.
+/// Largest size of an encoded token, in bytes.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Why there is no credential, or no token.
+/// Why reading a credential, or creating or decoding a token, failed.
 #[derive(Debug, Error)]
 pub enum CredentialError {
     /// The file cannot be read.
     #[error("the operator's credential {} cannot be read", path.display())]
     File {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
     /// Other users may read the key.
     #[error("the operator's credential {} may be read by others (mode {mode:o}): chmod 600", path.display())]
     Open {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// It is not what `lattice quorum ca operator` writes.
+    /// The file is not one that `lattice quorum ca operator` wrote.
     #[error("{} is no operator's credential: {what}", path.display())]
     Content {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// What is missing or damaged.
         what: &'static str,
     },
-    /// The key did not sign.
+    /// Signing failed.
     #[error("signing with the operator's key failed")]
     Sign,
-    /// The metadata of a call is no token.
+    /// The metadata of a call is not a valid token.
     #[error("the operator's token cannot be read")]
     Token,
 }
@@ -104,7 +105,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Reads a file that `lattice quorum ca operator` wrote.
+    /// Reads a file written by `lattice quorum ca operator`.
     ///
     /// # Errors
     /// See [`CredentialError`].
@@ -122,10 +123,10 @@ impl Credential {
         Ok(Self { certificate: certificate.to_vec(), key: key.map_err(|_| bad("its key is no ECDSA key over P-256"))? })
     }
 
-    /// A token for one method, `NodeService/SetHold`.
+    /// A token for one method, such as `NodeService/SetHold`.
     ///
     /// # Errors
-    /// [`CredentialError::Sign`]: this machine gives no randomness.
+    /// [`CredentialError::Sign`]: the system provides no randomness.
     pub fn sign(&self, method: &str, now: Timestamp) -> Result<OperatorToken, CredentialError> {
         let signature = self.key.sign(&SystemRandom::new(), &signed_bytes(method, now));
         let signature = signature.map_err(|_| CredentialError::Sign)?.as_ref().to_vec();
@@ -133,7 +134,7 @@ impl Credential {
     }
 }
 
-/// A channel whose calls of an operator's methods are signed, where there is a credential.
+/// A channel that signs calls of operator methods if it has a credential.
 #[derive(Clone, Debug)]
 pub struct Signed<S> {
     channel: S,
@@ -164,7 +165,7 @@ where
 
     fn call(&mut self, mut request: http::Request<B>) -> S::Future {
         let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
-        // Without randomness there is no token, and the agent answers that it is missing.
+        // Without randomness there is no token, and the agent replies that it is missing.
         let token = self.credential.as_ref().zip(method).and_then(|(credential, method)| credential.sign(method, now()).ok());
         if let Some(token) = token {
             let mut metadata = MetadataMap::new();
@@ -180,7 +181,7 @@ fn now() -> Timestamp {
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Puts a token into the metadata of a call.
+/// Adds a token to the metadata of a call.
 pub fn attach(metadata: &mut MetadataMap, token: &OperatorToken) {
     let token = v1::OperatorToken {
         certificate: token.certificate.clone(),
@@ -191,10 +192,10 @@ pub fn attach(metadata: &mut MetadataMap, token: &OperatorToken) {
     metadata.insert_bin(METADATA, MetadataValue::from_bytes(&token.encode_to_vec()));
 }
 
-/// The token in the metadata of a call, where there is one. Nothing is verified.
+/// The token in the metadata of a call, if any; it is not verified.
 ///
 /// # Errors
-/// [`CredentialError::Token`]: it is longer than a token, or damaged.
+/// [`CredentialError::Token`]: it is too long or damaged.
 pub fn token_of(metadata: &MetadataMap) -> Result<Option<OperatorToken>, CredentialError> {
     let Some(value) = metadata.get_bin(METADATA) else { return Ok(None) };
     let bytes = value.to_bytes().map_err(|_| CredentialError::Token)?;

@@ -1,4 +1,4 @@
-//! Specifications: `v1::AllocationSpec` into the model and back.
+//! Converts specifications: `v1::AllocationSpec` into the model and back.
 
 mod binding;
 mod checkpoint;
@@ -27,18 +27,19 @@ use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable}
 use lattice_model::{RankBinding, Resources};
 use std::time::Duration;
 
-/// Ranks on each node when the message has 0.
+/// Ranks on each node if the message has 0.
 const TASKS_PER_NODE_DEFAULT: u32 = 1;
 
-/// Reads and validates a specification.
+/// Converts and validates a specification.
 ///
-/// Defaults are applied where the message has none (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0).
-/// Where a uenv is named, `environment.sha256` must have been filled in: the agent that takes the submission reads the
-/// image (see [`image_request`]) and records the digest first.
+/// Unset fields get defaults (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). If a
+/// uenv is named, `environment.sha256` must be set: the agent that accepts the submission first
+/// reads the image (see [`image_request`]) and records its digest.
 ///
 /// # Errors
-/// [`SpecError::NotBuilt`] names the first documented field that this version cannot honour, as the user spells it;
-/// [`SpecError::Invalid`] names a value out of its range or form.
+/// [`SpecError::NotBuilt`] names the first documented field that this version does not implement;
+/// [`SpecError::Invalid`] names a value with a wrong range or syntax. Both name the field as the
+/// user writes it.
 pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> {
     unbuilt::refuse(spec)?;
     let lifecycle = lifecycle::to_model(spec.lifecycle.as_ref())?;
@@ -100,7 +101,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         pty: spec.pty.map(pty::to_model),
         session: spec.session,
         connectivity: connectivity::to_model(spec.connectivity.as_ref(), &spec.name)?,
-        // Refused above.
+        // Already refused if set.
         sensitive: false,
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
         checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
@@ -111,7 +112,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     Ok(model)
 }
 
-/// Whether its ranks can have standard input as it asks for it.
+/// Checks that its ranks can have standard input as requested.
 fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
     let Some(asked) = model.env.get(STDIN_VARIABLE) else { return Ok(()) };
     let invalid = |why: String| SpecError::Invalid { field: "stdin", why };
@@ -123,8 +124,8 @@ fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
     }
 }
 
-/// Writes a specification out. [`to_model`] gives the same one back where it is valid, counts whole seconds of walltime and
-/// at least one requeue.
+/// Encodes a specification. [`to_model`] returns the same specification if it is valid, its
+/// walltime is in whole seconds, and it allows at least one requeue.
 pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
     v1::AllocationSpec {
         name: spec.name.clone(),
@@ -159,7 +160,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
     }
 }
 
-/// A refused specification as a gRPC status: `Unimplemented` for what is not built, `InvalidArgument` for the rest.
+/// A refused specification as a gRPC status: `Unimplemented` for [`SpecError::NotBuilt`],
+/// `InvalidArgument` otherwise.
 pub fn status(error: &SpecError) -> tonic::Status {
     match error {
         SpecError::Invalid { .. } => tonic::Status::invalid_argument(error.to_string()),

@@ -1,4 +1,4 @@
-//! What the cluster has agreed about one allocation.
+//! The record of one allocation that the quorum agrees on.
 
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
@@ -21,90 +21,93 @@ use std::time::Duration;
 pub struct Exclusion {
     /// The node.
     pub node: NodeId,
-    /// Why it failed, last time.
+    /// The reason of the latest failure.
     pub why: String,
-    /// How often it failed there.
+    /// Number of failures on this node.
     pub failures: u32,
-    /// It is not claimed for the allocation before this time of the leader's clock. `None`: it may be claimed again.
+    /// The allocation is not placed on this node before this time (leader's clock). `None`: no
+    /// restriction.
     pub until: Option<Timestamp>,
 }
 
-/// A walltime that was changed after the submission.
+/// A change of the walltime after the submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WalltimeChange {
-    /// As it was submitted; `None`: a service.
+    /// The walltime at submission; `None`: a service, which had no walltime.
     pub submitted: Option<Duration>,
 }
 
-/// One allocation as the quorum holds it.
+/// One allocation as recorded by the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
-    /// What was asked for; its walltime is the present one ([`Self::walltime_change`]).
+    /// The submitted spec, with the current walltime (see [`Self::walltime_change`]).
     pub spec: AllocationSpec,
-    /// That its walltime is another one than it was submitted with.
+    /// Set if the walltime differs from the submitted one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walltime_change: Option<WalltimeChange>,
-    /// Who asked.
+    /// The user who submitted it.
     pub owner: Principal,
-    /// Where it stands.
+    /// The current state.
     pub state: AllocationState,
     /// Why it ended, or why it is back in the queue.
     pub reason: Option<EndReason>,
-    /// When the submission was committed. Kept over requeues.
+    /// When the submission was committed; a requeue does not change it.
     pub submitted_at: Timestamp,
-    /// When its nodes were claimed, last time.
+    /// When nodes were last claimed for it.
     pub claimed_at: Option<Timestamp>,
-    /// When it began to run, last time.
+    /// When it last began to run.
     pub started_at: Option<Timestamp>,
     /// When it ended for good.
     pub ended_at: Option<Timestamp>,
-    /// The epoch of its present or last claim; 0 before the first.
+    /// The epoch of its current or latest claim; 0 before the first claim.
     pub epoch: Epoch,
-    /// Its shares, in rank order: the first one's node is the head. Kept after its end, as history.
+    /// Its shares in rank order; the first share's node is the head. They stay after the end, as
+    /// history.
     pub shares: Vec<Share>,
-    /// The number of its network domain under its present or last claim.
+    /// The VNI of its network domain under its current or latest claim.
     pub vni: Option<u32>,
-    /// How often it was requeued, but for claims under which it never began.
+    /// Number of requeues, without those of claims under which the work never began.
     pub requeue_count: u32,
-    /// Claims in a row that were soon over.
+    /// Number of consecutive claims that ended soon after they were made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub quick_requeues: u32,
-    /// Requeued: it is not claimed before this time of the leader's clock.
+    /// After a requeue: no node is claimed for it before this time (leader's clock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
-    /// Its claims that are over, the oldest first: the last ones ([`attempt::ATTEMPTS_KEPT_MAX`]).
+    /// Its finished claims, oldest first; at most [`attempt::ATTEMPTS_KEPT_MAX`], the latest ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Nodes whose prologue failed for it since it last ran.
+    /// Nodes whose prologue has failed for it since it last ran.
     pub excluded: Vec<Exclusion>,
-    /// Its last whole checkpoint.
+    /// Its latest complete checkpoint.
     pub checkpoint: Option<CheckpointRef>,
-    /// That it is to give the nodes of its present claim back.
+    /// Set while it must release the nodes of its current claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
-    /// The last request that it gave nodes back for: said again, it means nothing to the claim that it has since.
+    /// The latest preemption request that it has released nodes for. If the same request arrives
+    /// again, it does not apply to the newer claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted_by: Option<CheckpointId>,
-    /// How often it was preempted.
+    /// Number of preemptions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preempted_count: u32,
-    /// Held until somebody resumes it: it waits for no nodes.
+    /// Whether it is held: it waits for no nodes until somebody resumes it.
     #[serde(default, skip_serializing_if = "is_not")]
     pub held: bool,
-    /// That the work of its present claim is measured more closely than usual.
+    /// Set while the work of its current claim is measured in more detail than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetryOrder>,
-    /// What the work of its present or last claim used of the nodes that have released it.
+    /// Resource usage of its current or latest claim, summed over the nodes that have released it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<WorkUsage>,
-    /// The ledger's revision at its last change.
+    /// The ledger's revision at the latest change of this record.
     pub revision: Revision,
 }
 
 impl Allocation {
-    /// One that was just submitted, at no revision yet.
+    /// A newly submitted allocation, not yet at any revision.
     pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
         let held = spec.hold;
         Self {
@@ -137,12 +140,13 @@ impl Allocation {
         }
     }
 
-    /// The node where its script runs and its launches are headed, once it has one.
+    /// The head node, where its script runs and its launches are coordinated; `None` before the
+    /// first claim.
     pub fn head(&self) -> Option<&NodeId> {
         self.shares.first().map(|s| &s.node)
     }
 
-    /// Whether this is what it was submitted as.
+    /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match &self.walltime_change {
             Some(change) => AllocationSpec { walltime: change.submitted, ..self.spec.clone() } == *spec,
@@ -150,12 +154,12 @@ impl Allocation {
         }
     }
 
-    /// Whether it waits for nodes.
+    /// Whether it is waiting for nodes.
     pub fn waits(&self) -> bool {
         self.state.is_without_nodes() && !self.held
     }
 
-    /// That this node is not claimed for it now.
+    /// Why this node is not claimed for it now; `None`: the node may be claimed.
     pub fn exclusion(&self, node: &NodeId) -> Option<&Exclusion> {
         self.excluded.iter().find(|excluded| excluded.node == *node && excluded.until.is_some())
     }
@@ -165,13 +169,13 @@ impl Allocation {
         self.shares.iter().map(|s| &s.node)
     }
 
-    /// The number of its present or last claim, 1 for the first; `None`: it waits for one.
+    /// The number of its current or latest claim, starting at 1; `None`: it is waiting for a claim.
     pub fn attempt_number(&self) -> Option<u32> {
         let before = self.attempts.last().map_or(0, |a| a.number);
         (!self.shares.is_empty()).then_some(before.saturating_add(1))
     }
 
-    /// Moves its present claim to those that are over. Without nodes there is none, and nothing happens.
+    /// Moves the current claim to the finished attempts. Does nothing if there is no current claim.
     pub fn close_attempt(&mut self, ended_at: Timestamp, reason: &EndReason, by: &str) {
         let (Some(number), Some(head)) = (self.attempt_number(), self.head().cloned()) else { return };
         let closed = Attempt {
@@ -189,7 +193,7 @@ impl Allocation {
         attempt::keep(&mut self.attempts, closed);
     }
 
-    /// `RUNNING` time so far or in all, in milliseconds.
+    /// Time spent in `RUNNING`, so far or in total, in milliseconds.
     pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
         self.started_at.map(|start| self.ended_at.unwrap_or(now).since_ms(start))
     }

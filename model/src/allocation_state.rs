@@ -1,9 +1,9 @@
-//! Where an allocation stands.
+//! The states of an allocation.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where an allocation stands.
+/// The state of an allocation.
 ///
 /// ```text
 ///   Pending ──claim──▶ Staging ──every node prepared──▶ Running ──▶ Completed
@@ -17,25 +17,26 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AllocationState {
-    /// Committed, no nodes yet.
+    /// Submitted and committed; has no nodes yet.
     Pending,
-    /// Nodes are claimed and preparing.
+    /// Nodes are claimed and are being prepared.
     Staging,
-    /// Every prologue is done; walltime runs.
+    /// Every prologue has finished; the walltime counts.
     Running,
     /// Ended by itself with exit code 0.
     Completed,
-    /// Ended otherwise.
+    /// Ended with an error.
     Failed,
-    /// Ended because its owner or an operator said so.
+    /// Ended by its owner or an operator.
     Cancelled,
-    /// It saved itself and gave its nodes back. It waits for others, to go on from there; or until somebody resumes it
+    /// It saved itself and released its nodes. It waits for new nodes and continues from the
+    /// checkpoint, or, if it is held, waits until somebody resumes it
     /// ([`Allocation::held`](crate::Allocation::held)).
     Suspended,
 }
 
 impl AllocationState {
-    /// Whether nothing more will happen to it.
+    /// Whether this state is final.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Pending | Self::Staging | Self::Running | Self::Suspended => false,
@@ -43,7 +44,7 @@ impl AllocationState {
         }
     }
 
-    /// Whether it has no nodes now and is to have some later.
+    /// Whether it has no nodes now but will get some later.
     pub fn is_without_nodes(self) -> bool {
         match self {
             Self::Pending | Self::Suspended => true,

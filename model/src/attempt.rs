@@ -1,4 +1,4 @@
-//! The attempts of an allocation that are over: what was claimed for it, ran there, and ended without ending the allocation.
+//! The attempts of an allocation: its earlier claims that ended without ending the allocation.
 
 use crate::end_reason::EndReason;
 use crate::hostlist::{self, HostlistError};
@@ -6,48 +6,51 @@ use crate::ids::{Epoch, NodeId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Attempts that an allocation's record keeps.
+/// Number of attempts that an allocation's record keeps.
 pub const ATTEMPTS_KEPT_MAX: usize = 8;
 
-/// One claim of an allocation, after its end. The present or last claim is in the allocation itself.
+/// One finished claim of an allocation. The current or latest claim is in the allocation itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// 1 for the first claim.
+    /// Counted from 1.
     pub number: u32,
     /// The epoch of its claim.
     pub epoch: Epoch,
-    /// The node where its script ran and its launches were headed.
+    /// The node where its script ran and its launches were coordinated.
     pub head: NodeId,
-    /// Its nodes as a hostlist, the head among them.
+    /// Its nodes as a hostlist, including the head.
     pub nodes: String,
-    /// When its nodes were claimed; `None`: the quorum was recovered from a backup of before.
+    /// When its nodes were claimed; `None`: the quorum was recovered from a backup made before
+    /// that.
     pub claimed_at: Option<Timestamp>,
-    /// When all of its nodes were prepared; `None`: the quorum never heard that they were.
+    /// When all of its nodes were prepared; `None`: the quorum never received that report.
     pub started_at: Option<Timestamp>,
     /// When its claim ended.
     pub ended_at: Timestamp,
-    /// Why.
+    /// Why it ended.
     pub reason: EndReason,
     /// Who ended it: a user, `quorum`, or `node:NAME`.
     pub by: String,
 }
 
 impl Attempt {
-    /// Whether it may have written something. One node alone begins before the quorum hears that it is prepared.
+    /// Whether its work may have written files. On a single node the work starts before the quorum
+    /// learns that the node is prepared, so a missing `started_at` is no proof that nothing ran.
     pub fn may_have_run(&self) -> bool {
         !matches!(self.reason, EndReason::PrologueFailed { .. })
     }
 
-    /// Its nodes by name.
+    /// The names of its nodes.
     ///
     /// # Errors
-    /// [`HostlistError`] where the record is damaged.
+    /// [`HostlistError`] if the record is damaged.
     pub fn node_ids(&self) -> Result<Vec<NodeId>, HostlistError> {
         hostlist::in_order(&self.nodes)
     }
 }
 
-/// Adds an attempt. Beyond [`ATTEMPTS_KEPT_MAX`] the oldest of those that cannot have run is forgotten, else the oldest.
+/// Adds an attempt. Beyond [`ATTEMPTS_KEPT_MAX`], drops the oldest attempt that cannot have run, or
+/// else the oldest.
 pub fn keep(attempts: &mut Vec<Attempt>, attempt: Attempt) {
     attempts.push(attempt);
     while attempts.len() > ATTEMPTS_KEPT_MAX {

@@ -1,4 +1,5 @@
-//! What happened, for ever. Each record carries the hash of the one before it; see the quorum's `ledger`.
+//! The permanent audit log. Each record carries the hash of the previous one; see `audit_chain` in
+//! the crate `lattice-ledger`.
 
 use crate::ids::{AllocationId, NodeId, Revision};
 use crate::time::Timestamp;
@@ -10,32 +11,32 @@ use thiserror::Error;
 /// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRecord {
-    /// Its place in the chain, from 1 without a gap.
+    /// Sequence number in the chain, from 1, without gaps.
     pub seq: u64,
-    /// The ledger's revision that made it.
+    /// The ledger's revision that created the record.
     pub revision: Revision,
-    /// When, by the command's own time.
+    /// Time of the command that caused it.
     pub at: Timestamp,
-    /// Who: a user's name, `node:<id>`, `member:<id>`, or `quorum`.
+    /// Who did it: a user's name, `node:<id>`, `member:<id>`, or `quorum`.
     pub actor: String,
-    /// What.
+    /// What was done.
     pub action: AuditAction,
-    /// The allocation it is about.
+    /// The allocation concerned.
     pub allocation: Option<AllocationId>,
-    /// Whose that allocation is. Left out of the text where it is not known.
+    /// The owner of that allocation. Omitted from the serialised record if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The node it is about.
+    /// The node concerned.
     pub node: Option<NodeId>,
-    /// What a reader should know besides, for people. JSON in records about signatures; see `docs/audit.md`.
+    /// Further details, for people. JSON in records about signatures; see `docs/audit.md`.
     pub detail: String,
-    /// SHA-256 of the record before it (64 zeros for the first), 64 hexadecimal digits.
+    /// SHA-256 of the previous record (64 zeros for the first), 64 hexadecimal digits.
     pub previous: String,
     /// SHA-256 over all fields above in their serialised order, 64 hexadecimal digits.
     pub hash: String,
 }
 
-/// Declares the actions with the list of all of them, so that none is missing from it.
+/// Declares the actions together with the list of all of them, so that the list is complete.
 macro_rules! actions {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// The kinds of audited action.
@@ -48,7 +49,7 @@ macro_rules! actions {
             /// Every action.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// As it is written in a record.
+            /// The action's name as written in a record.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),*
@@ -67,7 +68,7 @@ actions! {
     AllocationRunning,
     AllocationEnded,
     AllocationRequeued,
-    /// Its walltime is another one from now on.
+    /// The walltime was changed.
     WalltimeChanged,
     CancelRequested,
     PrologueFailed,
@@ -81,91 +82,95 @@ actions! {
     ClusterLevelRaised,
     TenantSet,
     TenantDeleted,
-    /// The quorum goes on from a backup.
+    /// The quorum was recovered from a backup.
     QuorumRecovered,
-    /// A node said, after that, that it runs this.
+    /// After such a recovery, a node reported that it runs this allocation.
     AllocationAdopted,
     /// A terminal is about to be attached.
     AttachStarted,
     /// An attached terminal was closed.
     AttachEnded,
-    /// Somebody else's output is about to be read.
+    /// A user is about to read the output of somebody else's allocation.
     LogsRead,
-    /// A launch is about to begin in somebody else's allocation.
+    /// A user is about to start a launch in somebody else's allocation.
     LaunchStarted,
-    /// Somebody else's launch is about to be brought down.
+    /// A user is about to abort somebody else's launch.
     LaunchAborted,
     /// The audit log is about to be exported.
     AuditExported,
-    /// A member signs with this key from now on.
+    /// A member starts to sign with this key.
     SigningKeySet,
     /// A member signed the chain up to an earlier record.
     HeadSigned,
-    /// A rotation of the gossip keys began: the agents are given another one.
+    /// A rotation of the gossip keys began: the agents receive another key.
     GossipKeyAdded,
-    /// All agents that can be heard have it: it seals from now on.
+    /// All reachable agents have the new key: from now on it encrypts.
     GossipKeySeals,
-    /// All of them seal with it: the one before it is forgotten.
+    /// All reachable agents encrypt with the new key: the previous one is discarded.
     GossipKeyRetired,
-    /// Certificates of a name count no more: those that were issued before.
+    /// All certificates of this name that were issued earlier are revoked.
     CertificatesRevoked,
     VClusterSet,
     VClusterDeleted,
     SessionCreated,
-    /// By its user, or with its allocation.
+    /// Deleted by its user, or together with its allocation.
     SessionDeleted,
-    /// The pool of VNIs, or how long network domains keep theirs, is another one now.
+    /// The VNI pool, or the time that network domains keep their VNI, was changed.
     VniPoolSet,
     /// A network domain was given a VNI.
     NetworkDomainCreated,
-    /// Its VNI is free again.
+    /// A network domain released its VNI.
     NetworkDomainReleased,
-    /// A limit of the whole cluster is another one now.
+    /// A cluster-wide limit was changed.
     LimitsSet,
-    /// Run leases of claims from now on are this long.
+    /// The length of the run leases of future claims was changed.
     RunLeaseSet,
-    /// An operator, or the site's fencing hook, vouches that a silent node runs nothing any more.
+    /// An operator, or the site's fencing hook, confirms that nothing runs any more on a silent
+    /// node.
     NodeConfirmedDead,
-    /// A node's software or firmware is another one than it told before.
+    /// A node reported different software or firmware than before.
     ConformanceChanged,
-    /// An operator says that what a node is now is what is expected of it.
+    /// An operator accepts the current software and firmware of a node as the expected ones.
     ConformanceAccepted,
-    /// The site's hook on a node confirmed that nothing of former work is left there.
+    /// The site's wipe hook on a node confirmed that nothing of former work is left there.
     NodeWiped,
-    /// It did not.
+    /// The wipe failed, or its hook did not confirm it.
     WipeFailed,
-    /// A checkpoint of an allocation is whole: it begins from that one when it runs again.
+    /// A checkpoint of an allocation is complete: the allocation starts from it when it next runs.
     CheckpointCommitted,
-    /// An allocation is to save itself and to give its nodes back.
+    /// An allocation was asked to save itself and to release its nodes.
     PreemptRequested,
-    /// It saved itself and gives its nodes back: it goes on from there when it has others.
+    /// It saved itself and releases its nodes; it continues from the checkpoint when it gets new
+    /// nodes.
     AllocationSuspended,
-    /// It could not save itself when one of its nodes was drained urgently, and goes on.
+    /// It could not save itself when one of its nodes was drained urgently, and continues to run.
     PreemptFailed,
     /// A suspended or held allocation waits for nodes again.
     AllocationResumed,
-    /// An allocation that waited for nodes waits for none until it is resumed.
+    /// A waiting allocation was held: it gets no nodes until somebody resumes it.
     AllocationHeld,
-    /// An allocation's work is measured more closely from now on, or no more.
+    /// The detailed measurement of an allocation's work was switched on or off.
     TelemetryModeSet,
-    /// The time for which it was to be is over.
+    /// The period of detailed measurement is over.
     TelemetryModeEnded,
-    /// What is measured of somebody else's work is about to be looked at.
+    /// A user is about to read the measurements of somebody else's work.
     MeasurementsRead,
-    /// How a node found itself while no heartbeat of it was acknowledged: told afterwards, with the time of its own clock.
+    /// How a node assessed itself while none of its heartbeats was acknowledged. Reported
+    /// afterwards, with the time of the node's own clock.
     NodeUnheard,
-    /// A signal is about to be sent to somebody else's work.
+    /// A user is about to send a signal to somebody else's work.
     WorkSignalled,
-    /// An operator admitted a node that the cluster does not know yet.
+    /// An operator admitted a node that has not registered yet.
     NodeAdmitted,
-    /// An operator withdrew that before the node registered.
+    /// An operator withdrew an admission before the node registered.
     AdmissionWithdrawn,
-    /// A node registered with more cores, memory or GPUs than the quorum knew of it.
+    /// A node registered with more cores, memory or GPUs than the quorum had recorded.
     CapacityGrew,
 }
 
 impl AuditAction {
-    /// What befalls a node itself: its history, and what others are notified of. What its work did is the allocations'.
+    /// The actions that concern a node itself: its history, and the subject of notifications.
+    /// Actions that concern allocations on the node are not among them.
     pub const OF_NODES: [Self; 13] = [
         Self::NodeRegistered,
         Self::NodeStateChanged,
@@ -189,7 +194,7 @@ impl fmt::Display for AuditAction {
     }
 }
 
-/// The text names no action.
+/// The text is not the name of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no type of audit record; there are {list}", list = AuditAction::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "))]
 pub struct UnknownAction(pub String);
@@ -197,7 +202,7 @@ pub struct UnknownAction(pub String);
 impl FromStr for AuditAction {
     type Err = UnknownAction;
 
-    /// As it is written in a record, or with dashes and in any case: `attach-started`.
+    /// Accepts the name as written in a record, or with dashes and in any case: `attach-started`.
     fn from_str(text: &str) -> Result<Self, UnknownAction> {
         let plain: String = text.chars().filter(|c| !matches!(c, '-' | '_')).collect();
         let known = Self::ALL.iter().find(|a| a.name().eq_ignore_ascii_case(&plain)).copied();
@@ -205,27 +210,28 @@ impl FromStr for AuditAction {
     }
 }
 
-/// Which records are wanted. Everything that is given must fit.
+/// Selects records. A record must match every field that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditFilter {
-    /// What this user did, and what was done to the allocations of this user; or what `node:<id>`, `member:<id>` did.
+    /// Records whose actor is this name (a user, `node:<id>` or `member:<id>`), or whose allocation
+    /// belongs to this user.
     pub user: Option<String>,
-    /// About the allocations whose id begins so.
+    /// Allocations whose id begins with this.
     pub allocation: Option<AllocationPrefix>,
-    /// About this node.
+    /// This node.
     pub node: Option<NodeId>,
-    /// Of one of these kinds; empty: of any.
+    /// One of these actions; empty: any action.
     pub actions: Vec<AuditAction>,
-    /// Not before this.
+    /// At this time or later.
     pub since: Option<Timestamp>,
-    /// Before this.
+    /// Before this time.
     pub until: Option<Timestamp>,
 }
 
 impl AuditFilter {
-    /// Whether a record is wanted.
+    /// Whether the record matches.
     pub fn matches(&self, record: &AuditRecord) -> bool {
-        // An operator is recorded with the machine, `anna@n1`.
+        // The actor of an operator's record includes the machine: `anna@n1`.
         let person = record.actor.split_once('@').map(|(person, _)| person);
         let of_user = |user: &String| record.actor == *user || person == Some(user) || record.owner.as_ref() == Some(user);
         self.user.as_ref().is_none_or(of_user)
@@ -237,25 +243,25 @@ impl AuditFilter {
     }
 }
 
-/// The beginning of an allocation's id, or all of it: at least 4 hexadecimal digits.
+/// A prefix of an allocation's id, or the whole id: at least 4 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AllocationPrefix(String);
 
-/// The text is no beginning of an id.
+/// The text is not a prefix of an id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no beginning of an allocation's id: give 4 to 32 hexadecimal digits")]
 pub struct BadPrefix(pub String);
 
 impl AllocationPrefix {
-    /// The least and the greatest id that begin so, as numbers.
+    /// The lowest and the highest id with this prefix, as numbers.
     pub fn bounds(&self) -> (u128, u128) {
         let free = 128 - 4 * u32::try_from(self.0.len()).unwrap_or(32);
         let least = u128::from_str_radix(&self.0, 16).unwrap_or(0).checked_shl(free).unwrap_or(0);
         (least, least | 1u128.checked_shl(free).map_or(u128::MAX, |bit| bit - 1))
     }
 
-    /// Whether the id begins so.
+    /// Whether the id has this prefix.
     pub fn fits(&self, id: AllocationId) -> bool {
         let (least, greatest) = self.bounds();
         (least..=greatest).contains(&id.0.as_u128())

@@ -1,8 +1,9 @@
-//! How long to wait between two tries.
+//! How long to wait between two attempts.
 
 use std::time::Duration;
 
-/// Pauses that double from the first one up to the longest one. Who must not meet others takes a random part of each.
+/// Pauses that double from the first up to the longest. A caller that must not retry in step with
+/// others waits for a random part of each pause.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -11,19 +12,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// One whose next pause is the first.
+    /// A backoff whose next pause is `first`.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first }
     }
 
-    /// The pause before the next try.
+    /// The pause before the next attempt.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = pause.saturating_mul(2).min(self.longest);
         pause
     }
 
-    /// A try succeeded: the next pause is the first one again.
+    /// Call after a success: the next pause is the first one again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,28 +1,29 @@
-//! How an allocation's processors, memory and GPUs on a node are shared out among a launch's ranks there.
+//! How the processors, memory and GPUs of an allocation on one node are distributed among a
+//! launch's ranks there.
 
 use crate::topology::{Core, GpuVendor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// GPUs that one rank may ask for.
+/// Largest number of GPUs that one rank may request.
 pub const GPUS_PER_TASK_MAX: u32 = 1024;
 
-/// What is asked for every rank of a launch.
+/// The binding requested for every rank of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankBinding {
-    /// On which of the allocation's processors it runs.
+    /// Which of the allocation's processors each rank runs on.
     pub cpu_bind: CpuBind,
-    /// GPUs that are each rank's own; 0: none is anybody's own.
+    /// Number of GPUs dedicated to each rank; 0: no rank has GPUs of its own.
     pub gpus_per_task: u32,
-    /// Which GPUs it sees. Unset: its own where there are such, else all of the allocation's.
+    /// Which GPUs a rank sees. Unset: its own GPUs if it has some, else all GPUs of the allocation.
     pub gpu_bind: Option<GpuBind>,
-    /// Where its memory comes from.
+    /// Which NUMA nodes its memory comes from.
     pub memory_policy: MemoryPolicy,
 }
 
-/// What somebody says of a [`RankBinding`]: what is unset is left as it is.
+/// A request for a [`RankBinding`]; unset fields leave the value of the underlying binding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindingRequest {
     pub cpu_bind: Option<CpuBind>,
@@ -32,7 +33,7 @@ pub struct BindingRequest {
 }
 
 impl BindingRequest {
-    /// What is said, over what holds otherwise.
+    /// The binding `under`, with the set fields of this request in its place.
     pub fn over(self, under: RankBinding) -> RankBinding {
         RankBinding {
             cpu_bind: self.cpu_bind.unwrap_or(under.cpu_bind),
@@ -50,18 +51,19 @@ impl From<RankBinding> for BindingRequest {
     }
 }
 
-/// On which processors a rank runs.
+/// Which processors a rank runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuBind {
-    /// On all of the allocation's.
+    /// All of the allocation's processors.
     #[default]
     None,
-    /// On cores of its own, the allocation's evenly shared out; with more ranks than cores they take turns.
+    /// Cores of its own: the allocation's cores, distributed evenly. With more ranks than cores,
+    /// ranks share cores.
     Cores,
-    /// On those of one NUMA node, ranks in blocks.
+    /// The processors of one NUMA node; consecutive ranks share a NUMA node.
     Numa,
-    /// On those of one socket, ranks in blocks.
+    /// The processors of one socket; consecutive ranks share a socket.
     Sockets,
 }
 
@@ -69,81 +71,82 @@ pub enum CpuBind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuBind {
-    /// Those near its processors.
+    /// The GPUs near its processors.
     Closest,
-    /// All of the allocation's.
+    /// All of the allocation's GPUs.
     None,
 }
 
-/// Where memory comes from.
+/// Which NUMA nodes memory comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPolicy {
-    /// The NUMA node of the processor that runs: the kernel's default.
+    /// The NUMA node of the processor on which the code runs: the kernel's default.
     #[default]
     Local,
     /// The allocation's NUMA nodes in turn.
     Interleave,
-    /// The first NUMA node of its processors while it has any.
+    /// The first NUMA node of the rank's processors as long as that has free memory.
     Preferred,
-    /// The NUMA nodes of its processors and no other.
+    /// Only the NUMA nodes of the rank's processors.
     Bind,
 }
 
 impl CpuBind {
-    /// As users write it.
+    /// The names that users write.
     pub const NAMES: [(&'static str, Self); 4] =
         [("none", Self::None), ("cores", Self::Cores), ("numa", Self::Numa), ("sockets", Self::Sockets)];
 }
 
 impl GpuBind {
-    /// As users write it.
+    /// The names that users write.
     pub const NAMES: [(&'static str, Self); 2] = [("closest", Self::Closest), ("none", Self::None)];
 }
 
 impl MemoryPolicy {
-    /// As users write it.
+    /// The names that users write.
     pub const NAMES: [(&'static str, Self); 4] =
         [("local", Self::Local), ("interleave", Self::Interleave), ("preferred", Self::Preferred), ("bind", Self::Bind)];
 }
 
-/// An allocation's part of a node, as its shim is told.
+/// The part of a node that belongs to an allocation, as sent to its shim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Placement {
-    /// Its cores, with those of their processors that are its own.
+    /// Its cores, each with those of its processors that belong to the allocation.
     pub cores: Vec<Core>,
-    /// Its GPUs, by index.
+    /// Its GPUs, ordered by index.
     pub gpus: Vec<PlacedGpu>,
-    /// The NUMA nodes of its processors and GPUs; none where the kernel knows none.
+    /// The NUMA nodes of its processors and GPUs; empty if the kernel reports none.
     pub memory_nodes: BTreeSet<u32>,
-    /// Whose GPUs the node has at all: work without any of them must not see them.
+    /// The vendors of all GPUs in the node: work must not see a vendor's GPUs unless it has some of
+    /// them.
     pub vendors: BTreeSet<GpuVendor>,
 }
 
 /// One GPU of a [`Placement`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedGpu {
-    /// What makes it visible.
+    /// The identifier that goes into the vendor's visibility variable.
     pub id: String,
-    /// Who made it.
+    /// Its vendor.
     pub vendor: GpuVendor,
-    /// The NUMA node that it is near to.
+    /// The nearest NUMA node.
     pub numa_node: Option<u32>,
 }
 
-/// One rank's place.
+/// The resources that one rank is bound to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankPlace {
-    /// Its processors; none: it may run on all of the allocation's.
+    /// Its processors; empty: it may run on all of the allocation's processors.
     pub cpus: BTreeSet<u32>,
-    /// The NUMA nodes that its memory policy speaks of; none: there is nothing to set.
+    /// The NUMA nodes for its memory policy; empty: no policy is set.
     pub memory_nodes: BTreeSet<u32>,
-    /// The variables that say which GPUs it sees.
+    /// The environment variables that determine which GPUs it sees.
     pub visible: Vec<(&'static str, String)>,
 }
 
-/// A binding that cannot be.
+/// A binding that the allocation's resources cannot satisfy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{ranks} ranks × {each} {what} per task are more than the {there} {what} that the allocation has on this node: ask for fewer with \
@@ -158,7 +161,7 @@ pub struct TooFew {
     part_option: &'static str,
 }
 
-/// What tells a vendor's libraries which devices there are for a process.
+/// The environment variable that tells a vendor's libraries which devices a process may use.
 fn variable(vendor: GpuVendor) -> &'static str {
     match vendor {
         GpuVendor::Nvidia => "CUDA_VISIBLE_DEVICES",
@@ -168,8 +171,8 @@ fn variable(vendor: GpuVendor) -> &'static str {
 }
 
 impl Placement {
-    /// The variables that show these of its GPUs, and of the node's other vendors none. (An index that cannot be ends the
-    /// list for both vendors.)
+    /// The variables that make exactly these GPUs visible, and no GPU of the node's other vendors.
+    /// (Both vendors' libraries stop reading the list at an invalid index.)
     fn showing(&self, gpus: &[&PlacedGpu]) -> Vec<(&'static str, String)> {
         let of = |vendor: &GpuVendor| {
             let ids: Vec<&str> = gpus.iter().filter(|g| g.vendor == *vendor).map(|g| g.id.as_str()).collect();
@@ -178,16 +181,17 @@ impl Placement {
         self.vendors.iter().map(of).collect()
     }
 
-    /// What the allocation's script and other programs of its own see: all of its GPUs.
+    /// The variables for the allocation's script and other programs outside launches: all GPUs of
+    /// the allocation.
     pub fn whole(&self) -> Vec<(&'static str, String)> {
         self.showing(&self.gpus.iter().collect::<Vec<_>>())
     }
 
-    /// The places of the `ranks` ranks that a launch has on this node, by local rank. Each is to have `cpus_per_task` cores; 0: its
-    /// even share.
+    /// The resources of each of a launch's `ranks` ranks on this node, by local rank. Each rank
+    /// gets `cpus_per_task` cores; 0: an even share.
     pub fn share_out(&self, binding: &RankBinding, ranks: u32, cpus_per_task: u32) -> Result<Vec<RankPlace>, TooFew> {
         let (count, each) = (ranks as usize, cpus_per_task as usize);
-        // Where no topology is known, nothing can be counted.
+        // Without a known topology the cores cannot be counted, so nothing is checked.
         if each * count > self.cores.len() && !self.cores.is_empty() {
             let there = self.cores.len();
             return Err(TooFew {
@@ -249,7 +253,8 @@ impl Placement {
                 })
                 .collect()),
             (Some(GpuBind::Closest) | None, _) => {
-                // Everybody takes what is near first, so that nobody's near one goes to a rank that has none.
+                // First every rank takes GPUs near to it, so that no rank gets one that is near
+                // only to another rank.
                 let mut free: Vec<&PlacedGpu> = self.gpus.iter().collect();
                 let mut own: Vec<Vec<&PlacedGpu>> = near.iter().map(|_| Vec::new()).collect();
                 for only_near in [true, false] {
@@ -266,7 +271,7 @@ impl Placement {
         }
     }
 
-    /// With one NUMA node or none every policy is the kernel's own.
+    /// With at most one NUMA node, every policy is the same as the kernel's default.
     fn memory_of(&self, policy: MemoryPolicy, near: &BTreeSet<u32>) -> BTreeSet<u32> {
         if self.memory_nodes.len() < 2 {
             return BTreeSet::new();
@@ -285,7 +290,8 @@ impl Placement {
 mod tests {
     use super::*;
 
-    /// Two sockets of two cores with two threads, two GPUs near the first, one near the second.
+    /// Two sockets, each of two cores with two threads; two GPUs near the first socket, one near
+    /// the second.
     fn placement() -> Placement {
         let core = |i: u32| Core { cpus: vec![i, i + 4], package: i / 2, numa_node: i / 2 };
         let gpu = |(i, numa): (usize, u32)| PlacedGpu { id: format!("G{i}"), vendor: GpuVendor::Nvidia, numa_node: Some(numa) };
@@ -345,7 +351,8 @@ mod tests {
         assert_eq!(visible(asked(1, None, CpuBind::Numa), 2), ["G0", "G2"]);
         assert_eq!(visible(asked(1, None, CpuBind::None), 3), ["G0", "G1", "G2"]);
         assert_eq!(visible(asked(1, Some(GpuBind::None), CpuBind::Numa), 2), ["G0,G1,G2", "G0,G1,G2"]);
-        // The second rank of the first socket's GPUs takes the far one, not the one that is near to the others.
+        // The second rank on the first socket takes the remote GPU, not the one that is near to the
+        // other ranks.
         assert_eq!(visible(asked(1, None, CpuBind::Cores), 3), ["G0", "G1", "G2"]);
         assert!(placement().share_out(&asked(2, None, CpuBind::None), 2, 0).is_err());
         let none = Placement { gpus: vec![], ..placement() };

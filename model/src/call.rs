@@ -1,46 +1,47 @@
-//! What the servers of a launch's ranks, one on each of its nodes, ask each other.
+//! Calls between the servers of a launch's ranks; one server runs on each node of the launch.
 //!
 //! ```text
 //!   server of part 3 ─ asks ─▶ agents of the tree ─▶ head ─▶ agents ─▶ server of part 0
 //!                    ◀─ answers ─────────────────────────────────────
 //! ```
 //!
-//! Nobody on the way keeps a call. Who asks keeps what is not answered, and asks again from time to time; who answers does nothing
-//! twice: both live in shims, which outlive agents.
+//! Agents on the path store no call. The calling server keeps each call until it is answered, and
+//! repeats it from time to time; the answering server executes no call twice. Both servers live in
+//! shims, which survive a restart of their agent.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a call's body at most.
+/// Largest size of a call's body, in bytes.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// One of them. Parts are nodes by their place in the launch's list.
+/// One call or answer. A part is a node's index in the launch's node list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     pub from: u32,
     pub to: u32,
     pub service: Service,
     pub leg: Leg,
-    /// Which of the asking part's at this service. An answer has that of what it answers.
+    /// Counted by the calling part for each service. An answer carries the number of its call.
     pub number: u64,
-    /// The service's own. An answer without one: there is no such service at that part.
+    /// Encoded by the service. `None` in an answer: the answering part does not run that service.
     #[serde(with = "serde_bytes")]
     pub body: Vec<u8>,
 }
 
-/// Whose affair it is.
+/// The service that a call belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Service {
     /// Names that ranks publish by PMI.
     Names,
-    /// What ranks publish by PMIx.
+    /// Data that ranks publish by PMIx.
     Published,
-    /// What one rank has put by PMIx, before any fence.
+    /// What a single rank has put by PMIx, requested before any fence.
     Modex,
-    /// Which ranks died, for those that are told so by PMIx.
+    /// Which ranks died, for ranks that registered for such PMIx events.
     Deaths,
 }
 
-/// Which way it goes.
+/// Whether it is a call or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Leg {
     Asks,
@@ -48,12 +49,12 @@ pub enum Leg {
 }
 
 impl Call {
-    /// The answer to it.
+    /// The answer to this call.
     pub fn answer(&self, body: Vec<u8>) -> Self {
         Self { from: self.to, to: self.from, service: self.service, leg: Leg::Answers, number: self.number, body }
     }
 
-    /// The answer to it where the service is not there; none to an answer.
+    /// The answer if this part does not run the service; `None` if this is itself an answer.
     pub fn unserved(&self) -> Option<Self> {
         (self.leg == Leg::Asks).then(|| self.answer(Vec::new()))
     }

@@ -1,4 +1,4 @@
-//! What went wrong, in one line.
+//! An error with its causes in one line.
 
 /// An error and its causes in one line, for people.
 pub fn with_causes(error: &dyn std::error::Error) -> String {

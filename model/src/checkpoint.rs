@@ -1,4 +1,5 @@
-//! Checkpoints: how work is asked to save itself, and the one that the quorum knows as its last.
+//! Checkpoints: how work is asked to save itself, and the reference to the latest complete
+//! checkpoint in the quorum's record.
 
 use crate::ids::{CheckpointId, Epoch};
 use serde::{Deserialize, Serialize};
@@ -7,62 +8,66 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// How long work has for a checkpoint where nobody says otherwise, in milliseconds.
+/// Default time that work has for a checkpoint, in milliseconds.
 pub const DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
-/// The shortest and the longest such time, in milliseconds.
+/// The shortest and the longest time for a checkpoint, in milliseconds.
 pub const DEADLINE_MS: (u64, u64) = (1_000, 24 * 60 * 60 * 1000);
 
-/// What an allocation says of its checkpoints at its submission.
+/// The checkpoint settings of a submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPolicy {
-    /// The signal that asks for one, where a signal does, and who gets it.
+    /// The signal that requests a checkpoint (for [`AskBy::Signal`]), and its receivers.
     pub signal: AskSignal,
-    /// What asks.
+    /// How a checkpoint is requested.
     #[serde(default, skip_serializing_if = "AskBy::is_signal")]
     pub by: AskBy,
-    /// Of [`AskBy::Call`]: the port of its own on its node's 127.0.0.1 at which its agent calls it; `None`: it calls its agent.
+    /// For [`AskBy::Call`]: the work's port on 127.0.0.1 of its node, where its agent calls it;
+    /// `None`: the work calls its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<NonZeroU16>,
-    /// When it is asked without anybody's request, besides before its walltime ends; `None`: never.
+    /// When checkpoints are requested automatically, besides the one before the walltime ends;
+    /// `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
 }
 
 impl CheckpointPolicy {
-    /// Asked by this signal.
+    /// Checkpoints are requested by this signal.
     pub fn by_signal(signal: AskSignal) -> Self {
         Self { signal, ..Self::default() }
     }
 
-    /// Asked in another way.
+    /// Checkpoints are requested in another way.
     pub fn by(by: AskBy) -> Self {
         Self { by, ..Self::default() }
     }
 
-    /// Asked in a call to this port of its own.
+    /// Checkpoints are requested by a call to this port of the work.
     pub fn at_port(port: NonZeroU16) -> Self {
         Self { by: AskBy::Call, port: Some(port), ..Self::default() }
     }
 }
 
-/// What asks work to save itself.
+/// How work is asked to save itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskBy {
-    /// A signal; the answer is a file.
+    /// By a signal; the work answers with a file.
     #[default]
     Signal,
-    /// A page of memory that the work and its node's agent share, the answer as well.
+    /// By a memory page shared between the work and its node's agent; the work answers there as
+    /// well.
     SharedMemory,
-    /// The answer to a call of the work to its node's agent, in which it waits, what it says being calls as well; or, where it has a port
-    /// of its own, a call of the agent to that, what it says being the answer.
+    /// By a call. Either the work calls its node's agent and waits: the reply is the request, and
+    /// the work reports by further calls. Or the work listens on a port: the agent calls it, and
+    /// the reply is the report.
     Call,
 }
 
 impl AskBy {
-    /// All of them.
+    /// All ways.
     pub const ALL: [Self; 3] = [Self::Signal, Self::SharedMemory, Self::Call];
 
-    /// As users write it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Signal => "signal",
@@ -71,27 +76,28 @@ impl AskBy {
         }
     }
 
-    /// The first one, which every version that knows checkpoints knows.
+    /// Whether this is `Signal`, the one way that every version with checkpoints supports.
     pub fn is_signal(&self) -> bool {
         *self == Self::Signal
     }
 }
 
-/// When work is asked to save itself without anybody's request.
+/// When checkpoints are requested automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Automatic {
-    /// Where that is worth more than it costs.
+    /// When the expected benefit exceeds the cost.
     Weighed,
-    /// So many seconds after its last checkpoint, or after it began.
+    /// This many seconds after the latest checkpoint, or after the start.
     Every { seconds: u64 },
 }
 
 /// The shortest and the longest [`Automatic::Every`], in seconds.
 pub const EVERY_SECONDS: (u64, u64) = (1, 30 * 24 * 3600);
 
-/// How long before the end of its walltime work is asked to save itself, in milliseconds, where its last checkpoint took `took_ms`:
-/// twice as long, and ten seconds for what changes between two of them, within the second half of the walltime. Where that is not known,
-/// five minutes, and not more than a tenth of the walltime.
+/// How long before the end of its walltime work is asked to save itself, in milliseconds. If its
+/// latest checkpoint took `took_ms`: twice that, plus ten seconds for variation between
+/// checkpoints, but at most half of the walltime. If unknown: five minutes, but at most a tenth of
+/// the walltime.
 pub fn walltime_lead_ms(walltime_ms: u64, took_ms: Option<u64>) -> u64 {
     match took_ms {
         Some(took_ms) => took_ms.saturating_mul(2).saturating_add(WALLTIME_LEAD_MS_SPARE).min(walltime_ms / 2),
@@ -99,25 +105,25 @@ pub fn walltime_lead_ms(walltime_ms: u64, took_ms: Option<u64>) -> u64 {
     }
 }
 
-/// Of work that has not saved itself yet.
+/// Used for work that has not saved itself yet.
 const WALLTIME_LEAD_MS_DEFAULT: u64 = 5 * 60 * 1000;
-/// Added to what is estimated.
+/// Added to the estimate.
 const WALLTIME_LEAD_MS_SPARE: u64 = 10_000;
 
-/// The checkpoint that an allocation begins from when it runs again.
+/// The checkpoint from which an allocation starts when it next runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointRef {
-    /// Which.
+    /// Its id.
     pub id: CheckpointId,
     /// The epoch under which it was made.
     pub epoch: Epoch,
-    /// The step that the application told, where it told one.
+    /// The step reported by the application, if any.
     pub step: Option<u64>,
-    /// Bytes of its files, over all nodes.
+    /// Total size of its files over all nodes, in bytes.
     pub bytes: u64,
 }
 
-/// A signal that asks for a checkpoint, and who gets it.
+/// A signal that requests a checkpoint, and its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct AskSignal {
@@ -125,23 +131,26 @@ pub struct AskSignal {
     to: SignalTo,
 }
 
-/// Which processes of an allocation's work on a node get its signal, of those that catch it.
+/// Which processes of an allocation's work on a node receive the signal; only processes that catch
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignalTo {
-    /// All.
+    /// All processes.
     #[default]
     All,
-    /// Those of the process groups that its agent began: the script's, and each rank's. Not what left them, a daemon for one.
+    /// The process groups that the agent created: the script's, and each rank's. Not processes that
+    /// left them, such as daemons.
     Group,
-    /// Each rank itself, and no process that a rank began: all of them, or none. Where no rank lives, the script.
+    /// Each rank itself, but no process that a rank started; if not every rank catches the signal,
+    /// none receives it. If no rank is alive: the script.
     Ranks,
 }
 
 impl SignalTo {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::All, Self::Group, Self::Ranks];
 
-    /// As users write it before the signal.
+    /// The prefix that users write before the signal.
     fn prefix(self) -> &'static str {
         match self {
             Self::All => "",
@@ -151,7 +160,8 @@ impl SignalTo {
     }
 }
 
-/// As it is stored: the first ones as ever, so that every member and agent that knows checkpoints knows them.
+/// The stored form. The original signals keep their original form, so that every member and agent
+/// that knows checkpoints can read them.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum Written {
     Usr1,
@@ -195,7 +205,8 @@ impl TryFrom<Written> for AskSignal {
     }
 }
 
-/// The signals that have names, by their numbers on every architecture that agents run on, but for those that nothing can catch.
+/// The named signals that can be caught, with their numbers, which are the same on every
+/// architecture that agents run on.
 const NAMES: [(u8, &str); 29] = [
     (1, "HUP"),
     (2, "INT"),
@@ -227,35 +238,31 @@ const NAMES: [(u8, &str); 29] = [
     (30, "PWR"),
     (31, "SYS"),
 ];
-/// The first and the last real-time signal of programs: the C library has 32 and 33 for itself.
+/// The first and the last real-time signal for programs: the C library reserves 32 and 33.
 const REAL_TIME: (u8, u8) = (34, 64);
 
 impl AskSignal {
-    /// 10.
     pub const USR1: Self = Self::all(10);
-    /// 12.
     pub const USR2: Self = Self::all(12);
-    /// 1.
     pub const HUP: Self = Self::all(1);
-    /// 2.
     pub const INT: Self = Self::all(2);
-    /// 14.
     pub const ALRM: Self = Self::all(14);
-    /// 15: work that is ended gets it as well, and cannot tell the two apart but by the request that lies there.
+    /// Work that is being ended receives TERM too; only the checkpoint request file tells the two
+    /// cases apart.
     pub const TERM: Self = Self::all(15);
 
     const fn all(number: u8) -> Self {
         Self { number, to: SignalTo::All }
     }
 
-    /// To all; `None`: nothing can catch it, or the C library does.
+    /// This signal to all processes; `None`: it cannot be caught, or the C library reserves it.
     pub fn of_number(number: u8) -> Option<Self> {
         let (first, last) = REAL_TIME;
         let named = NAMES.iter().any(|(of, _)| *of == number);
         (named || (first..=last).contains(&number)).then_some(Self::all(number))
     }
 
-    /// The same signal to these.
+    /// The same signal to other receivers.
     pub fn to(self, to: SignalTo) -> Self {
         Self { to, ..self }
     }
@@ -265,17 +272,17 @@ impl AskSignal {
         self.number.into()
     }
 
-    /// Who gets it.
+    /// Its receivers.
     pub fn whom(self) -> SignalTo {
         self.to
     }
 
-    /// Whether every version that knows checkpoints knows it.
+    /// Whether every version that knows checkpoints supports it.
     pub fn is_of_the_first(self) -> bool {
         !matches!(Written::from(self), Written::Other { .. })
     }
 
-    /// As people know it.
+    /// The usual name.
     pub fn name(self) -> String {
         let named = NAMES.iter().find(|(number, _)| *number == self.number).map(|(_, name)| format!("SIG{name}"));
         named.unwrap_or_else(|| match self.number.saturating_sub(REAL_TIME.0) {
@@ -291,14 +298,14 @@ impl Default for AskSignal {
     }
 }
 
-/// As users write it.
+/// The form that users write.
 impl fmt::Display for AskSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}{}", self.to.prefix(), self.name()))
     }
 }
 
-/// No such signal can ask for a checkpoint.
+/// This signal cannot request a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{0:?} is no signal that can ask for a checkpoint: say one that a program can catch, as SIGUSR2, TERM, RTMIN+3 or 37, behind `group:` or \
@@ -309,7 +316,8 @@ pub struct NoSuchSignal(pub String);
 impl FromStr for AskSignal {
     type Err = NoSuchSignal;
 
-    /// `[group:|ranks:]SIGNAL`, by its name, with or without `SIG`, in any case, or by its number.
+    /// `[group:|ranks:]SIGNAL`, where SIGNAL is a name, with or without `SIG`, in any case, or a
+    /// number.
     fn from_str(text: &str) -> Result<Self, NoSuchSignal> {
         let upper = text.to_ascii_uppercase();
         let (to, signal) = match upper.split_once(':') {
@@ -323,7 +331,7 @@ impl FromStr for AskSignal {
     }
 }
 
-/// Of a name in upper case, or the number itself.
+/// The number of a signal given by name in upper case or by number.
 pub(crate) fn number_of(text: &str) -> Option<u8> {
     let digits = |text: &str| if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };
     if let Some(number) = digits(text) {
@@ -356,14 +364,14 @@ mod tests {
         assert_eq!(walltime_lead_ms(0, None), 0);
     }
 
-    /// All that there are.
+    /// All valid signals.
     fn signals() -> impl Iterator<Item = AskSignal> {
         (0..=u8::MAX).filter_map(AskSignal::of_number)
     }
 
     #[test]
     fn every_signal_that_a_program_can_catch_is_read_as_it_is_written() {
-        // 1 to 31 but for KILL and STOP, and 34 to 64.
+        // 1 to 31 except KILL and STOP, and 34 to 64.
         assert_eq!(signals().count(), 29 + 31);
         for signal in signals() {
             for to in SignalTo::ALL {

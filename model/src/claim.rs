@@ -1,4 +1,4 @@
-//! Who owns what of a node.
+//! Which allocation owns which part of a node.
 
 use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
@@ -15,36 +15,38 @@ use serde::{Deserialize, Serialize};
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// How much of it; the registered size for a whole node.
+    /// How much of the node; the registered size for a whole node.
     pub resources: Resources,
-    /// How far the node is with it.
+    /// How far the node has prepared or released it.
     pub phase: SharePhase,
 }
 
-/// A share's life, as its node reports it.
+/// The life of a share, as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SharePhase {
-    /// Claimed; the node prepares or will.
+    /// Claimed; the node is preparing it or will.
     Claimed,
-    /// Image, mounts, scope and shim are there.
+    /// Image, mounts, scope and shim are ready.
     Prepared,
-    /// Nothing of it is left on the node: the share no longer counts against it.
+    /// Nothing of it is left on the node: the share no longer counts against the node's size.
     Released,
 }
 
-/// What a scheduler proposes for one allocation, all or nothing.
+/// A scheduler's proposal for one allocation; committed as a whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// For whom.
+    /// The allocation that it is for.
     pub allocation: AllocationId,
-    /// The requeue count that the scheduler saw: another one refuses the claim.
+    /// The requeue count that the scheduler saw. The claim is refused if the count has changed.
     pub requeue_count: u32,
     /// The fencing token of the scheduler's lease.
     pub lease_token: u64,
-    /// The nodes in rank order, each with the amount and the hold revision that the scheduler saw.
+    /// The nodes in rank order, each with the amount of resources and the hold revision that the
+    /// scheduler saw.
     pub shares: Vec<ClaimShare>,
-    /// The name in the certificate of the agent that proposes it, which need not hold the lease: a member writes it there, whatever was
-    /// there before. `None`: no member has seen it yet.
+    /// The name in the certificate of the agent that proposes the claim; that agent need not hold
+    /// the lease. A member sets it and overwrites any earlier value. `None`: no member has received
+    /// the claim yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -60,41 +62,43 @@ pub struct ClaimShare {
     pub hold_revision: Revision,
 }
 
-/// What one node is to do for one allocation.
+/// What one node must do for one allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredShare {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Under which epoch.
+    /// The epoch of the claim.
     pub epoch: Epoch,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Principal,
-    /// Its state: Staging (prepare), Running (go). One that is to end is no longer in the list.
+    /// Staging (prepare) or Running (start). An allocation that must end is no longer in the list.
     pub state: AllocationState,
     /// How much of this node.
     pub resources: Resources,
-    /// All its nodes in rank order with the addresses of their meshes (`host:port`); the first is the head.
+    /// All its nodes in rank order with their mesh addresses (`host:port`); the first is the head.
     pub nodes: Vec<(NodeId, String)>,
     /// What to run.
     pub spec: AllocationSpec,
-    /// The number of its network domain.
+    /// The VNI of its network domain.
     pub vni: Option<u32>,
-    /// How often it was requeued.
+    /// Number of requeues.
     pub requeue_count: u32,
-    /// How long its run lease is, in milliseconds; `None`: it has none, and goes on whatever is cut off.
+    /// Length of its run lease in milliseconds; `None`: it has no lease and continues even without
+    /// contact to the quorum.
     pub run_lease_ms: Option<u64>,
-    /// The checkpoint that it begins from.
+    /// The checkpoint that it starts from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<CheckpointRef>,
-    /// That it is to save itself, and to give its nodes back: its head's to do.
+    /// Set if it must save itself and release its nodes; the head carries this out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempt: Option<Preemption>,
-    /// That its work is to be measured more closely: each of its nodes does.
+    /// Set if its work must be measured in more detail; each of its nodes does so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetryOrder>,
 }
 
-/// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.
+/// Everything that one node must do. A list with an older (generation, revision) than the latest
+/// one seen is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredList {
     /// The quorum's generation.
@@ -103,11 +107,12 @@ pub struct DesiredList {
     pub revision: Revision,
     /// The shares, by allocation.
     pub shares: Vec<DesiredShare>,
-    /// The number of the wipe that the node is to carry out: nothing is left on it.
+    /// The number of the wipe that the node must carry out. If set, nothing is left on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wipe: Option<u64>,
-    /// Claims of this node that are over, and that it has not yet said it is free of. It may never have heard of one: claimed and
-    /// ended while it was away, or forgotten with a disk that was put back to what it was before.
+    /// Ended claims on this node whose release the node has not reported yet. The node may not know
+    /// of one of them: the claim was made and ended while the node was offline, or the node's disk
+    /// was restored to an earlier state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<(AllocationId, Epoch)>,
 }

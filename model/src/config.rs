@@ -1,10 +1,11 @@
-//! Reading a component's YAML: unknown keys are refused with their line and the key that was probably meant. And writing YAML.
+//! Reads a component's YAML configuration and writes YAML. An unknown key is refused with its line
+//! and the closest known key.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// A configuration that is not taken.
+/// An invalid configuration.
 #[derive(Debug, Error)]
 #[error("{file}: {what}")]
 pub struct ConfigError {
@@ -14,7 +15,8 @@ pub struct ConfigError {
     pub what: String,
 }
 
-/// Reads `text` (the contents of `file`) into a configuration. Structs say `deny_unknown_fields`.
+/// Parses `text` (the contents of `file`) as a configuration. Configuration structs have
+/// `deny_unknown_fields`.
 pub fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigError> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     serde_saphyr::from_str(text).map_err(|error| {
@@ -24,19 +26,21 @@ pub fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErr
     })
 }
 
-/// A value as YAML in blocks, with a line end. Whatever YAML 1.1 or 1.2 would read as something else than a text is quoted, and no line is
-/// folded, however long: what is written is what is read.
+/// A value as YAML in block style, ending with a newline. Any string that YAML 1.1 or 1.2 would
+/// read as another type is quoted, and no line is folded, however long: reading the output gives
+/// back the input.
 pub fn write(value: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string_with_options(value, serde_saphyr::ser_options! { prefer_block_scalars: false })
 }
 
-/// The known name nearest to `given`, where one is near enough to have been meant.
+/// The known name closest to `given`, if one is close enough to be a likely misspelling.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|k| (strsim::damerau_levenshtein(given, k), k)).min()?;
     (near.0 <= 1 + given.len() / 4).then_some(near.1)
 }
 
-/// From "unknown field `x`, expected one of a, b" (names with or without backticks): which of them was meant.
+/// Suggests the intended name from a message like "unknown field `x`, expected one of a, b" (names
+/// with or without backticks).
 fn suggestion(message: &str) -> Option<String> {
     let line = message.lines().find(|l| l.contains("unknown field"))?;
     let rest = &line[line.find("unknown field `")? + "unknown field `".len()..];

@@ -1,7 +1,9 @@
-//! What of a node's software and firmware must be the same wherever work spans nodes, and how it drifts.
+//! Conformance: which software and firmware must be the same on all nodes that work spans, and how
+//! nodes drift from it.
 //!
-//! Nodes with one fingerprint are one conformance group. What a node told first is what is expected of it; anything else is drift,
-//! until it is as expected again or an operator accepts what it is.
+//! Nodes with the same fingerprint form a conformance group. The first report of a node is the
+//! expected state. Any other report is drift, until the node matches the expected state again or an
+//! operator accepts the new state.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,22 +11,24 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// Components of one node.
+/// Largest number of components of one node.
 pub const COMPONENTS_MAX: usize = 32;
-/// Bytes of a component's name.
+/// Largest size of a component's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Bytes of what a component is: the quorum keeps it of every node.
+/// Largest size of a component's value, in bytes: the quorum stores the value for every node.
 pub const VALUE_BYTES_MAX: usize = 160;
-/// Hexadecimal digits of a fingerprint that people are shown.
+/// Number of hexadecimal digits of a fingerprint in messages.
 const SHORT: usize = 12;
-/// Changes that are told one by one.
+/// Largest number of changes that a message lists.
 const CHANGES_TOLD_MAX: usize = 4;
 
-/// What a node is made of, by name. What it lacks is not among them, so that nothing empty looks as if it were there.
+/// A node's components, value by name. A component that the node lacks is left out, not stored as
+/// an empty value.
 pub type Components = BTreeMap<String, String>;
 
-/// SHA-256 over all of them in the order of their names, 64 hexadecimal digits. Each name and each value has its length in front
-/// (eight bytes, the lowest first), so that no two lists are one text.
+/// SHA-256 over all components in the order of their names, 64 hexadecimal digits. Each name and
+/// each value is preceded by its length (eight bytes, little-endian), so that two different lists
+/// never give the same input.
 pub fn fingerprint(components: &Components) -> String {
     let mut hash = Sha256::new();
     for part in components.iter().flat_map(|(name, value)| [name, value]) {
@@ -38,10 +42,10 @@ pub fn fingerprint(components: &Components) -> String {
     })
 }
 
-/// Checks how many there are, and how long.
+/// Checks the number of components and their lengths.
 ///
 /// # Errors
-/// What would be right.
+/// A message that states the limit.
 pub fn check(components: &Components) -> Result<(), String> {
     let fits = |text: &str, most| (1..=most).contains(&text.len()) && !text.chars().any(char::is_control);
     let fine = components.iter().all(|(name, value)| fits(name, NAME_BYTES_MAX) && fits(value, VALUE_BYTES_MAX));
@@ -53,7 +57,8 @@ pub fn check(components: &Components) -> Result<(), String> {
     Ok(())
 }
 
-/// What of `before` is another one in `after`, for people: `kernel: 6.1 -> 6.6, bmc: absent -> 2.0`.
+/// The differences between `before` and `after`, for people: `kernel: 6.1 -> 6.6, bmc: absent ->
+/// 2.0`.
 pub fn changes(before: &Components, after: &Components) -> String {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name)).collect();
     let of = |components: &Components, name: &String| components.get(name).map_or("absent", String::as_str).to_owned();
@@ -70,51 +75,52 @@ pub fn short(fingerprint: &str) -> &str {
     fingerprint.get(..SHORT).unwrap_or(fingerprint)
 }
 
-/// What a node told last.
+/// The latest conformance report of a node, and its drift.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conformance {
     /// What it is made of.
     pub components: Components,
     /// [`fingerprint`] of these.
     pub fingerprint: String,
-    /// Where that is not what is expected of it.
+    /// Set if the components differ from the expected ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// Whether its agent could not look for too long: what it is made of is not known any more.
+    /// Whether the agent has been unable to examine the node for too long, so that its current
+    /// components are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
 }
 
-/// That a node is not as it is expected to be.
+/// A deviation from a node's expected components.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drift {
-    /// Since when.
+    /// When the drift began.
     pub since: Timestamp,
-    /// What is expected.
+    /// The expected components.
     pub expected: Components,
-    /// Whether it had sensitive work meanwhile: there is less time to mend it then.
+    /// Whether the node ran sensitive work since then, which shortens the time for repair.
     pub sensitive: bool,
-    /// Whether the time to mend it is over.
+    /// Whether the time for repair has passed.
     pub over: bool,
 }
 
 impl Conformance {
-    /// The first that is heard of a node.
+    /// The first report of a node.
     pub fn first(components: Components) -> Self {
         Self { fingerprint: fingerprint(&components), components, drift: None, stale: false }
     }
 
-    /// Its conformance group; `None`: it is one of its own.
+    /// Its conformance group; `None`: it belongs to no group.
     pub fn group(&self) -> Option<&str> {
         if self.stale { None } else { Some(&self.fingerprint) }
     }
 
-    /// What is expected of the node.
+    /// The node's expected components.
     pub fn expected(&self) -> &Components {
         self.drift.as_ref().map_or(&self.components, |drift| &drift.expected)
     }
 
-    /// It told this at `at`.
+    /// The state after the node reported `components` at `at`.
     #[must_use]
     pub fn then(&self, components: Components, at: Timestamp, sensitive: bool) -> Self {
         let expected = self.expected();
@@ -125,7 +131,7 @@ impl Conformance {
         Self { drift, ..Self::first(components) }
     }
 
-    /// Where it drifted: from what to what.
+    /// The differences from the expected components, if the node has drifted.
     pub fn drifted(&self) -> Option<String> {
         self.drift.as_ref().map(|drift| changes(&drift.expected, &self.components))
     }

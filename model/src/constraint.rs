@@ -1,4 +1,4 @@
-//! What the nodes of an allocation must be like, beside what it takes of them.
+//! Hard requirements for an allocation's nodes, besides the resources that it claims.
 
 use crate::conformance::Conformance;
 use crate::count::{counted, is_or_are};
@@ -10,61 +10,63 @@ use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The feature of a node whose scratch lies on an NVMe disk of its own.
+/// Feature: the node's scratch is on an NVMe disk of its own.
 pub const NVME_SCRATCH: &str = "nvme_scratch";
-/// The feature of a node with GPUs.
+/// Feature: the node has GPUs.
 pub const GPU: &str = "gpu";
-/// The feature of a node whose processors and GPUs share one memory.
+/// Feature: the node's processors and GPUs share one memory.
 pub const UNIFIED_MEMORY: &str = "unified_memory";
-/// `gpu_type=<model>`: of each model of GPU that a node has.
+/// Feature key `gpu_type=<model>`: one for each GPU model in the node.
 pub const GPU_TYPE: &str = "gpu_type";
-/// The feature of a node with a CXI device (Slingshot), where a network domain's number can mean something.
+/// Feature: the node has a CXI device (Slingshot), so a network domain's VNI can take effect.
 pub const CXI: &str = "cxi";
-/// The feature of a node that serves PMIx: work with `--pmi=pmix` goes to no other.
+/// Feature: the node serves PMIx. Work with `--pmi=pmix` runs only on such nodes.
 pub const PMIX: &str = "pmix";
-/// The feature of a node whose shims end work when its run lease lapses: work with `--on-isolation=stop` goes to no other.
+/// Feature: the node's shims end work when its run lease lapses. Work with `--on-isolation=stop`
+/// runs only on such nodes.
 pub const RUN_LEASE: &str = "run_lease";
-/// The feature of a node whose agent makes checkpoints: work with `--checkpoint` goes to no other.
+/// Feature: the node's agent makes checkpoints. Work with `--checkpoint` runs only on such nodes.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// The feature of a node whose agent keeps every single look at work that is measured in debug mode, in an object store: see
-/// [`crate::telemetry`].
+/// Feature: the node's agent stores every sample of work that is measured in debug mode in an
+/// object store; see [`crate::telemetry`].
 pub const TELEMETRY_DEBUG: &str = "telemetry_debug";
-/// Which files work opens here, and whom it connects to, can be kept.
+/// Feature: the node can record which files work opens and which addresses it connects to.
 pub const TELEMETRY_AUDIT: &str = "telemetry_audit";
-/// Features that one allocation may ask for, and that one node may have.
+/// Largest number of features of one node, and in one request.
 pub const FEATURES_MAX: usize = 32;
-/// Bytes of a feature.
+/// Largest size of a feature, in bytes.
 pub const FEATURE_BYTES_MAX: usize = 96;
 
-/// Hard constraints: a node that does not meet them is not taken.
+/// Hard constraints: a node that does not meet them is not used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
-    /// Features that each node must have: see [`has`].
+    /// Features that each node must have; see [`has`].
     pub features: BTreeSet<String>,
-    /// GPUs that each node must have at least, taken by others or not.
+    /// Number of GPUs that each node must have, whether or not others use them.
     pub gpus: u32,
-    /// Bytes of main memory that it must have at least.
+    /// Bytes of main memory that each node must have.
     pub memory_bytes: u64,
-    /// Whether all of them must be of one conformance group.
+    /// Whether all nodes must be in one conformance group.
     pub conformance: bool,
-    /// The nodes themselves, each of them; empty: any may serve.
+    /// The exact nodes, all of them; empty: any node.
     pub nodes: BTreeSet<NodeId>,
 }
 
 impl Constraints {
-    /// Whether nothing is asked.
+    /// Whether there are no constraints.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What `node` lacks of it, for people; `None`: nothing.
+    /// The constraint that `node` does not meet, for people; `None`: it meets all.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
         let unknown = self.conformance && node.conformance.as_ref().and_then(Conformance::group).is_none();
         self.never_met_by(node).or_else(|| unknown.then(|| "has not told the fingerprint of its configuration, or too long ago".to_owned()))
     }
 
-    /// The same of what does not come and go with a node's state: its name, its features and its size.
+    /// As [`Self::lacked_by`], but only for what does not change with the node's state: name,
+    /// features and size.
     pub fn never_met_by(&self, node: &Node) -> Option<String> {
         if !self.nodes.is_empty() && !self.nodes.contains(&node.id) {
             return Some(format!("is none of the nodes asked for ({})", hostlist::fold(&self.nodes)));
@@ -80,10 +82,10 @@ impl Constraints {
         short.then(|| format!("has {} of memory; {} is wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)))
     }
 
-    /// Checks every form.
+    /// Checks the syntax of all fields.
     ///
     /// # Errors
-    /// [`SpecError::Invalid`] of `constraint`.
+    /// [`SpecError::Invalid`] for `constraint`.
     pub fn validate(&self) -> Result<(), SpecError> {
         let refuse = |why: String| Err(SpecError::Invalid { field: "constraint", why });
         if self.features.len() > FEATURES_MAX {
@@ -96,7 +98,8 @@ impl Constraints {
     }
 }
 
-/// Whether a text can be a feature: a word of ASCII letters, digits, `_`, `-`, `.`, or such a word, `=` and a text.
+/// Whether a text is a valid feature: a word of ASCII letters, digits, `_`, `-`, `.`; or
+/// `word=text`.
 pub fn is_feature(text: &str) -> bool {
     let (word, value) = text.split_once('=').map_or((text, None), |(word, value)| (word, Some(value)));
     let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
@@ -104,8 +107,9 @@ pub fn is_feature(text: &str) -> bool {
     is_word && is_value && text.len() <= FEATURE_BYTES_MAX
 }
 
-/// Whether a node of these features has the one that is wanted. A word is compared whole; `gpu_type=GH200` is met by
-/// `gpu_type=NVIDIA GH200 480GB`: a key, and what one of its values contains. Cases do not count.
+/// Whether a node with these features has the wanted one. A word must match completely; in
+/// `key=text` the text only needs to be contained in the value: `gpu_type=GH200` matches
+/// `gpu_type=NVIDIA GH200 480GB`. Case is ignored.
 pub fn has(features: &[String], wanted: &str) -> bool {
     match wanted.split_once('=') {
         None => features.iter().any(|f| f.eq_ignore_ascii_case(wanted)),

@@ -1,23 +1,23 @@
-//! What an allocation sees of file systems besides its node's own view, and where it may write.
+//! The file systems that an allocation sees besides its node's own, and where it may write.
 
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
-/// Mounts that one allocation may ask for.
+/// Largest number of mounts that one allocation may request.
 pub const MOUNTS_MAX: usize = 64;
-/// Bytes that a path may have.
+/// Largest length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// An allocation's data: what every one gets, and what was asked for besides.
+/// An allocation's data: the default directories and those requested in addition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Data {
-    /// Home, scratch and output directory as the node is configured.
+    /// Whether to provide home, scratch and output directory as configured on the node.
     pub defaults: bool,
-    /// Directories of the node to be seen elsewhere.
+    /// Directories of the node to mount at other paths.
     pub mounts: Vec<DataMount>,
-    /// Scratch wanted on each node, in bytes; `None`: whatever the node gives.
+    /// Scratch space requested on each node, in bytes; `None`: the node's default.
     pub scratch_bytes: Option<u64>,
 }
 
@@ -27,22 +27,22 @@ impl Default for Data {
     }
 }
 
-/// A directory of the node, seen at another place inside the allocation.
+/// A directory of the node, mounted at another path inside the allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataMount {
-    /// On every node of the allocation, absolute; reached with the owner's rights.
+    /// Absolute path on every node of the allocation; accessed with the owner's rights.
     pub source: PathBuf,
-    /// Where it is seen, absolute.
+    /// Absolute path inside the allocation.
     pub target: PathBuf,
-    /// Whether nothing can be written through it.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
 impl Data {
-    /// Checks every form that needs no knowledge of a node.
+    /// Checks everything that does not depend on a node.
     ///
     /// # Errors
-    /// [`SpecError::Invalid`] with the field as the user spells it.
+    /// [`SpecError::Invalid`] with the name of the field as the user writes it.
     pub fn validate(&self) -> Result<(), SpecError> {
         let invalid = |field, why| Err(SpecError::Invalid { field, why });
         if self.mounts.len() > MOUNTS_MAX {
@@ -64,7 +64,7 @@ impl Data {
         Ok(())
     }
 
-    /// About how many bytes of strings are committed.
+    /// Approximate number of string bytes that are committed.
     pub fn bytes(&self) -> usize {
         self.mounts.iter().map(|m| m.source.as_os_str().len() + m.target.as_os_str().len() + 48).sum()
     }

@@ -8,14 +8,15 @@ use thiserror::Error;
 #[error("{0:?} is not a duration: write 90s, 30m, 24h, 2d, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS")]
 pub struct DurationError(pub String);
 
-/// What a bare number means: minutes of a walltime, as in Slurm; seconds elsewhere.
+/// How to read a number without unit: minutes for a walltime, as in Slurm; seconds elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BareNumber {
     Seconds,
     Minutes,
 }
 
-/// Reads a duration. With [`BareNumber::Minutes`], `A:B` is minutes:seconds as well and `D-H` days and hours, as Slurm has it.
+/// Parses a duration. With [`BareNumber::Minutes`], as in Slurm, `A:B` is minutes:seconds and `D-H`
+/// is days and hours.
 pub fn parse(text: &str, bare: BareNumber) -> Result<Duration, DurationError> {
     let refuse = || DurationError(text.chars().take(40).collect());
     let seconds = if text.contains(':') || text.contains('-') { clock(text) } else { units(text, bare) };
@@ -69,7 +70,7 @@ fn number(text: &str) -> Option<u64> {
     (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
-/// `HH:MM:SS`, with as many hours as there are.
+/// `HH:MM:SS`; hours are not limited to 24.
 pub fn clock_text(duration: Duration) -> String {
     let s = duration.as_secs();
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)

@@ -6,39 +6,44 @@ use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Why work ended, told by the node where its entry point ran (or by the quorum, for what no node can tell).
+/// Why work ended, as reported by the node where its entry point ran, or by the quorum if no node
+/// can know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndReason {
-    /// The program ended by itself with this status (128 + signal for one that a signal ended).
+    /// The program ended by itself with this status (128 + signal if a signal ended it).
     Exited { code: i32 },
-    /// Its walltime was over.
+    /// Its walltime ran out.
     WalltimeExceeded,
     /// Cancelled by this user.
     Cancelled { by: String },
-    /// Preparing failed on `node` and no try is left.
+    /// Preparation failed on `node` and no retry is left.
     PrologueFailed { node: NodeId, why: String },
-    /// Evidence says that `node` lost it (new boot id, the shim is gone, an operator).
+    /// There is evidence that `node` lost it (a new boot id, a missing shim, an operator's
+    /// confirmation).
     NodeLost { node: NodeId, why: String },
-    /// A launch was brought down: a rank died after PMI init, PMI garbage, a fence that timed out.
+    /// A launch was aborted: a rank died after PMI init, sent invalid PMI messages, or a fence
+    /// timed out.
     LaunchAborted { code: i32, why: String },
-    /// The kernel killed its script or its launch on `node` because memory was over.
+    /// The kernel killed its script or its launch on `node` for lack of memory.
     OutOfMemory { node: NodeId, kill: MemoryKill },
-    /// Its liveness probe on `node` failed too often in a row.
+    /// Its liveness probe on `node` failed too many times in a row.
     ProbeFailed { node: NodeId, why: String },
-    /// It still ran on `node` when the deadline of that node's drain was past.
+    /// It was still running on `node` at the deadline of that node's drain.
     DrainDeadline { node: NodeId },
-    /// Its run lease on `node` lapsed: no heartbeat of the node was acknowledged for so long, and its shim ended it.
+    /// Its run lease on `node` lapsed: no heartbeat of the node was acknowledged for the length of
+    /// the lease, so its shim ended it.
     RunLeaseLapsed { node: NodeId },
-    /// It was to give its nodes back. `saved`: the checkpoint that it made first, or why it made none.
+    /// It had to release its nodes. `saved`: the checkpoint made before, or why none was made.
     Preempted { by: String, why: String, saved: Result<CheckpointId, String> },
-    /// Its walltime was over, and the checkpoint that was under way was whole before its grace was.
+    /// Its walltime ran out, and the checkpoint in progress became complete before the grace period
+    /// ended.
     WalltimeSaved { checkpoint: CheckpointId },
-    /// This user put it back into the queue: it begins again.
+    /// This user put it back into the queue; it starts again.
     Requeued { by: String, why: String },
 }
 
 impl EndReason {
-    /// The state that this end leads to.
+    /// The allocation's state after this end.
     pub fn state(&self) -> AllocationState {
         match self {
             Self::Exited { code: 0 } => AllocationState::Completed,
@@ -58,7 +63,7 @@ impl EndReason {
         }
     }
 
-    /// Why its launch was brought down, in the words of the launch's head; `None`: it was not.
+    /// Why its launch was aborted, in the words of the launch's head; `None`: it was not aborted.
     pub fn brought_down(&self) -> Option<String> {
         match self {
             Self::LaunchAborted { why, .. } => Some(why.clone()),
@@ -78,7 +83,7 @@ impl EndReason {
         }
     }
 
-    /// The program's exit code, where one is known.
+    /// The program's exit code, if known.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Exited { code } | Self::LaunchAborted { code, .. } => Some(*code),

@@ -1,60 +1,61 @@
-//! What a node says about itself in full: pulled from its agent by whoever needs it. Ten bytes of it go to everybody over gossip, with a
-//! digest that tells whether the rest is what one has already.
+//! The full description of a node, pulled from its agent on demand. Gossip spreads ten bytes of it
+//! to all nodes, with a digest that shows whether a copy is up to date.
 
 use crate::ids::{AllocationId, NodeId};
 use crate::node::{Hold, NodeState};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Images that are told.
+/// Largest number of images listed.
 pub const IMAGES_MAX: usize = 16;
-/// Allocations that are told.
+/// Largest number of allocations listed.
 pub const RUNNING_MAX: usize = 32;
-/// Bytes of the name of a topology group.
+/// Largest size of a topology group's name, in bytes.
 pub const TOPOLOGY_GROUP_BYTES_MAX: usize = 64;
 
-/// What lasts. About 1 KB.
+/// The part that rarely changes. About 1 KB.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeFact {
-    /// Whose it is.
+    /// The node.
     pub node: NodeId,
-    /// Where it stands, as the quorum last said it and its own checks find it.
+    /// Its state, combined from the quorum's latest report and the node's own checks.
     pub state: NodeState,
-    /// Why, for people; empty where there is nothing to say.
+    /// The reason for the state, for people; may be empty.
     pub reason: String,
-    /// What keeps new work off it, as the quorum last said.
+    /// Its holds, which keep new work off it, as the quorum last reported.
     pub holds: Vec<Hold>,
     /// Whether it takes work at all.
     pub schedulable: bool,
-    /// Cores that work may have.
+    /// Number of cores available to work.
     pub cores: u32,
-    /// Bytes of memory that work may have.
+    /// Bytes of memory available to work.
     pub memory_bytes: u64,
     /// Its GPUs, by model.
     pub gpus: BTreeMap<String, Gpus>,
-    /// The part of the network that it is in, as its site names it: a dragonfly group, a leaf switch.
+    /// Its part of the network as named by the site: a dragonfly group, a leaf switch.
     pub topology_group: Option<String>,
-    /// What work may ask for of it.
+    /// Features that work may request.
     pub features: Vec<String>,
-    /// Of its hardware and software, where it was taken: 64 hexadecimal digits.
+    /// Fingerprint of its hardware and software, if determined: 64 hexadecimal digits.
     pub fingerprint: Option<String>,
-    /// Images in its cache: some, by their SHA-256.
+    /// Some of the images in its cache, by SHA-256.
     pub images: Vec<String>,
-    /// How many there are in all.
+    /// Number of images in its cache.
     pub images_all: u32,
 }
 
 /// GPUs of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Gpus {
-    /// That answer.
+    /// Number that respond.
     pub healthy: u32,
-    /// Of these, that work may have.
+    /// Number of those that work may use.
     pub allocatable: u32,
 }
 
 impl NodeFact {
-    /// Tells versions of it apart, within one life of its agent: nobody else reckons it.
+    /// Distinguishes versions of this value within one run of its agent. Only that agent computes
+    /// it.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -62,20 +63,21 @@ impl NodeFact {
     }
 }
 
-/// What changes all the time. What cannot be read is absent.
+/// The part that changes all the time. Values that cannot be read are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodePulse {
-    /// What runs there, or is about to: some.
+    /// Some of the allocations that run there or are about to.
     pub running: Vec<AllocationId>,
-    /// How many there are in all.
+    /// Number of all of them.
     pub running_all: u32,
-    /// How much of the last ten seconds something waited.
+    /// Pressure stall values of the last ten seconds.
     pub pressure: Pressure,
     /// Its power, in watts.
     pub power_watts: Option<f64>,
 }
 
-/// Per cent of the last ten seconds in which something waited (`some avg10` of the kernel's pressure stall information).
+/// Percentage of the last ten seconds in which some task waited for the resource (`some avg10` of
+/// the kernel's pressure stall information).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
     /// For a processor.

@@ -1,4 +1,5 @@
-//! Texts that users, certificates and configuration give us. `docs/fuzzing.md` has all targets.
+//! Fuzz targets for texts from users, certificates and configuration. `docs/fuzzing.md` lists all
+//! targets.
 
 use crate::duration::BareNumber;
 use crate::{
@@ -9,7 +10,7 @@ use lattice_fuzz::{Target, numbered};
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-/// What is read can be written, and is then read as the same.
+/// Checks that a parsed value can be written, and that parsing the result gives an equal value.
 fn round_trip<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().unwrap(), value);
@@ -31,7 +32,7 @@ fn texts() {
         &["gpu_type=GH200", "nvme_scratch"],
     ];
     let seeds = texts.map(|texts| texts.iter().map(|text| text.as_bytes().to_vec()).collect());
-    // A list of many thousand nodes is as long as a user wants it, up to a bound.
+    // A list may name many thousand nodes, up to a limit.
     Target::new("model-texts", numbered(seeds)).memory_bytes_max(64 << 20).fuzz(|bytes| {
         let Some((which, text)) = bytes.split_first() else { return };
         let text = &*String::from_utf8_lossy(text);

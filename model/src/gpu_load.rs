@@ -1,58 +1,61 @@
-//! How busy the GPUs of a machine are: read where the machine can be looked at (`runtime`), told where it is measured (`telemetry`,
-//! `agent`). All in base units; what a vendor does not tell of a device is absent, never 0.
+//! GPU load: read on the machine (crate `lattice-runtime`), reported by the agent
+//! (`lattice-machine`, `lattice-observe`). All values are in base units; a value that the vendor
+//! does not report for a device is absent, never 0.
 
 use crate::topology::{GpuDevice, GpuVendor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Processes of one GPU that are told.
+/// Largest number of processes reported for one GPU.
 pub const PROCESSES_MAX: usize = 64;
-/// Devices of one machine that are told, instances of partitioned GPUs among them.
+/// Largest number of devices reported for one machine, counting instances of partitioned GPUs.
 pub const GPUS_MAX: usize = 64;
 
-/// How busy one GPU is. Of an instance of a partitioned GPU most is told of the whole GPU alone.
+/// The load of one GPU. For an instance of a partitioned GPU, vendors report most values only for
+/// the whole GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuLoad {
-    /// Part of the time in which something ran on it, 0 to 1.
+    /// Fraction of time in which something ran on it, 0 to 1.
     pub utilization: Option<f64>,
-    /// Part of the time in which its memory was read or written, 0 to 1.
+    /// Fraction of time in which its memory was read or written, 0 to 1.
     pub memory_busy: Option<f64>,
     pub memory_used_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
-    /// What it draws, and may draw.
+    /// Its current power and its power limit, in watts.
     pub power_watts: Option<f64>,
     pub power_limit_watts: Option<f64>,
-    /// What it has drawn since its driver was loaded: a counter.
+    /// Energy used since its driver was loaded, in joules: a counter.
     pub energy_joules: Option<f64>,
     pub temperature_celsius: Option<f64>,
-    /// The clocks of its processors and of its memory.
+    /// The clock frequencies of its processors and its memory, in hertz.
     pub sm_clock_hertz: Option<f64>,
     pub memory_clock_hertz: Option<f64>,
-    /// Why its clocks are lower than they could be, each as one word; empty: nothing holds them down. `None`: it does not tell.
+    /// Why its clocks are reduced, one word for each reason; empty: they are not reduced. `None`:
+    /// not reported.
     pub throttled: Option<Vec<String>>,
-    /// Memory errors since its driver was loaded.
+    /// Memory errors since its driver was loaded: counters.
     pub ecc_corrected: Option<u64>,
     pub ecc_uncorrected: Option<u64>,
-    /// Bytes over PCIe: counters.
+    /// Bytes sent and received over PCIe: counters.
     pub pcie_sent_bytes: Option<u64>,
     pub pcie_received_bytes: Option<u64>,
-    /// Bytes over all its NVLinks: counters.
+    /// Bytes sent and received over all its NVLinks: counters.
     pub nvlink_sent_bytes: Option<u64>,
     pub nvlink_received_bytes: Option<u64>,
-    /// Who computes on it; `None`: it does not tell.
+    /// Process ids that compute on it; `None`: not reported.
     pub processes: Option<Vec<u32>>,
 }
 
-/// One look at all of them.
+/// One sample of all GPUs of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuLoads {
-    /// By the device's id. Those that do not answer are absent.
+    /// By device id. Devices that did not respond are absent.
     pub gpus: BTreeMap<String, GpuLoad>,
-    /// Who told, by device: `nvml`, `amdgpu`, `simulated`.
+    /// The source of each device's values: `nvml`, `amdgpu`, `simulated`.
     pub sources: BTreeMap<String, &'static str>,
-    /// What cannot be read, and why.
+    /// Which values cannot be read, and why.
     pub lacking: Vec<Lacking>,
 }
 
@@ -60,21 +63,21 @@ pub struct GpuLoads {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lacking {
     pub vendor: GpuVendor,
-    /// The device's id; `None`: all of the vendor's.
+    /// The device's id; `None`: all devices of the vendor.
     pub gpu: Option<String>,
-    /// For people, with what it is about.
+    /// The reason and its subject, for people.
     pub why: String,
 }
 
 impl Lacking {
-    /// Of one device.
+    /// The error of one device.
     pub fn of(device: &GpuDevice, why: impl fmt::Display) -> Self {
         Self { vendor: device.vendor, gpu: Some(device.id.clone()), why: format!("GPU {}: {why}", device.id) }
     }
 }
 
 impl GpuLoads {
-    /// Why nothing is told of a device, where that is known.
+    /// Why a device has no values, if known.
     pub fn why_lacking(&self, gpu: &str, vendor: Option<GpuVendor>) -> Option<&str> {
         let own = self.lacking.iter().find(|lacking| lacking.gpu.as_deref() == Some(gpu));
         let all = || self.lacking.iter().find(|lacking| lacking.gpu.is_none() && Some(lacking.vendor) == vendor);
@@ -83,7 +86,7 @@ impl GpuLoads {
 }
 
 impl GpuLoad {
-    /// Without what can be no load: a driver's numbers are divided by and added up.
+    /// Removes impossible values: numbers from a driver are divided and summed later.
     #[must_use]
     pub fn checked(mut self) -> Self {
         let positive = [
@@ -109,14 +112,14 @@ impl GpuLoad {
         self
     }
 
-    /// Part of its memory that is used.
+    /// Fraction of its memory that is in use, 0 to 1.
     pub fn memory_ratio(&self) -> Option<f64> {
         let (used, total) = (self.memory_used_bytes?, self.memory_total_bytes.filter(|total| *total > 0)?);
         Some(used as f64 / total as f64)
     }
 }
 
-/// Why clocks are held down, as labels say it.
+/// The label values for reasons of reduced clocks.
 pub const THROTTLED: &[&str] =
     &["power_cap", "hardware_slowdown", "hardware_thermal", "hardware_power_brake", "software_thermal", "sync_boost", "clock_setting"];
 

@@ -1,73 +1,75 @@
-//! What a look at a machine's GPUs finds: made where the machine can be looked at (`runtime`), judged where it cannot (`node`).
+//! The result of examining a machine's GPUs: collected on the machine (crate `lattice-runtime`),
+//! evaluated without access to it (`lattice-node`).
 //!
-//! A GPU goes by its address on the bus (`0000:3b:00.0`), which is that of all its instances where it is partitioned; a simulated
-//! one, which has none, by its id.
+//! A GPU is identified by its bus address (`0000:3b:00.0`), which all its instances share if it is
+//! partitioned. A simulated GPU has no address and is identified by its id.
 
 use crate::topology::GpuDevice;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One look.
+/// One examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuLook {
-    /// The GPUs that the bus shows.
+    /// The GPUs present on the bus.
     pub on_bus: BTreeSet<String>,
-    /// What the kernel said of them since the look before, in order.
+    /// What the kernel reported about them since the previous examination, in order.
     pub said: Vec<(String, GpuEvent)>,
 }
 
-/// What drivers say when they are asked. Of a GPU that is missing here nothing was asked, and what it said before stands.
+/// The drivers' answers. If a GPU is missing here, its driver was not asked, and its previous
+/// reading remains valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReads {
     /// By GPU.
     pub gpus: BTreeMap<String, GpuRead>,
-    /// What cannot be looked at here, and why.
+    /// What cannot be examined on this machine, and why.
     pub unsupported: Vec<String>,
 }
 
-/// What the driver says of one GPU.
+/// The driver's answer about one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuRead {
-    /// It answers.
+    /// The GPU responds.
     Told(Box<GpuReading>),
-    /// The driver had it and has lost it.
+    /// The driver has lost the GPU.
     Lost(String),
-    /// The bus shows it, and no driver speaks for it.
+    /// The GPU is on the bus, but no driver reports it.
     Silent(String),
 }
 
-/// What the kernel's log says of one GPU.
+/// A message in the kernel's log about one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuEvent {
-    /// The bus found it, for the first time or anew.
+    /// The GPU appeared on the bus, for the first time or again.
     Found,
-    /// NVIDIA's driver reported an error of this number, so long ago.
+    /// NVIDIA's driver reported the Xid error `number`, `ago_ms` milliseconds ago.
     Xid { number: u32, ago_ms: u64 },
 }
 
-/// The state of one GPU. What its driver does not tell is absent.
+/// The state of one GPU. Values that its driver does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuReading {
-    /// Memory errors that could not be corrected, since its driver was loaded or it was reset.
+    /// Uncorrectable memory errors since its driver was loaded or the GPU was reset.
     pub ecc_uncorrected: Option<u64>,
-    /// A row of its memory (a page, before Ampere) is to be replaced at its next reset.
+    /// Whether a memory row (a page, before Ampere) will be replaced at the next reset.
     pub remap_pending: Option<bool>,
-    /// A row could not be replaced.
+    /// Whether replacing a row failed.
     pub remap_failed: Option<bool>,
-    /// Links to other GPUs and switches that are up.
+    /// Number of links to other GPUs and switches that are up.
     pub nvlinks_up: Option<u32>,
-    /// Replays, recoveries and checksum errors of all of them: a counter.
+    /// Replays, recoveries and checksum errors of all links: a counter.
     pub nvlink_errors: Option<u64>,
     /// Its temperature in degrees Celsius.
     pub temperature_c: Option<u32>,
-    /// From here on it slows itself down.
+    /// The temperature at which it reduces its clocks.
     pub slowdown_c: Option<u32>,
-    /// Here it switches itself off.
+    /// The temperature at which it switches itself off.
     pub shutdown_c: Option<u32>,
-    /// Why its clocks are held down by the hardware; empty: they are not.
+    /// Why the hardware reduces its clocks; empty: it does not.
     pub throttled: Vec<String>,
-    /// What its driver asks for, where it says so.
+    /// The recovery that its driver requests, if any.
     pub recovery: Option<GpuRecovery>,
 }
 
@@ -82,7 +84,7 @@ pub enum GpuRecovery {
     DrainAndReset,
 }
 
-/// What the GPU of a device goes by.
+/// The identifier of a device's GPU.
 pub fn gpu_key(device: &GpuDevice) -> &str {
     device.pci_address.as_deref().unwrap_or(&device.id)
 }

@@ -1,19 +1,19 @@
-//! Hostlists: `n[1-3,7]` for `n1 n2 n3 n7`, as every scheduler of the field folds them.
+//! Hostlists in the notation of other schedulers: `n[1-3,7]` for `n1 n2 n3 n7`.
 
 use crate::ids::{IdError, NodeId};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// Names that a list may have, also where some of them are the same.
+/// Largest number of names in a list, counting repeated ones.
 pub const NAMES_MAX: usize = 100_000;
 
-/// Why a text names no nodes.
+/// Why a text is not a valid hostlist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostlistError {
-    /// Brackets or numbers are wrong.
+    /// Wrong brackets or numbers.
     #[error("{0:?} is no list of nodes: write n1,n2 or n[1-3,7]")]
     Form(String),
-    /// A name in it is none.
+    /// It contains an invalid node name.
     #[error(transparent)]
     Name(#[from] IdError),
     /// More names than [`NAMES_MAX`].
@@ -21,7 +21,8 @@ pub enum HostlistError {
     TooMany,
 }
 
-/// The nodes that a list names: `n[1-3,7],login` for `n1 n2 n3 n7 login`. Zeros in front of a range's first number are kept.
+/// The nodes that a list names: `n[1-3,7],login` for `n1 n2 n3 n7 login`. Leading zeros of a
+/// range's first number are kept.
 ///
 /// # Errors
 /// See [`HostlistError`].
@@ -29,7 +30,7 @@ pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
     Ok(in_order(text)?.into_iter().collect())
 }
 
-/// The same as it is written, with what is named again.
+/// As [`expand`], but in the written order and with repetitions.
 ///
 /// # Errors
 /// See [`HostlistError`].
@@ -61,7 +62,7 @@ pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
     }
 }
 
-/// Adds `prefix` with each number of `3` or `1-3`; `None`: that is no range.
+/// Appends `prefix` with each number of `3` or `1-3`; `None`: not a valid range.
 fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Result<(), HostlistError>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
@@ -81,7 +82,8 @@ fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Resul
     Some(Ok(()))
 }
 
-/// Folds node names that differ in one trailing number. The order is by prefix, then number; zero padding is kept apart.
+/// Folds node names that differ in one trailing number, sorted by prefix, then number. Names with
+/// different zero padding are not folded together.
 pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     let mut names: Vec<(&str, Option<&str>)> = nodes.into_iter().map(|n| split(n.as_str())).collect();
     names.sort_by(|a, b| (a.0, a.1.map(|d| (d.len(), d))).cmp(&(b.0, b.1.map(|d| (d.len(), d)))));
@@ -107,7 +109,7 @@ pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     out.join(",")
 }
 
-/// The name before its trailing digits, and those digits where there are some (at most 18).
+/// The name before its trailing digits, and those digits if there are any (at most 18).
 fn split(name: &str) -> (&str, Option<&str>) {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     if digits == 0 || digits > 18 { (name, None) } else { (&name[..name.len() - digits], Some(&name[name.len() - digits..])) }

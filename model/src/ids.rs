@@ -1,4 +1,4 @@
-//! Names and numbers that identify things. Each is its own type, so that none is taken for another.
+//! Identifiers. Each has its own type, so that one cannot be mistaken for another.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Why a text is not an id.
+/// Why a text is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IdError {
     /// The text is not a UUID.
     #[error("{text:?} is not an id (a UUID such as 1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88)")]
     NotAUuid {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// The text cannot name a node.
+    /// The text is not a valid node name.
     #[error("{text:?} cannot name a node: 1 to 63 of a-z, A-Z, 0-9, '-', '_' and '.', beginning with a letter or digit")]
     NotANodeName {
-        /// What was given.
+        /// The text.
         text: String,
     },
 }
@@ -31,7 +31,7 @@ macro_rules! uuid_id {
         pub struct $name(pub Uuid);
 
         impl $name {
-            /// The first 8 hexadecimal digits: what people see and type.
+            /// The first 8 hexadecimal digits, the form that people see and type.
             pub fn short(&self) -> String {
                 let mut text = self.0.simple().to_string();
                 text.truncate(8);
@@ -62,7 +62,8 @@ macro_rules! uuid_id {
 }
 
 uuid_id! {
-    /// One allocation, made by the client that submits it: also the idempotency key of its creation.
+    /// One allocation. The submitting client generates the id, which is also the idempotency key of
+    /// the submission.
     AllocationId
 }
 uuid_id! {
@@ -74,11 +75,12 @@ uuid_id! {
     CheckpointId
 }
 uuid_id! {
-    /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`): another one means that everything of before is gone.
+    /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`). A different one means that no
+    /// process of the earlier boot remains.
     Boot
 }
 
-/// A node's name, as its agent registers it. A valid host name label or xname.
+/// A node's name as registered by its agent: a valid host name label or xname.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeId(String);
@@ -147,19 +149,20 @@ number! {
     MemberId
 }
 number! {
-    /// The ownership epoch of a claim: rises with every claim in the cluster and fences what is written under an older one.
+    /// The ownership epoch of a claim. It increases with every claim in the cluster and fences off
+    /// writes of earlier epochs.
     Epoch
 }
 number! {
-    /// Rises when the quorum is recovered from a backup. Compared before the [`Revision`].
+    /// Increases when the quorum is recovered from a backup. Compared before the [`Revision`].
     Generation
 }
 number! {
-    /// The ledger's change counter: the Raft log index at which a thing last changed.
+    /// The ledger's change counter: the Raft log index at which an object last changed.
     Revision
 }
 number! {
-    /// One life of an agent, issued by the quorum at registration.
+    /// One run of an agent; issued by the quorum when the agent registers.
     Incarnation
 }
 

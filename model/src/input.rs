@@ -1,36 +1,39 @@
-//! Standard input of a launch: who reads it, and what is kept of it until they have.
+//! Standard input of a launch: which ranks read it, and how it is buffered until they have.
 //!
 //! ```text
-//!   pipe ─▶ CLI ─▶ head ─▶ agents of the tree ─▶ shims ─▶ pipes of ranks      pieces, each with its place
-//!            ◀────────────── Taken ──────────────────      the least that all of them took
+//!   pipe ─▶ CLI ─▶ head ─▶ agents of the tree ─▶ shims ─▶ pipes of ranks      pieces, each with its offset
+//!            ◀────────────── Taken ──────────────────      the offset that all of them have reached
 //! ```
 //!
-//! Everybody on the way but the shim keeps what was not taken in a [`Window`]. A shim takes each byte once, by its place: whoever is
-//! connected anew sends again from where the shims are, and nothing is lost or doubled.
+//! Everybody on the path except the shims buffers unacknowledged pieces in a [`Window`]. A shim
+//! accepts each byte once, identified by its offset. After a reconnection the sender resends from
+//! the offset that the shims have reached, so nothing is lost or duplicated.
 //!
-//! Fences and ends are state and can be sent again; input exists once, in the pipe of who typed
-//! `lattice launch`. An acknowledgement at each hop would lose what an agent had acknowledged and
-//! not passed on. Input does not outlive the CLI: if it is killed the ranks see no end, because
-//! half an input that ends properly would be taken for a whole one. Work that may begin again
-//! cannot have its input again: `--requeue` and `--stdin` are refused together. The first rank
-//! reads by default, as with `mpiexec`.
+//! Acknowledgements come from the shims and not from each hop: an agent that had acknowledged input
+//! and failed before it forwarded it would lose it, and unlike fences and exits, input cannot be
+//! generated again. Input ends with the CLI. If the CLI is killed, the ranks see no end of file,
+//! because they would mistake half of the input for all of it. Requeued work cannot get its input a
+//! second time, so `--requeue` and `--stdin` are refused together. The first rank reads by default,
+//! as with `mpiexec`.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The variable by which a launch says which of its ranks read standard input: one of [`Stdin`]'s names. Unset: none. A variable
-/// and no field, as [`crate::launch::PMI_VARIABLE`].
+/// The environment variable by which a launch states which of its ranks read standard input: one of
+/// [`Stdin`]'s names. Unset: none. It is a variable and not a field for the same reasons as
+/// [`crate::launch::PMI_VARIABLE`].
 pub const STDIN_VARIABLE: &str = "LATTICE_STDIN";
-/// Bytes of one piece at most.
+/// Largest size of one piece, in bytes.
 pub const PIECE_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of one launch that were sent and not taken yet, at most.
+/// Largest amount of unacknowledged input of one launch, in bytes.
 pub const WINDOW_BYTES: usize = 1024 * 1024;
-/// Pieces of it at most.
+/// Largest number of unacknowledged pieces of one launch.
 pub const WINDOW_PIECES: usize = 64;
 
-/// Which ranks of a launch read the standard input of whoever began it. The others find it empty.
+/// Which ranks of a launch read the standard input of the user who started it. Other ranks have an
+/// empty input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Stdin {
     #[default]
@@ -40,7 +43,7 @@ pub enum Stdin {
 }
 
 impl Stdin {
-    /// Whether this rank reads it.
+    /// Whether this rank reads the input.
     pub fn is_for(self, rank: u32) -> bool {
         match self {
             Self::None => false,
@@ -49,10 +52,11 @@ impl Stdin {
         }
     }
 
-    /// Whether a launch of so many ranks can have it so; `pty`: its first rank has a terminal.
+    /// Whether a launch of this many ranks can use this setting; `pty`: its first rank has a
+    /// terminal.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn check(self, ranks: u32, pty: bool) -> Result<(), NoSuchStdin> {
         match self {
             Self::None => Ok(()),
@@ -85,7 +89,7 @@ impl FromStr for Stdin {
     }
 }
 
-/// Why standard input cannot go where it was asked to.
+/// Why standard input cannot be delivered as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoSuchStdin {
     #[error("standard input for {asked}: there is all, none, and a rank's number")]
@@ -96,27 +100,28 @@ pub enum NoSuchStdin {
     Terminal,
 }
 
-/// How much of the input is taken. What is less was taken by fewer.
+/// How much of the input all receivers have accepted; values are ordered, and the least of several
+/// applies to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
-    /// So many bytes from its beginning, by each rank that still reads.
+    /// This many bytes from the beginning, by each rank that still reads.
     UpTo(u64),
-    /// No rank reads any more, or each was given the end.
+    /// No rank reads any more, or each has received the end of file.
     Over,
 }
 
-/// Where a piece belongs.
+/// The position of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Bytes before it.
+    /// Number of bytes before it.
     pub offset: u64,
     pub bytes: usize,
-    /// Whether nothing follows.
+    /// Whether it is the last piece.
     pub last: bool,
 }
 
 impl Place {
-    /// Bytes up to its end.
+    /// The offset of its end.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.bytes as u64)
     }
@@ -129,24 +134,25 @@ impl Place {
     }
 }
 
-/// What became of a piece.
+/// The result of adding a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     New,
-    /// It was there already.
+    /// The piece was already there.
     Known,
-    /// It does not follow what is there, or is from before all that ever was, or there is no room for it.
+    /// The piece does not follow the previous one, or precedes the window, or the window is full.
     Astray,
 }
 
-/// Pieces that were sent and not taken yet.
+/// Buffered pieces that are not acknowledged yet.
 #[derive(Clone, Debug)]
 pub struct Window<P> {
     pieces: VecDeque<(Place, P)>,
     bytes: usize,
-    /// Where the first piece of all began, and where the next one begins; `None`: anywhere.
+    /// The offsets where the first piece began and where the next one begins; `None`: any offset is
+    /// accepted.
     span: Option<(u64, u64)>,
-    /// The last one came.
+    /// Whether the last piece has arrived.
     over: bool,
 }
 
@@ -157,12 +163,12 @@ impl<P> Default for Window<P> {
 }
 
 impl<P> Window<P> {
-    /// Whether there is room for any one more.
+    /// Whether there is room for one more piece of any size.
     pub fn has_room(&self) -> bool {
         self.bytes + PIECE_BYTES_MAX <= WINDOW_BYTES && self.pieces.len() < WINDOW_PIECES
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn push(&mut self, place: Place, piece: P) -> Pushed {
         let (begin, end) = self.span.unwrap_or((place.offset, place.offset));
         if self.span.is_some() && begin <= place.offset && place.end() <= end && (self.over || !place.last) {
@@ -177,7 +183,7 @@ impl<P> Window<P> {
         Pushed::New
     }
 
-    /// Lets go of what is taken.
+    /// Drops the acknowledged pieces.
     pub fn let_go(&mut self, taken: Taken) {
         while let Some((place, _)) = self.pieces.front().filter(|(place, _)| place.is_taken(taken)) {
             self.bytes -= place.bytes;
@@ -185,7 +191,7 @@ impl<P> Window<P> {
         }
     }
 
-    /// What is not taken, in order.
+    /// The pieces beyond the acknowledged offset, in order.
     pub fn beyond(&self, taken: Taken) -> impl Iterator<Item = &P> {
         self.pieces.iter().filter(move |(place, _)| !place.is_taken(taken)).map(|(_, piece)| piece)
     }
@@ -223,7 +229,8 @@ mod tests {
         window.let_go(Taken::UpTo(15));
         let kept = |window: &Window<char>, taken| window.beyond(taken).copied().collect::<String>();
         assert_eq!((kept(&window, Taken::UpTo(15)), kept(&window, Taken::UpTo(20))), ("bc".into(), "c".into()));
-        // The end is kept until it is passed on, whatever was taken before it; and comes once.
+        // The end-of-input piece stays until it is acknowledged itself, whatever was acknowledged
+        // before; and it is accepted once.
         assert_eq!(window.push(place(30, 0, true), 'e'), Pushed::New);
         assert_eq!(window.push(place(30, 0, true), 'e'), Pushed::Known);
         assert_eq!(window.push(place(30, 1, false), 'x'), Pushed::Astray);

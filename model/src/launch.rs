@@ -13,65 +13,68 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What to start, the same text on every node of the launch.
+/// What to start; the same text for every node of the launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchSpec {
     /// Its id.
     pub id: LaunchId,
-    /// A number of its own for `PMI_JOBID`, unique within the allocation, from 1.
+    /// Its `PMI_JOBID`: unique within the allocation, from 1.
     pub number: u32,
-    /// The allocation it runs in.
+    /// The allocation that it runs in.
     pub allocation: AllocationId,
-    /// Under which epoch.
+    /// The epoch of the allocation's claim.
     pub epoch: Epoch,
-    /// Program and arguments; of several programs, those of the first ranks.
+    /// Program and arguments; with several programs, those of the first ranks.
     pub argv: Vec<String>,
-    /// Environment of every rank, before the wire-up variables.
+    /// Environment of every rank, without the wire-up variables.
     pub env: BTreeMap<String, String>,
     /// Working directory.
     pub working_dir: PathBuf,
-    /// The nodes with how many ranks each has, in the allocation's order; the first is the head, where fences meet.
+    /// The nodes in the allocation's order, each with its number of ranks; the first is the head,
+    /// where fences complete.
     pub nodes: Vec<NodeRanks>,
-    /// How ranks are dealt out to them, and what they run.
+    /// How ranks are distributed to the nodes, and which programs they run.
     pub shape: LaunchShape,
-    /// Whether a rank that ends badly brings the others down.
+    /// Whether the other ranks are ended when a rank ends with an error.
     pub kill_on_bad_exit: bool,
-    /// Whether the first rank has a terminal, and of which size at first.
+    /// The initial size of the first rank's terminal; `None`: it has no terminal.
     pub pty: Option<TerminalSize>,
-    /// How each node's ranks are bound to what it has of the node.
+    /// How the ranks on each node are bound to the allocation's resources there.
     pub binding: RankBinding,
 }
 
-/// The variable by which a launch asks for PMI by port, with the value [`PMI_PORT_ASKED`]. A variable and no field: every
-/// version carries it, and the launches of an allocation have it from the allocation.
+/// The environment variable by which a launch requests PMI over a port, with the value
+/// [`PMI_PORT_ASKED`]. It is a variable and not a field because every version passes variables on,
+/// and launches inherit them from the allocation.
 pub const PMI_PORT_VARIABLE: &str = "LATTICE_PMI_PORT";
-/// Its one value.
+/// The only value of [`PMI_PORT_VARIABLE`].
 pub const PMI_PORT_ASKED: &str = "1";
 
-/// The variable by which a launch says how its ranks find each other: one of [`Pmi`]'s names. Unset: [`Pmi::Auto`]. A variable
-/// and no field, for the same reasons.
+/// The environment variable by which a launch states how its ranks find each other: one of
+/// [`Pmi`]'s names. Unset: [`Pmi::Auto`]. It is a variable for the same reasons as
+/// [`PMI_PORT_VARIABLE`].
 pub const PMI_VARIABLE: &str = "LATTICE_PMI";
 
 /// How the ranks of a launch find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pmi {
-    /// PMI-1 or PMI-2, whichever a rank's first line says.
+    /// PMI-1 or PMI-2, as selected by the first line that a rank sends.
     Pmi,
-    /// PMIx alone: a launch that cannot have it is refused.
+    /// PMIx only; the launch is refused where PMIx is not available.
     Pmix,
-    /// PMI, and PMIx where the node has it: a program takes what it finds.
+    /// PMI, and also PMIx if the node offers it; the program chooses.
     #[default]
     Auto,
-    /// The same for a program that was seen to have use for PMI alone: no PMIx server is started.
+    /// As `Auto`, for a program that was found to use only PMI: no PMIx server is started.
     AutoPmi,
-    /// PMIx alone, for a program that was seen to need it: a launch that cannot have it is refused.
+    /// As `Pmix`, chosen because the program was found to need it.
     AutoPmix,
-    /// Not at all.
+    /// No wire-up.
     None,
 }
 
 impl Pmi {
-    /// As it is asked for. `pmi1` and `pmi2` are understood as well.
+    /// The name in requests. `pmi1` and `pmi2` are accepted as well.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pmi => "pmi",
@@ -83,12 +86,13 @@ impl Pmi {
         }
     }
 
-    /// Whether ranks get a socket for PMI.
+    /// Whether ranks get a PMI socket.
     pub fn has_pmi(self) -> bool {
         matches!(self, Self::Pmi | Self::Auto | Self::AutoPmi)
     }
 
-    /// Whether a PMIx server is started for a launch of so many ranks. One rank whose program is not known to need it has nobody to find.
+    /// Whether a PMIx server is started for a launch with this many ranks. A single rank has no
+    /// peers, so it gets a server only if its program is known to need one.
     pub fn has_pmix(self, ranks: u32) -> bool {
         match self {
             Self::Pmix | Self::AutoPmix => true,
@@ -97,7 +101,7 @@ impl Pmi {
         }
     }
 
-    /// Whether somebody said how, and no program was looked at for it.
+    /// Whether the user chose it, so that programs need not be examined.
     pub fn is_explicit(self) -> bool {
         !matches!(self, Self::Auto | Self::AutoPmi | Self::AutoPmix)
     }
@@ -119,7 +123,7 @@ impl FromStr for Pmi {
     }
 }
 
-/// A name that is none of [`Pmi`]'s.
+/// The name is not one of [`Pmi`]'s.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{PMI_VARIABLE}={asked}: there is pmi (pmi1, pmi2), pmix, auto and none")]
 pub struct NoSuchPmi {
@@ -136,29 +140,35 @@ pub struct TerminalSize {
 }
 
 impl Default for TerminalSize {
-    /// What programs expect where nobody says otherwise.
+    /// The size that programs expect by default.
     fn default() -> Self {
         Self { rows: 24, columns: 80 }
     }
 }
 
 impl LaunchSpec {
-    /// Ranks in all.
+    /// Total number of ranks.
     pub fn size(&self) -> u32 {
         self.nodes.iter().map(|n| n.count).sum()
     }
 
-    /// How its ranks find each other, or what was asked for that there is not.
+    /// How its ranks find each other.
+    ///
+    /// # Errors
+    /// The requested name is unknown.
     pub fn pmi(&self) -> Result<Pmi, NoSuchPmi> {
         self.env.get(PMI_VARIABLE).map_or(Ok(Pmi::default()), |asked| asked.parse())
     }
 
-    /// Whether ranks come to PMI by a port of their own instead of a socket that they inherit.
+    /// Whether ranks reach PMI over a port of their own instead of an inherited socket.
     pub fn pmi_by_port(&self) -> bool {
         self.env.get(PMI_PORT_VARIABLE).is_some_and(|asked| asked == PMI_PORT_ASKED)
     }
 
-    /// Which of its ranks read standard input, or why that cannot be.
+    /// Which of its ranks read standard input.
+    ///
+    /// # Errors
+    /// The request is not possible.
     pub fn stdin(&self) -> Result<Stdin, NoSuchStdin> {
         let asked: Stdin = self.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse())?;
         asked.check(self.size(), self.pty.is_some()).map(|()| asked)
@@ -183,7 +193,8 @@ impl LaunchSpec {
         (number, behind.map_or(&self.argv, |p| &p.argv))
     }
 
-    /// The same with its ranks dealt out as `shape` says; the nodes' counts stay.
+    /// The same launch with its ranks distributed according to `shape`; the number of ranks on each
+    /// node stays.
     pub fn shaped(mut self, shape: LaunchShape) -> Result<Self, LayoutError> {
         self.shape = shape;
         self.check()?;
@@ -191,7 +202,8 @@ impl LaunchSpec {
         Ok(self)
     }
 
-    /// Whether its shape can be one of its nodes: a list must place each rank on a node that there is, as many as each has.
+    /// Checks that the shape fits the nodes: an explicit list must place each rank on an existing
+    /// node, and give each node its number of ranks.
     pub fn check(&self) -> Result<(), LayoutError> {
         self.shape.validate(self.size())?;
         let layout::Distribution::Explicit(listed) = &self.shape.distribution else { return Ok(()) };
@@ -204,7 +216,7 @@ impl LaunchSpec {
         if left.iter().any(|left| *left > 0) { Err(LayoutError::NoRanks) } else { Ok(()) }
     }
 
-    /// This node's part, where it has one.
+    /// The entry of this node, if the launch uses it.
     pub fn part(&self, node: &NodeId) -> Option<&NodeRanks> {
         self.nodes.iter().find(|n| &n.node == node)
     }
@@ -222,7 +234,7 @@ pub enum RankOutcome {
 }
 
 impl RankOutcome {
-    /// The code that a shell would give: the exit code, or 128 + signal.
+    /// The exit code that a shell would report: the exit code, or 128 + signal.
     pub fn code(self) -> i32 {
         match self {
             Self::Exited { code } | Self::NotStarted { code } => i32::from(code),
@@ -231,28 +243,29 @@ impl RankOutcome {
     }
 }
 
-/// Processes of one launch that the kernel killed because memory was over.
+/// Processes of one launch that the kernel killed for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryKill {
-    /// The launch's number; 0 is the script.
+    /// The launch's number; 0: the script.
     pub launch: u32,
-    /// Whether the kernel killed all of it; else a process of it.
+    /// Whether the kernel killed all its processes, or only one.
     pub whole: bool,
-    /// The most memory that they ever had together, in bytes, where the kernel tells. (Under cgroup version 1: all of the
-    /// allocation's work there.)
+    /// Peak memory use of the launch in bytes, if the kernel reports it. (With cgroup version 1: of
+    /// all work of the allocation on that node.)
     pub had_bytes: Option<u64>,
-    /// How much the allocation may have on that node; `None`: no limit of its own, the machine itself had no more.
+    /// The allocation's memory limit on that node, in bytes; `None`: it has no limit of its own,
+    /// and the machine ran out of memory.
     pub limit_bytes: Option<u64>,
 }
 
 impl MemoryKill {
-    /// What happened on which node, for people.
+    /// What happened on which node, as a sentence for people.
     pub fn on(&self, node: &NodeId) -> String {
         format!("out of memory on {node}: {self}")
     }
 }
 
-/// The exit code of what was killed for its memory: 128 + SIGKILL.
+/// The exit code of processes killed for lack of memory: 128 + SIGKILL.
 pub const MEMORY_KILL_CODE: i32 = 137;
 
 /// `launch 1 was killed: it had 63 MiB, the allocation's limit is 64 MiB`

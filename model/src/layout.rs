@@ -1,11 +1,11 @@
-//! Which ranks of a launch lie on which of its nodes: the same wherever it is asked, from how many ranks each node has and
-//! how they are dealt out.
+//! Which ranks of a launch run on which of its nodes. It is a function of the number of ranks on
+//! each node and of their distribution, and gives the same result everywhere.
 //!
-//! A list of ranks for each node would need 4 bytes a rank, sent to every node. The head, the shims
-//! and `PMI_process_mapping` call the same function, so they cannot disagree. MPICH takes a mapping
-//! of at most 996 bytes: a longer one is sent by its repeating part, and one that repeats nothing
-//! is not sent. The allocation's first node must have a rank: its shim is the launch's memory while
-//! its agent is away. Several programs are one launch, with ranks in a row for each.
+//! An explicit list would cost 4 bytes for each rank, sent to every node. The head, the shims and
+//! `PMI_process_mapping` call the same function, so they cannot disagree. MPICH accepts a mapping
+//! of at most 996 bytes: a longer one is sent as its repeating part, and one without repetition is
+//! not sent. The allocation's first node must have a rank: its shim stores the state of the launch
+//! while its agent is down. Several programs form one launch, each with consecutive ranks.
 
 use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;
@@ -16,28 +16,29 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Ranks one node may carry for one launch.
+/// Largest number of ranks of one launch on one node.
 pub const TASKS_PER_NODE_MAX: u32 = 4096;
-/// Programs of one launch.
+/// Largest number of programs of one launch.
 pub const PROGRAMS_MAX: usize = 256;
-/// Processors that one rank may ask for.
+/// Largest number of processors for one rank.
 pub const CPUS_PER_TASK_MAX: u32 = 65_536;
 
-/// How ranks are dealt out to nodes.
+/// How ranks are distributed to nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Distribution {
-    /// Neighbours on one node, node after node.
+    /// Consecutive ranks on one node, node after node.
     #[default]
     Block,
-    /// One to each node in turn.
+    /// One rank to each node in turn.
     Cyclic,
-    /// So many to each node in turn, at least 1.
+    /// This many ranks (at least 1) to each node in turn.
     Plane(u32),
-    /// As somebody listed them, in rank order: the node's place in the launch's list, and how many ranks.
+    /// An explicit list in rank order: index of the node in the launch's node list, and number of
+    /// ranks.
     Explicit(Vec<(u32, u32)>),
 }
 
-/// One program of a launch of several, and on how many ranks it runs.
+/// One program of a launch with several, and its number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// At least 1.
@@ -46,54 +47,55 @@ pub struct Program {
     pub argv: Vec<String>,
 }
 
-/// What a launch is besides a program on so many ranks of each node, node after node.
+/// How a launch deviates from the simple case: one program, ranks in blocks, node after node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LaunchShape {
-    /// How its ranks are dealt out.
+    /// How its ranks are distributed.
     pub distribution: Distribution,
-    /// The programs behind the first one, which has the first ranks: all that these leave.
+    /// The programs after the first. The first program runs on the lowest ranks, as many as the
+    /// others leave.
     pub programs: Vec<Program>,
-    /// Processors that each rank is to have; 0: nothing was said.
+    /// Processors for each rank; 0: not specified.
     pub cpus_per_task: u32,
-    /// Whether ranks find what they would find under Slurm.
+    /// Whether ranks get the environment variables that Slurm would set.
     pub slurm_env: bool,
 }
 
-/// What is asked of the one launch of an inline command, and of a script's launches where they say nothing else.
+/// Settings of the single launch of an inline command, and defaults for the launches of a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EntryLaunch {
-    /// Its shape; of a script, how its launches are where they say nothing of Slurm's variables.
+    /// The shape. For a script it is the default of its launches.
     pub shape: LaunchShape,
-    /// Ranks in all, where they are fewer than nodes × tasks per node; 0: as many.
+    /// Total number of ranks if lower than nodes × tasks per node; 0: that product.
     pub ranks: u32,
-    /// Whether the others go on when a rank ends badly.
+    /// Whether the other ranks continue when a rank ends with an error.
     pub keeps_on_bad_exit: bool,
 }
 
-/// What somebody says of a launch's layout: what is unset is left as it is.
+/// A request for a launch's layout; unset fields leave the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShapeRequest {
-    /// No list.
+    /// How ranks are distributed, but no explicit list.
     pub distribution: Option<Distribution>,
-    /// The nodes of the ranks in their order, and how many there; instead of a distribution.
+    /// The nodes in rank order with their number of ranks; instead of a distribution.
     pub listed: Vec<(NodeId, u32)>,
     /// See [`LaunchShape::programs`].
     pub programs: Vec<Program>,
     /// 0: unset.
     pub cpus_per_task: u32,
-    /// Asked for here or there.
+    /// Whether it is requested; it also applies if the allocation requested it.
     pub slurm_env: bool,
-    /// Whether the others end when a rank ends badly.
+    /// Whether the other ranks are ended when a rank ends with an error.
     pub kill_on_bad_exit: Option<bool>,
-    /// On how many of the allocation's nodes, the first ones; 0: on all.
+    /// Number of nodes to use, the first ones of the allocation; 0: all.
     pub nodes: u32,
 }
 
 impl ShapeRequest {
-    /// The shape of a launch inside an allocation of which `under` was asked, but for a list; and whether a rank that ends badly
-    /// brings the others down.
+    /// The shape of a launch inside an allocation with the defaults `under`, without an explicit
+    /// list; and whether the other ranks are ended when a rank ends with an error.
     pub fn over(&self, under: &EntryLaunch) -> (LaunchShape, bool) {
         let shape = LaunchShape {
             distribution: self.distribution.clone().unwrap_or_else(|| under.shape.distribution.clone()),
@@ -105,93 +107,93 @@ impl ShapeRequest {
     }
 }
 
-/// Ranks of a launch that follow each other on one node.
+/// Consecutive ranks of a launch on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankRun {
-    /// The node's place in the launch's list.
+    /// Index of the node in the launch's node list.
     pub node: usize,
-    /// The first of them.
+    /// The first rank.
     pub first: u32,
-    /// How many, at least 1.
+    /// Number of ranks, at least 1.
     pub count: u32,
 }
 
-/// A layout that cannot be.
+/// A layout that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// None at all.
+    /// The launch has no ranks.
     #[error("a launch needs at least one rank")]
     NoRanks,
-    /// More than there is room for.
+    /// More ranks than fit.
     #[error("{ranks} ranks do not fit: {} × {} per node = {most}; ask for fewer (-n), or more on each node", counted(*nodes, "node"), counted(*tasks_per_node, "task"))]
     TooMany {
-        /// Asked for.
+        /// Requested ranks.
         ranks: u32,
-        /// Nodes that there are.
+        /// Nodes of the allocation.
         nodes: u32,
-        /// Ranks on each of them, at most.
+        /// Largest number of ranks on each node.
         tasks_per_node: u32,
-        /// The product.
+        /// Their product.
         most: u64,
     },
     /// A plane without ranks.
     #[error("distribution: a plane has at least 1 rank, as in plane=4")]
     Plane,
-    /// More nodes than there are.
+    /// More nodes requested than the allocation has.
     #[error("nodes: {asked} given; the allocation has {there}")]
     TooFewNodes {
-        /// Asked for.
+        /// Requested nodes.
         asked: u32,
-        /// In the allocation.
+        /// Nodes of the allocation.
         there: usize,
     },
-    /// A list names a node that the launch cannot have.
+    /// An explicit list names a node outside the allocation.
     #[error("nodelist: {node} is none of the allocation's nodes ({})", crate::hostlist::fold(.nodes))]
     NotInAllocation {
         /// The node.
         node: NodeId,
-        /// Those that it has.
+        /// The allocation's nodes.
         nodes: Vec<NodeId>,
     },
-    /// A list leaves out the node where the launch is looked after.
+    /// An explicit list leaves out the head, where the launch is coordinated.
     #[error("nodelist: {head} has no rank; it is the allocation's first node, where its launches are looked after, and must have one")]
     HeadLeftOut {
         /// The node.
         head: NodeId,
     },
-    /// A list has another number of ranks than was asked for.
+    /// An explicit list has a different number of ranks than requested.
     #[error("nodelist: it places {}, and -n asks for {ranks}: leave -n out, or list a node for each", counted(*listed, "rank"))]
     Listed {
-        /// In the list.
+        /// Ranks in the list.
         listed: u64,
-        /// Asked for.
+        /// Requested ranks.
         ranks: u32,
     },
-    /// A list has more ranks on a node than was allowed.
+    /// An explicit list has too many ranks on a node.
     #[error("nodelist: it places {} on {node}, and {most} {} possible on a node", counted(*count, "rank"), is_or_are(*most))]
     Crowded {
         /// The node.
         node: NodeId,
-        /// In the list.
+        /// Ranks in the list.
         count: u64,
-        /// At most.
+        /// Largest number allowed.
         most: u32,
     },
-    /// Programs and ranks contradict each other.
+    /// The ranks of the programs contradict the total.
     #[error("the programs behind the first one have {others} of {ranks} ranks, which leaves the first none: say -n for each of them")]
     Programs {
-        /// Ranks of the programs behind the first one.
+        /// Ranks of the programs after the first.
         others: u64,
-        /// In all.
+        /// Total number of ranks.
         ranks: u32,
     },
-    /// A program behind the first one that cannot be.
+    /// An invalid program after the first.
     #[error("program {number}: it needs a name and at least one rank; at most {PROGRAMS_MAX} programs are possible")]
     Program {
-        /// Its number, from 2.
+        /// Its number, counted from 1 (so from 2 here).
         number: usize,
     },
-    /// More processors a rank than any machine has.
+    /// More processors for a rank than any machine has.
     #[error("cpus-per-task: {0} given; at most {CPUS_PER_TASK_MAX} are possible")]
     Cpus(u32),
 }
@@ -209,7 +211,7 @@ impl FromStr for Distribution {
     }
 }
 
-/// As users write it; a list is said by its nodes, not here.
+/// The form that users write. An explicit list is shown by its nodes elsewhere.
 impl fmt::Display for Distribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -222,7 +224,7 @@ impl fmt::Display for Distribution {
 }
 
 impl LaunchShape {
-    /// Checks what needs no knowledge of the nodes, for a launch of `ranks`.
+    /// Checks everything that does not depend on the nodes, for a launch of `ranks` ranks.
     pub fn validate(&self, ranks: u32) -> Result<(), LayoutError> {
         if self.distribution == Distribution::Plane(0) {
             return Err(LayoutError::Plane);
@@ -238,12 +240,12 @@ impl LaunchShape {
         if others >= u64::from(ranks) { Err(LayoutError::Programs { others, ranks }) } else { Ok(()) }
     }
 
-    /// Ranks of the programs behind the first one.
+    /// Ranks of the programs after the first.
     fn others(&self) -> u64 {
         self.programs.iter().map(|p| u64::from(p.ranks)).sum()
     }
 
-    /// Which program a rank runs, by number from 0; `ranks`: of the launch.
+    /// The number (from 0) of the program that a rank runs; `ranks`: total of the launch.
     pub fn program_of(&self, rank: u32, ranks: u32) -> usize {
         let mut end = u64::from(ranks).saturating_sub(self.others());
         let behind = |p: &&Program| {
@@ -254,13 +256,13 @@ impl LaunchShape {
         self.programs.iter().take_while(behind).count()
     }
 
-    /// About how many bytes of strings it has.
+    /// Approximate number of bytes of its strings.
     pub fn bytes(&self) -> usize {
         self.programs.iter().flat_map(|p| &p.argv).map(|a| a.len() + 4).sum::<usize>() + self.programs.len() * 8
     }
 }
 
-/// The ranks of nodes that have so many each, in rank order.
+/// The ranks of nodes with these numbers of ranks, in rank order.
 pub fn runs(counts: &[u32], distribution: &Distribution) -> Vec<RankRun> {
     let mut runs = Runs::default();
     match distribution {
@@ -285,7 +287,7 @@ impl Runs {
         }
     }
 
-    /// To each node in turn, until each has its own.
+    /// Deals `each` ranks to each node in turn, until each node has its number.
     fn deal(&mut self, counts: &[u32], each: u32) {
         let mut left = counts.to_vec();
         while left.iter().any(|left| *left > 0) {
@@ -298,8 +300,9 @@ impl Runs {
     }
 }
 
-/// Deals `ranks` out to the nodes in their order, at most `tasks_per_node` on each where that is given. In blocks a given number
-/// fills each node before the next; without one they are dealt as evenly as it goes. Nodes that get none are left out.
+/// Distributes `ranks` to the nodes in order, at most `tasks_per_node` on each if that is set. In
+/// blocks, a set limit fills each node before the next; without one the ranks are distributed as
+/// evenly as possible. Nodes without ranks are left out.
 pub fn lay_out(
     nodes: &[NodeId],
     ranks: u32,
@@ -336,7 +339,7 @@ fn blocks(nodes: u32, ranks: u32, tasks_per_node: Option<u32>) -> Vec<u32> {
     (0..nodes).map(count).collect()
 }
 
-/// How many each node gets of what is dealt to them in turn.
+/// How many ranks each node gets when they are dealt in turn.
 fn dealt(nodes: usize, ranks: u32, limit: u32, each: u32) -> Vec<u32> {
     let (mut counts, mut left) = (vec![0; nodes], ranks);
     while left > 0 {
@@ -349,8 +352,8 @@ fn dealt(nodes: usize, ranks: u32, limit: u32, each: u32) -> Vec<u32> {
     counts
 }
 
-/// Places ranks on nodes as they are listed in rank order: (node, how many there). `nodes` are the allocation's; the launch's
-/// are those of them that get any.
+/// Places ranks on nodes by an explicit list in rank order: (node, number of ranks). `nodes` are
+/// the allocation's; the result contains only nodes with ranks.
 pub fn list_out(
     nodes: &[NodeId],
     listed: &[(NodeId, u32)],
@@ -380,7 +383,7 @@ pub fn list_out(
     if let (Some(0), Some(head)) = (counts.first(), nodes.first()) {
         return Err(LayoutError::HeadLeftOut { head: head.clone() });
     }
-    // Their places among those that get any.
+    // The index of each node among the nodes with ranks.
     let new: Vec<u32> = counts.iter().scan(0, |some, count| Some(std::mem::replace(some, *some + u32::from(*count > 0)))).collect();
     let distribution = Distribution::Explicit(places.into_iter().map(|(place, count)| (new[place], count)).collect());
     let counted = nodes.iter().zip(counts).filter(|(_, count)| *count > 0);
@@ -388,14 +391,14 @@ pub fn list_out(
     Ok((with_ranks(counted, &distribution), distribution))
 }
 
-/// The nodes with how many ranks each has, and the first of these.
+/// The nodes with their numbers of ranks and their first ranks.
 fn with_ranks<'a>(nodes: impl Iterator<Item = (&'a NodeId, u32)>, distribution: &Distribution) -> Vec<NodeRanks> {
     let mut nodes: Vec<NodeRanks> = nodes.map(|(node, count)| NodeRanks { node: node.clone(), first: 0, count }).collect();
     number(&mut nodes, distribution);
     nodes
 }
 
-/// Says of each node its first rank.
+/// Sets the first rank of each node.
 pub fn number(nodes: &mut [NodeRanks], distribution: &Distribution) {
     let counts: Vec<u32> = nodes.iter().map(|n| n.count).collect();
     for run in runs(&counts, distribution).iter().rev() {
@@ -418,7 +421,7 @@ mod tests {
         lay_out(&ids(nodes), ranks, per_node, &Distribution::Block).map(|l| l.iter().map(|n| (n.first, n.count)).collect())
     }
 
-    /// The node of each rank, as a string of digits.
+    /// Draws the node of each rank as a string of digits.
     fn drawn(nodes: &[NodeRanks], distribution: &Distribution) -> String {
         let counts: Vec<u32> = nodes.iter().map(|n| n.count).collect();
         runs(&counts, distribution).iter().map(|run| nodes[run.node].node.as_str()[1..].repeat(run.count as usize)).collect()
@@ -485,7 +488,8 @@ mod tests {
         prop_oneof![Just(Distribution::Block), Just(Distribution::Cyclic), (1..5u32).prop_map(Distribution::Plane)]
     }
 
-    /// Every rank once and in order, as many on each node as it says, the first one said right.
+    /// Checks that every rank occurs once and in order, that each node has its number of ranks, and
+    /// that its first rank is right.
     fn whole(nodes: &[NodeRanks], distribution: &Distribution, ranks: u32) -> Result<(), TestCaseError> {
         let counts: Vec<u32> = nodes.iter().map(|n| n.count).collect();
         let (mut next, mut of) = (0, vec![Vec::new(); nodes.len()]);

@@ -1,4 +1,5 @@
-//! How a node's state changes: the one machine, without a clock. The ledger asks it for every change.
+//! The state machine of a node, without a clock. The ledger uses it for every change of a node's
+//! state.
 //!
 //! ```text
 //!                 registered                            drain set, shares there          last share gone
@@ -12,83 +13,93 @@
 //!                                             registered under another boot ─▶ Ready ◀──────────────── Failed
 //! ```
 //!
-//! Where the figure says Ready, a node whose drain still stands becomes Draining, or Drained when nothing is left on it: a
-//! drain is lifted by `undrain` alone, and never by a recovery. Draining and Drained nodes fall silent as Ready ones do. One that is
-//! heard and not well gets nothing under a drain anyway: it stays Draining and becomes Drained, so that its drain comes to an end.
+//! Where the figure says Ready, a node that still has a drain hold becomes Draining, or Drained if
+//! nothing is left on it: only `undrain` lifts a drain, a recovery of the node never does. Draining
+//! and Drained nodes become silent in the same way as Ready ones. A node under a drain that reports
+//! itself unwell does not become Degraded: it gets no new work anyway, and its drain must be able
+//! to complete.
 //!
-//! | event | who says it | from | precondition | to |
+//! | event | source | from | precondition | to |
 //! |---|---|---|---|---|
-//! | registered | the node's agent | any; Booting and Failed under another boot alone | in service | at work; Degraded instead of Ready where the agent says that it is not well |
-//! | heard again | the leader's clock; of one that is not well, when a drain is set | Degraded, Down | in service | at work |
+//! | registered | the node's agent | any; Booting and Failed only with a new boot id | in service | at work (1) |
+//! | heard again | the leader's clock; if unwell, when a drain is set | Degraded, Down | in service | at work |
 //! | silent | the leader's clock, after `node_degraded_after_ms` | Ready, Draining, Drained | | Degraded |
-//! | not well (as silent) | the leader's clock, at once where the agent says so | Ready | no drain | Degraded |
-//! | grace over | the leader's clock, after `node_down_after_ms` more, and `node_cut_off_ms` where other nodes hear it (each time by what it is used for) | Degraded | | Down |
-//! | drain set | an operator, or a check of the node's own, once for what it found | any | | Ready: Draining or Drained; the others stay, with the hold beside them |
-//! | last share gone | the node's agent | Draining | nothing is left | Drained |
-//! | share found | the node's agent, after a recovery of the quorum | Drained | something is there | Draining |
-//! | drain lifted | an operator | any | | Draining, Drained: Ready; the others stay, without the hold |
-//! | disabled | an operator | any | | Down, and what runs there is ended |
-//! | hardware failed | an operator, a program outside, or a check of the node's own | any | | Down |
-//! | enabled | an operator, of one that was disabled, or is repaired | Down | | Down, until it is heard again |
-//! | boot begun | an operator, or what provisions nodes | Down, Drained, Failed | in service | Booting |
+//! | not well (as silent) | the leader's clock, at once when the agent reports it | Ready | no drain | Degraded |
+//! | grace over | the leader's clock (2) | Degraded | | Down |
+//! | drain set | an operator, or a check on the node (3) | any | | Ready: Draining or Drained; others stay |
+//! | last share gone | the node's agent | Draining | no shares | Drained |
+//! | share found | the node's agent, after a recovery of the quorum | Drained | shares exist | Draining |
+//! | drain lifted | an operator | any | | Draining, Drained: Ready; others stay |
+//! | disabled | an operator | any | | Down; its work is ended |
+//! | hardware failed | an operator, an external program, or a check on the node | any | | Down |
+//! | enabled | an operator, after a disable or a repair | Down | | Down, until heard again |
+//! | boot begun | an operator, or the provisioning system | Down, Drained, Failed | in service | Booting |
 //! | boot over time | the leader's clock, after `node_boot_ms` | Booting | | Failed |
-//! | confirmed dead | an operator, or the site's fencing hook | Degraded, Down, Booting, Failed | not heard | Down, and what runs there is lost |
-//! | quorum recovered | who recovers it from a backup | any | | Degraded: nobody knows what became of it since the backup |
+//! | confirmed dead | an operator or the fencing hook | Degraded, Down, Booting, Failed | silent | Down; work lost |
+//! | quorum recovered | the operator who recovers it from a backup | any | | Degraded (4) |
 //!
-//! In service is a node that is neither disabled nor under a failure of its hardware. "At work" is Ready, or Draining or Drained where the
-//! drain hold stands. What is said twice changes nothing.
+//! 1. Degraded instead of Ready if the agent reports that the node is not well.
+//! 2. After another `node_down_after_ms`, and also `node_cut_off_ms` if other nodes still reach it;
+//!    both limits depend on what the node is used for.
+//! 3. A check does so once for each finding.
+//! 4. Nobody knows what happened to the node since the backup.
+//!
+//! A node is in service if it has neither a disable nor a hardware failure hold. "At work" is
+//! Ready, or with a drain hold Draining or Drained. A drain hold is set or lifted even where the
+//! state stays. A repeated event changes nothing.
 //!
 //! There is no state Unknown: a node's record begins with its registration, so no event would lead
-//! to it. `lattice node status` answers Unknown for a node that only gossip knows. After a recovery
-//! a node that has not reported yet is Degraded, because its earlier work may still run.
+//! to it. `lattice node status` shows Unknown for a node that is known only from gossip. After a
+//! recovery of the quorum, a node that has not reported yet is Degraded, because its earlier work
+//! may still run.
 //!
-//! A boot that fails is not counted: nobody reports it, and a second `boot` of a node that is
-//! Booting may be a command that was sent again. The time of a boot counts from the first.
+//! Failed boots are not counted: nobody reports them, and a second `boot` command for a Booting
+//! node may be a repetition of the first. The boot timeout starts at the first command.
 
 use crate::node::NodeState;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What happens to a node.
+/// The events in a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// Its agent opened a session.
     Registered {
-        /// Whether under another boot id than before.
+        /// Whether the boot id has changed.
         rebooted: bool,
     },
-    /// The leader hears it.
+    /// The leader receives its heartbeats.
     Heard,
-    /// The leader has not heard it for too long.
+    /// The leader has received no heartbeat for too long.
     Silent,
-    /// Nor for the grace behind that.
+    /// The grace period after that has passed as well.
     GraceOver,
-    /// A drain hold stands from now on.
+    /// A drain hold was set.
     DrainSet,
-    /// Nothing is left on it.
+    /// The last share on it was released.
     LastShareGone,
-    /// After a recovery of the quorum it said what it has.
+    /// After a recovery of the quorum, the node reported shares.
     ShareFound,
-    /// The drain is over.
+    /// The drain hold was lifted.
     DrainLifted,
     /// Taken out of service at once.
     Disabled,
     /// Its hardware failed.
     HardwareFailed,
-    /// Either is over.
+    /// It was enabled, or its hardware was repaired.
     Enabled,
-    /// It is being booted.
+    /// A boot was started.
     BootBegun,
-    /// It did not come back in time.
+    /// It did not register in time after a boot.
     BootOver,
-    /// Somebody vouches that nothing runs there any more.
+    /// Somebody confirmed that nothing runs there any more.
     ConfirmedDead,
-    /// The quorum goes on from a backup.
+    /// The quorum was recovered from a backup.
     QuorumRecovered,
 }
 
 impl Event {
-    /// One of each kind.
+    /// One event of each kind.
     pub const ALL: &'static [Self] = &[
         Self::Registered { rebooted: false },
         Self::Registered { rebooted: true },
@@ -132,19 +143,19 @@ impl fmt::Display for Event {
     }
 }
 
-/// What stands beside the state when something happens.
+/// Facts about the node, besides its state, that decide about transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether a drain hold stands, behind the event.
+    /// Whether it has a drain hold after the event.
     pub draining: bool,
-    /// Whether no share of anything is left there, live or leaving.
+    /// Whether it has no shares, neither current nor leaving.
     pub empty: bool,
-    /// Whether it is disabled, or under a failure of its hardware.
+    /// Whether it has a disable or a hardware failure hold.
     pub disabled: bool,
 }
 
 impl Facts {
-    /// The state of a node that is heard, and neither booted nor disabled.
+    /// The state of a node that sends heartbeats and is neither booting nor disabled.
     pub fn at_work(self) -> NodeState {
         match (self.draining, self.empty) {
             (false, _) => NodeState::Ready,
@@ -154,12 +165,12 @@ impl Facts {
     }
 }
 
-/// This cannot happen to a node in this state.
+/// The event is not possible in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Illegal {
-    /// Where it stands.
+    /// The node's state.
     pub state: NodeState,
-    /// What was to happen.
+    /// The refused event.
     pub event: Event,
 }
 
@@ -171,7 +182,7 @@ impl fmt::Display for Illegal {
 
 impl std::error::Error for Illegal {}
 
-/// From where it may happen, where that is one state or two.
+/// The states in which the event is possible, if they are one or two.
 fn needs(event: Event) -> &'static str {
     match event {
         Event::BootBegun => ": it is for one that is Drained, Failed, or Down and in service",
@@ -192,10 +203,10 @@ fn needs(event: Event) -> &'static str {
     }
 }
 
-/// Where the node stands after the event: see the head of this file.
+/// The node's state after the event; see the table in the module documentation.
 ///
 /// # Errors
-/// [`Illegal`], and nothing changes.
+/// [`Illegal`]: the state stays.
 pub fn next(state: NodeState, event: Event, facts: Facts) -> Result<NodeState, Illegal> {
     use NodeState::{Booting, Degraded, Down, Drained, Draining, Failed, Ready};
     let illegal = Err(Illegal { state, event });
@@ -206,7 +217,7 @@ pub fn next(state: NodeState, event: Event, facts: Facts) -> Result<NodeState, I
         Event::Heard => match state {
             Degraded | Down if facts.disabled => Ok(Down),
             Degraded | Down => Ok(facts.at_work()),
-            // Until it reboots, the agent of before is what is heard.
+            // Until it reboots, these heartbeats come from the agent of the earlier boot.
             Ready | Draining | Drained | Booting | Failed => Ok(state),
         },
         Event::Silent => match state {
@@ -231,7 +242,7 @@ pub fn next(state: NodeState, event: Event, facts: Facts) -> Result<NodeState, I
             Drained => illegal,
             Ready | Draining | Degraded | Down | Booting | Failed => Ok(state),
         },
-        // A mistaken drain is called off while it is under way.
+        // A drain that was set by mistake can be lifted while it is in progress.
         Event::DrainLifted => match state {
             Draining | Drained => Ok(Ready),
             Ready | Degraded | Down | Booting | Failed => Ok(state),
@@ -269,7 +280,8 @@ mod tests {
         Facts { draining, empty, disabled }
     }
 
-    /// Written from the documents: a line for each event, a column for each of [`STATES`]; `-` is illegal, `=` stays.
+    /// Checks transitions against a table taken from the documents: a line for each event, a column
+    /// for each of [`STATES`]; `-` is illegal, `=` stays.
     fn table(text: &str, facts: Facts) {
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         assert_eq!(lines.len(), Event::ALL.len());
@@ -290,8 +302,9 @@ mod tests {
 
     #[test]
     fn a_node_without_a_drain() {
-        // An empty node, in order of the columns: Ready Degraded Down Draining Drained Booting Failed. The two that drain cannot
-        // be without the hold; what they would do is that of the others.
+        // An empty node; columns: Ready Degraded Down Draining Drained Booting Failed. Draining and
+        // Drained cannot occur without the drain hold; their columns are the same as in the other
+        // tables.
         table(
             "registered:       =        Ready  Ready   Ready  Ready  =       =
              rebooted:         =        Ready  Ready   Ready  Ready  Ready   Ready
@@ -357,8 +370,8 @@ mod tests {
 
     #[test]
     fn a_disabled_node_in_every_state() {
-        // Only Down, and Degraded behind a recovery of the quorum, are states of a disabled node; what the others would do is that of
-        // a node without a drain, but that registering ends Down.
+        // A disabled node can only be Down, or Degraded after a recovery of the quorum. The other
+        // columns are those of a node without a drain, except that registering leads to Down.
         table(
             "registered:       Down     Down   =       Down   Down   Down    Down
              rebooted:         Down     Down   =       Down   Down   Down    Down
@@ -380,7 +393,7 @@ mod tests {
         );
     }
 
-    /// Whatever happens to it, one at a time, and whatever stands beside it.
+    /// Any single event, with any facts.
     #[test]
     fn nothing_but_enabling_takes_a_disabled_node_back() {
         for (draining, empty) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -1,5 +1,5 @@
-//! Network domains, which are names that allocations of one tenant share, each with a number (a VNI) from a pool; and the
-//! ports that work offers as services.
+//! Network domains: names shared by allocations of one tenant, each with a number (a VNI) from a
+//! pool. And the ports that work exposes as services.
 
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
@@ -8,45 +8,46 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The numbers that a pool may have: those below are reserved, 1 for management and 2 for telemetry. A VNI has 16 bits.
+/// The VNIs that a pool may contain: lower ones are reserved, 1 for management and 2 for telemetry.
+/// A VNI has 16 bits.
 pub const VNIS: RangeInclusive<u32> = 1000..=65_535;
-/// The longest that a domain may be kept without work.
+/// Longest grace period of a domain without work.
 const GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// Domains that one tenant may have at once.
+/// Largest number of domains of one tenant at a time.
 pub const DOMAINS_PER_TENANT_MAX: u32 = 50;
-/// Bytes of a domain's name.
+/// Largest size of a domain's name, in bytes.
 const DOMAIN_BYTES_MAX: usize = 128;
-/// Ports that one allocation may offer.
+/// Largest number of ports that one allocation may expose.
 const EXPOSED_MAX: usize = 16;
-/// Bytes of a service's name, and of its protocol's.
+/// Largest size of a service's name and of a protocol's name, in bytes.
 const SERVICE_BYTES_MAX: usize = 128;
 const PROTOCOL_BYTES_MAX: usize = 16;
-/// What is spoken at a port where a submission says nothing.
+/// The protocol of an exposed port if the submission names none.
 pub const PROTOCOL_DEFAULT: &str = "tcp";
 
-/// How an allocation is reached, and whom it reaches.
+/// The network domain of an allocation, and the services that it exposes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connectivity {
-    /// The domain that it shares with others of its tenant; empty: none.
+    /// The domain that it shares with other allocations of its tenant; empty: none.
     pub network_domain: String,
-    /// What it offers while it runs.
+    /// The ports that it exposes while it runs.
     pub expose: Vec<Exposed>,
 }
 
-/// A port that work offers under a name.
+/// A port exposed under a service name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Exposed {
-    /// As others look it up. Visible characters without `:` and `/`.
+    /// The name for lookups: visible characters except `:` and `/`.
     pub name: String,
-    /// At least 1, on each of its nodes.
+    /// The port on each of its nodes, at least 1.
     pub port: u16,
-    /// What is spoken there: a label.
+    /// A label for the protocol.
     pub protocol: String,
 }
 
 impl Connectivity {
-    /// Checks every range and form.
+    /// Checks the range and syntax of all fields.
     pub fn validate(&self) -> Result<(), SpecError> {
         let invalid = |field, why: String| Err(SpecError::Invalid { field, why });
         let domain = &self.network_domain;
@@ -78,20 +79,21 @@ impl Connectivity {
         Ok(())
     }
 
-    /// About how many bytes of strings it has.
+    /// Approximate number of bytes of its strings.
     pub fn bytes(&self) -> usize {
         self.network_domain.len() + self.expose.iter().map(|e| e.name.len() + e.protocol.len() + 8).sum::<usize>()
     }
 }
 
-/// Where domains have their numbers from, and for how long they keep them.
+/// The pool of VNIs for domains, and how long domains keep theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VniPool {
     /// The first number, in [`VNIS`].
     pub start: u32,
     /// The last one, in [`VNIS`], not below `start`.
     pub end: u32,
-    /// How long a domain keeps its number when its last allocation has lost its nodes, in milliseconds: at most a week.
+    /// How long a domain keeps its VNI after its last allocation lost its nodes, in milliseconds:
+    /// at most a week.
     pub grace_ms: u64,
 }
 
@@ -101,7 +103,7 @@ impl Default for VniPool {
     }
 }
 
-/// A pool that cannot be.
+/// An invalid pool.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidPool {
     #[error("a pool of VNIs lies within {} to {} and begins before it ends, not {start} to {end}: 1 to {} are reserved", VNIS.start(), VNIS.end(), VNIS.start() - 1)]
@@ -111,7 +113,7 @@ pub enum InvalidPool {
 }
 
 impl VniPool {
-    /// Checks every range.
+    /// Checks all ranges.
     pub fn validate(&self) -> Result<(), InvalidPool> {
         let Self { start, end, grace_ms } = *self;
         if !VNIS.contains(&start) || !VNIS.contains(&end) || start > end {
@@ -123,18 +125,18 @@ impl VniPool {
         Ok(())
     }
 
-    /// All numbers, the lowest first: that is the order in which they are given.
+    /// All VNIs in ascending order, which is the order of assignment.
     pub fn numbers(&self) -> RangeInclusive<u32> {
         self.start..=self.end
     }
 
-    /// How many there are.
+    /// Number of VNIs.
     pub fn size(&self) -> u32 {
         (self.end + 1).saturating_sub(self.start)
     }
 
-    /// What stands against a number for a domain that has none; `None`: there is one. `used`: numbers of the pool that are
-    /// not free; `of_tenant`: domains that the tenant has.
+    /// Why a domain without a VNI cannot get one now; `None`: it can. `used`: VNIs of the pool that
+    /// are in use; `of_tenant`: domains of the tenant.
     pub fn obstacle(&self, domain: &str, used: u32, of_tenant: u32) -> Option<NoVni> {
         let domain = domain.to_owned();
         if of_tenant >= DOMAINS_PER_TENANT_MAX {
@@ -144,7 +146,7 @@ impl VniPool {
     }
 }
 
-/// Why a domain gets no number now.
+/// Why a domain cannot get a VNI now.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum NoVni {
     #[error("vni_pool_exhausted: cannot create network domain {domain:?}: VNI pool exhausted ({used}/{size} in use)")]
@@ -154,7 +156,7 @@ pub enum NoVni {
 }
 
 impl NoVni {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Exhausted { .. } => "wait for running allocations to complete, or contact your system admin",
@@ -163,14 +165,15 @@ impl NoVni {
     }
 }
 
-/// Where a domain stands.
+/// The state of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DomainState {
-    /// Some allocation of it has nodes.
+    /// At least one allocation of it has nodes.
     Active,
-    /// None has; it keeps its number for so long, and whoever joins it meanwhile has the same.
+    /// No allocation of it has nodes. It keeps its VNI for this time, and an allocation that joins
+    /// it meanwhile gets the same VNI.
     Grace { left_ms: u64 },
-    /// That time is over; these nodes have not said yet that nothing of its work is left there.
+    /// That time has passed; these nodes have not yet reported that all work of the domain is gone.
     Leaving,
 }
 

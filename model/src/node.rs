@@ -1,4 +1,4 @@
-//! What the cluster has agreed about one node.
+//! The record of one node that the quorum agrees on.
 
 use crate::conformance::Conformance;
 use crate::ids::{AllocationId, Boot, Epoch, Incarnation, NodeId, Revision};
@@ -7,22 +7,23 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a node stands. Holds stand beside it.
+/// The state of a node. Holds are recorded separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeState {
-    /// Being booted; nothing is heard of it until it registers under another boot id.
+    /// Being booted; it is silent until it registers with a new boot id.
     Booting,
-    /// Takes work.
+    /// Accepts work.
     Ready,
-    /// Silent for longer than the heartbeat window, or unwell and under no drain: keeps its work, gets no more.
+    /// Silent for longer than the heartbeat window, or unwell without a drain: keeps its work, gets
+    /// no new work.
     Degraded,
-    /// Silent for longer than the grace as well, or disabled.
+    /// Silent for longer than the grace period as well, or disabled.
     Down,
-    /// Under a drain, with work on it that goes on.
+    /// Under a drain, while work on it continues.
     Draining,
-    /// Under a drain, and empty.
+    /// Under a drain, without work.
     Drained,
-    /// Not back in time from a boot.
+    /// Did not return in time from a boot.
     Failed,
 }
 
@@ -30,12 +31,12 @@ impl NodeState {
     /// Every state.
     pub const ALL: [Self; 7] = [Self::Booting, Self::Ready, Self::Degraded, Self::Down, Self::Draining, Self::Drained, Self::Failed];
 
-    /// The state of this name, in any case.
+    /// The state with this name, in any case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name))
     }
 
-    /// Whether nobody waits for a word of it: it is Down, or is being booted, or did not come back from that.
+    /// Whether no heartbeats are expected from it: it is Down, Booting or Failed.
     pub fn is_away(self) -> bool {
         match self {
             Self::Down | Self::Booting | Self::Failed => true,
@@ -58,48 +59,48 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// What keeps new work off a node, beside its state.
+/// A reason, besides its state, that keeps new work off a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
-    /// Which.
+    /// The kind.
     pub kind: HoldKind,
-    /// Who set it.
+    /// Who set it first.
     pub by: String,
-    /// Why, as who set it said last.
+    /// The latest reason from that person or program.
     pub reason: String,
-    /// Others who set it as well, each once.
+    /// Others who set the same hold, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<HoldReason>,
-    /// When it was set first.
+    /// When it was first set.
     pub since: Timestamp,
-    /// When it ends by itself; `None`: when it is lifted.
+    /// When it ends by itself; `None`: only when it is lifted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Of a drain: when the work that is still there is ended.
+    /// Only for a drain: when work that is still there is ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
 }
 
-/// The reason of a hold for which none was given.
+/// The reason of a hold that was set without one.
 pub const NO_REASON: &str = "no reason was given";
 
-/// Why somebody wants a hold that another one set before.
+/// The reason of somebody who set a hold that existed already.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HoldReason {
-    /// Who.
+    /// Who set it.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Hold {
-    /// One that nobody else set as well.
+    /// A hold set by one person or program.
     pub fn new(kind: HoldKind, by: &str, reason: &str, since: Timestamp) -> Self {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         Self { kind, by, reason, also: Vec::new(), since, until: None, deadline: None }
     }
 
-    /// All reasons in one text, that of who set it first.
+    /// All reasons in one text, starting with the first setter's.
     pub fn reasons(&self) -> String {
         let mut all = vec![self.reason.as_str()];
         for other in &self.also {
@@ -110,8 +111,9 @@ impl Hold {
         all.join("; ")
     }
 
-    /// Takes another reason: a person's replaces what that person said before, a daemon's is added to what it said before. What
-    /// somebody said already is not said again, and [`NO_REASON`] replaces none.
+    /// Adds a reason: a person's new reason replaces that person's earlier one, a daemon's is
+    /// appended to its earlier ones. A reason that the same setter already gave is not repeated,
+    /// and [`NO_REASON`] replaces nothing.
     pub fn restate(&mut self, by: &str, reason: &str) {
         if reason == NO_REASON {
             return;
@@ -154,17 +156,19 @@ impl fmt::Display for Hold {
 pub enum HoldKind {
     /// No new work.
     Cordon,
-    /// As a cordon, for a node that is not trusted or is broken.
+    /// No new work: the node is not trusted or is broken.
     Quarantine,
-    /// As a cordon, for planned work on the node.
+    /// No new work: maintenance is planned.
     Maintenance,
-    /// As a cordon, and the node is Drained when what runs there has ended.
+    /// No new work, and the node becomes Drained when its current work has ended.
     Drain,
-    /// Out of service at once: the node is Down, and what ran there is ended.
+    /// Out of service at once: the node becomes Down, and its work is ended.
     Disable,
-    /// Its hardware failed, as a check or somebody outside says: Down at once. Work there is that of a node that is Down.
+    /// A check or an external program reports a hardware failure: the node becomes Down at once.
+    /// Its work is treated like that of any other Down node.
     Failure,
-    /// As a cordon, until the site's hook on the node confirms that nothing of its former work is left there.
+    /// No new work until the site's wipe hook confirms that nothing of former work is left on the
+    /// node.
     Wipe,
 }
 
@@ -172,7 +176,7 @@ impl HoldKind {
     /// Every kind.
     pub const ALL: [Self; 7] = [Self::Cordon, Self::Quarantine, Self::Maintenance, Self::Drain, Self::Disable, Self::Failure, Self::Wipe];
 
-    /// The kind of this name.
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.to_string() == name)
     }
@@ -186,13 +190,14 @@ impl HoldKind {
             Self::Drain => "lattice node undrain",
             Self::Disable => "lattice node enable",
             Self::Failure => "lattice node repaired",
-            // Where it failed; otherwise it ends by itself.
+            // Needed only if the wipe failed; a successful wipe lifts the hold.
             Self::Wipe => "lattice node wipe --force",
         }
     }
 
-    /// Whether it may end by itself. A drain does not: that the time is over does not say that the work on the node is done. What
-    /// is broken or switched off is so until somebody has looked, and what is to be wiped until that is confirmed.
+    /// Whether a hold of this kind may have an end time. A drain may not: the passing of time does
+    /// not show that the work on the node is done. Broken or disabled nodes stay so until somebody
+    /// has looked, and a wipe until it is confirmed.
     pub fn may_end(self) -> bool {
         match self {
             Self::Cordon | Self::Maintenance => true,
@@ -215,17 +220,17 @@ impl fmt::Display for HoldKind {
     }
 }
 
-/// A moment, by the clock of who carries it out.
+/// A time, absolute or relative to the clock of the machine that executes the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum When {
-    /// This one.
+    /// This time.
     At(Timestamp),
-    /// So many milliseconds from then.
+    /// This many milliseconds later.
     AfterMs(u64),
 }
 
 impl When {
-    /// The moment, said at `now`.
+    /// The absolute time, for a request executed at `now`.
     pub fn from(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(at) => at,
@@ -234,7 +239,7 @@ impl When {
     }
 }
 
-/// Where a node's agent is reached.
+/// The addresses of a node's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAddresses {
     /// The mesh (QUIC), `host:port`.
@@ -243,90 +248,100 @@ pub struct NodeAddresses {
     pub gossip: String,
 }
 
-/// A share of an allocation's earlier epoch that its node has not yet released.
+/// A share from an earlier epoch of an allocation that its node has not released yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
-    /// Whose it was.
+    /// The allocation.
     pub allocation: AllocationId,
-    /// Under which epoch.
+    /// The epoch of that claim.
     pub epoch: Epoch,
     /// How much of the node.
     pub resources: Resources,
-    /// Whether it was taken from the node while that was not heard: until it says that nothing is left, it gets nothing new.
+    /// Whether it was removed while the node was silent. Until the node reports that nothing is
+    /// left, it gets no new work.
     pub fenced: bool,
 }
 
-/// How far the wipe of a node is, beside its hold.
+/// The progress of a node's wipe; its hold is recorded separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wipe {
-    /// Which it is: each is carried out once, and told by this number.
+    /// The number of this wipe: each number is executed once.
     pub order: u64,
-    /// What went wrong with it: it is not tried again by itself.
+    /// What went wrong: the wipe is then not retried automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What [`Node::state_reason`] begins with where a node is heard and its agent says that it is not well: Degraded, or under a drain.
+/// Prefix of [`Node::state_reason`] when a node sends heartbeats and its agent reports that it is
+/// not well: it is Degraded, or under a drain.
 pub const UNWELL: &str = "not well: ";
 
-/// What [`Node::state_reason`] begins with where a node is silent and other nodes hear it.
+/// Prefix of [`Node::state_reason`] when a node is silent towards the quorum but other nodes still
+/// reach it.
 pub const CUT_OFF: &str = "its way to the quorum is lost: ";
 
-/// One node as the quorum holds it.
+/// One node as recorded by the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its id.
     pub id: NodeId,
-    /// Its registered size, committed: shares never exceed it.
+    /// Its size as registered and committed; its shares never exceed it.
     pub size: Resources,
-    /// Where its agent is reached.
+    /// The addresses of its agent.
     pub addresses: NodeAddresses,
-    /// Whether it takes work at all (a login node does not).
+    /// Whether it accepts work at all (a login node does not).
     pub schedulable: bool,
-    /// The boot it registered under.
+    /// The boot id with which it registered.
     pub boot: Boot,
-    /// Its agent's present incarnation.
+    /// Its agent's current incarnation.
     pub incarnation: Incarnation,
-    /// Where it stands.
+    /// Its state.
     pub state: NodeState,
-    /// Why it stands there, for people; empty when Ready.
+    /// The reason for the state, for people; empty when Ready.
     pub state_reason: String,
-    /// Since when it stands there.
+    /// When it entered this state.
     pub state_since: Timestamp,
-    /// What its kernel cannot limit for work (`memory`, `pids`, …), as the agent registered it.
+    /// The resources that its kernel cannot limit for work (`memory`, `pids`, …), as registered by
+    /// the agent.
     pub unlimited: Vec<String>,
-    /// What it has that work may ask for (`nvme_scratch`, `gpu`, …), as the agent registered it: see [`crate::constraint`].
+    /// The features that work may request (`nvme_scratch`, `gpu`, …), as registered by the agent;
+    /// see [`crate::constraint`].
     pub features: Vec<String>,
-    /// What keeps new work off it.
+    /// Its holds, which keep new work off it.
     pub holds: Vec<Hold>,
-    /// Work that lost its claim or was requeued and that the agent has not yet reported as taken away: it still counts.
+    /// Shares of work that lost its claim or was requeued, which the agent has not yet reported as
+    /// released: they still count against the node's size.
     pub leaving: Vec<Leaving>,
-    /// Who carries its session, where it reaches no member itself; as it last registered.
+    /// The node that relays its session if it cannot reach a member itself; as of its latest
+    /// registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<NodeId>,
-    /// The vCluster that has it as its own; empty: none, and it is [`crate::DEFAULT_VCLUSTER`]'s.
+    /// The vCluster that owns it; empty: none, so it belongs to [`crate::DEFAULT_VCLUSTER`].
     pub home: String,
-    /// What its software and firmware are, as it told last; `None`: it has told nothing of that.
+    /// Its latest conformance report; `None`: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conformance: Option<Conformance>,
-    /// Whether its agent has the site's hook that wipes it.
+    /// Whether its agent is configured with the site's wipe hook.
     pub wipes: bool,
-    /// The wipe that is asked for, while its hold stands.
+    /// The requested wipe, as long as the wipe hold exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wipe: Option<Wipe>,
-    /// The last request of its own checks to be drained that was granted, by the time that it has (its agent's).
+    /// The latest drain request of its own checks that was granted, identified by its time (agent's
+    /// clock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_asked: Option<Timestamp>,
-    /// The revision at which its holds or state last changed: claims are conditional on it.
+    /// The revision at which its holds or state last changed; a claim is valid only for this
+    /// revision.
     pub hold_revision: Revision,
-    /// The sequence number of its agent's last acknowledged report, within the incarnation.
+    /// The sequence number of its agent's latest acknowledged report within the incarnation.
     pub report_seq: u64,
-    /// The ledger's revision at its last change.
+    /// The ledger's revision at the latest change of this record.
     pub revision: Revision,
 }
 
 impl Node {
-    /// Whether it is heard, and its agent says that it is not well: Degraded because of that, or under a drain.
+    /// Whether it sends heartbeats and its agent reports that it is not well: it is Degraded
+    /// because of that, or under a drain.
     pub fn is_unwell(&self) -> bool {
         let heard = match self.state {
             NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
@@ -335,22 +350,23 @@ impl Node {
         heard && self.state_reason.starts_with(UNWELL)
     }
 
-    /// Whether it is Degraded because nothing comes of it to the quorum, while other nodes hear it.
+    /// Whether it is Degraded because the quorum receives nothing from it while other nodes still
+    /// reach it.
     pub fn is_cut_off(&self) -> bool {
         self.state == NodeState::Degraded && self.state_reason.starts_with(CUT_OFF)
     }
 
-    /// The hold of this kind, where it stands.
+    /// The hold of this kind, if set.
     pub fn hold(&self, kind: HoldKind) -> Option<&Hold> {
         self.holds.iter().find(|h| h.kind == kind)
     }
 
-    /// The hold that keeps it Down, whatever is heard of it.
+    /// The hold that keeps it Down even while it sends heartbeats.
     pub fn out_of_service(&self) -> Option<&Hold> {
         self.hold(HoldKind::Disable).or_else(|| self.hold(HoldKind::Failure))
     }
 
-    /// Why no new work may be placed here, as far as the quorum knows.
+    /// Why no new work may be placed here, as far as the quorum knows; `None`: it may.
     pub fn unclaimable(&self) -> Option<String> {
         if !self.schedulable {
             return Some("takes no work (schedulable: false)".to_owned());

@@ -1,28 +1,32 @@
-//! The proof that an operator asked for something: their certificate, and a signature of the method and the time with its key.
+//! The proof that an operator made a request: the operator's certificate, and a signature over the
+//! method and the time with its key.
 //!
-//! An agent passes it on with the request, so that the quorum need not believe the agent. It is good for one method of the API and
-//! for five minutes; one for an export of the audit log for an hour, since each page of it is asked for.
+//! An agent forwards it with the request, so that the quorum need not trust the agent. It is valid
+//! for one API method and for five minutes. For an export of the audit log it is valid for an hour,
+//! because each page of the export is a request.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// By how much the clocks of who signs and who verifies may differ, in either direction: as in Kerberos (RFC 4120, 1.6).
+/// Largest difference between the clocks of the signer and the verifier, in either direction: as in
+/// Kerberos (RFC 4120, 1.6).
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
-/// The method by which the audit log is exported.
+/// The method that exports the audit log.
 pub const EXPORT_AUDIT: &str = "AdminService/ExportAudit";
-/// How long one export may take.
+/// Longest duration of one export.
 pub const EXPORT_MAX: Duration = Duration::from_secs(3600);
-/// What every signature begins with: a signature that this key made for another purpose is of no use here.
+/// The prefix of all signed data: a signature that this key made for another purpose is not valid
+/// here.
 const CONTEXT: &[u8] = b"lattice operator token 1\0";
 
-/// Who asks, for what, and when.
+/// Who makes the request, its method, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorToken {
     /// The operator's certificate (X.509, DER).
     #[serde(with = "serde_bytes")]
     pub certificate: Vec<u8>,
-    /// The method of the API, `NodeService/SetHold`.
+    /// The API method, for example `NodeService/SetHold`.
     pub method: String,
     /// When it was signed, by the clock of the operator's machine.
     pub signed_at: Timestamp,
@@ -31,7 +35,7 @@ pub struct OperatorToken {
     pub signature: Vec<u8>,
 }
 
-/// What is signed.
+/// The bytes to sign.
 pub fn signed_bytes(method: &str, signed_at: Timestamp) -> Vec<u8> {
     [CONTEXT, &signed_at.0.to_be_bytes(), method.as_bytes()].concat()
 }

@@ -1,8 +1,9 @@
-//! On whose behalf something happens.
+//! The user on whose behalf something happens.
 
 use serde::{Deserialize, Serialize};
 
-/// A user as the submitting machine knows them. The executing node resolves `name` again and refuses a mismatch.
+/// A user as known on the submitting machine. The executing node resolves `name` again and refuses
+/// a mismatch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// The account's name.
@@ -22,12 +23,13 @@ impl Principal {
         self.uid == 0
     }
 
-    /// Whether this user is `owner`: the same account, by number and name.
+    /// Whether this user is `owner`: the same account, by uid and name.
     pub fn owns(&self, owner: &Self) -> bool {
         self.uid == owner.uid && self.name == owner.name
     }
 
-    /// Whether this user may act on what `owner` owns: its owner, or root of the machine that vouches.
+    /// Whether this user may act on objects of `owner`: it is the owner, or root of the machine
+    /// that vouches for the user.
     pub fn may_act_for(&self, owner: &Self) -> bool {
         self.is_root() || self.owns(owner)
     }

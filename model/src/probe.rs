@@ -1,50 +1,50 @@
-//! How a service is asked whether it still serves.
+//! Liveness probes: how the health of a service is checked.
 
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// Seconds between two probes, where a submission says nothing.
+/// Default number of seconds between two probes.
 pub const PERIOD_SECONDS_DEFAULT: u32 = 30;
-/// Seconds before the first probe, where a submission says nothing.
+/// Default number of seconds before the first probe.
 pub const INITIAL_DELAY_SECONDS_DEFAULT: u32 = 10;
-/// Seconds that an answer may take, where a submission says nothing.
+/// Default timeout of a probe, in seconds.
 pub const TIMEOUT_SECONDS_DEFAULT: u32 = 5;
-/// Failures in a row that end it, where a submission says nothing.
+/// Default number of consecutive failures after which the allocation is ended.
 pub const FAILURES_DEFAULT: u32 = 3;
 /// The longest period and initial delay.
 const DAY: Duration = Duration::from_secs(86_400);
-/// The longest that an answer is waited for.
+/// Longest timeout of a probe.
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
-/// More failures in a row than anybody should wait for.
+/// Largest accepted number of consecutive failures.
 const FAILURES_MAX: u32 = 1000;
-/// Bytes that a path may have.
+/// Largest length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
 
 /// A probe of a port of the node itself (127.0.0.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivenessProbe {
-    /// What must succeed.
+    /// The kind of check.
     pub check: ProbeCheck,
     /// The port, at least 1.
     pub port: u16,
-    /// From the beginning of Running to the first probe.
+    /// Time from the beginning of Running to the first probe.
     pub initial_delay: Duration,
-    /// From the beginning of one probe to the beginning of the next.
+    /// Time from the start of one probe to the start of the next.
     pub period: Duration,
-    /// How long one probe may take.
+    /// Timeout of one probe.
     pub timeout: Duration,
-    /// So many failures in a row end the allocation, at least 1.
+    /// Number of consecutive failures that end the allocation, at least 1.
     pub failures_max: u32,
 }
 
 /// What one probe does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeCheck {
-    /// Connects.
+    /// Opens a TCP connection.
     Tcp,
-    /// Asks with GET; a status from 200 to 399 is well.
+    /// Sends a GET request; a status from 200 to 399 is a success.
     Http {
         /// Begins with `/`.
         path: String,
@@ -52,10 +52,10 @@ pub enum ProbeCheck {
 }
 
 impl LivenessProbe {
-    /// Checks every range and form.
+    /// Checks the range and syntax of all fields.
     ///
     /// # Errors
-    /// [`SpecError::Invalid`] of `liveness-probe`.
+    /// [`SpecError::Invalid`] for `liveness-probe`.
     pub fn validate(&self) -> Result<(), SpecError> {
         let refuse = |why: String| Err(SpecError::Invalid { field: "liveness-probe", why });
         if self.port == 0 {

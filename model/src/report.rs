@@ -1,4 +1,5 @@
-//! What an agent tells the quorum. Journalled before it is sent, sent until acknowledged.
+//! Reports from an agent to the quorum. The agent writes a report to its journal before it sends
+//! it, and sends it until it is acknowledged.
 
 use crate::checkpoint::CheckpointRef;
 use crate::end_reason::EndReason;
@@ -7,47 +8,54 @@ use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 
-/// One report. The quorum takes those of one incarnation in sequence and ignores what it already has.
+/// One report. The quorum applies the reports of one incarnation in sequence and ignores those that
+/// it already has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Who reports.
+    /// The reporting node.
     pub node: NodeId,
-    /// In which life.
+    /// The agent's incarnation.
     pub incarnation: Incarnation,
-    /// The report's number within that life, from 1.
+    /// The report's number within that incarnation, from 1.
     pub seq: u64,
     /// What happened.
     pub item: ReportItem,
 }
 
-/// What can be reported: about one allocation's share on the reporting node, of which a stale epoch is
-/// acknowledged, refused by name, and changes nothing; or about the node itself.
+/// The subjects of reports. Most concern an allocation's share on the reporting node; if the epoch
+/// of such a report is stale, the quorum acknowledges the report, refuses its content by name, and
+/// changes nothing. The others concern the node itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReportItem {
-    /// Everything it needs is there.
+    /// The share is fully prepared.
     Prepared { allocation: AllocationId, epoch: Epoch },
-    /// Preparing failed: the whole claim is released and this node excluded.
+    /// Preparation failed: the whole claim is released, and this node is excluded for the
+    /// allocation.
     PrepareFailed { allocation: AllocationId, epoch: Epoch, why: String },
-    /// The head's report that the entry point is over (or any node's, for walltime and loss).
+    /// The entry point has ended (reported by the head), or the walltime or the work was lost
+    /// (reported by any node).
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
-    /// Nothing of it is left here. `usage`: what its work used of this node, where that is known.
+    /// Nothing of the share is left here. `usage`: the resource usage of its work on this node, if
+    /// known.
     Released {
         allocation: AllocationId,
         epoch: Epoch,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<WorkUsage>,
     },
-    /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints.
+    /// From the head: a checkpoint is complete in the store. Only for work whose specification
+    /// requests checkpoints.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
-    /// The head's report that the work could not save itself when it was to be preempted under this id, and goes on.
+    /// From the head: the work could not save itself for the preemption with this id, and
+    /// continues.
     NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
-    /// How the node found itself from this time on, by its own clock, while no heartbeat of it was acknowledged: for its history,
-    /// nothing is decided by it.
+    /// How the node assessed itself from this time on (its own clock) while none of its heartbeats
+    /// was acknowledged. For its history only; no decision depends on it.
     Unheard { at: Timestamp, word: String },
 }
 
 impl ReportItem {
-    /// The allocation and epoch that it speaks of, if any.
+    /// The allocation and epoch that it concerns, if any.
     pub fn subject(&self) -> Option<(AllocationId, Epoch)> {
         match self {
             Self::Prepared { allocation, epoch }

@@ -1,4 +1,4 @@
-//! How much of a node.
+//! Amounts of a node's resources.
 
 use crate::count::{counted, is_or_are};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ impl Resources {
         }
     }
 
-    /// What of this amount is more than there is, for people: `2 cores are wanted, 1 is free`.
+    /// Which parts of this amount exceed what is free, for people: `2 cores are wanted, 1 is free`.
     pub fn short_of(&self, free: &Self) -> String {
         let mut short = Vec::new();
         if self.cores > free.cores {
@@ -46,7 +46,8 @@ impl Resources {
         short.join("; ")
     }
 
-    /// What of this amount is more than a whole node of this size has, for people: `has 4 cores; 16 are wanted`.
+    /// Which parts of this amount exceed a whole node of this size, for people: `has 4 cores; 16
+    /// are wanted`.
     pub fn beyond(&self, size: &Self) -> String {
         let count = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         let mut beyond = Vec::new();
@@ -62,7 +63,7 @@ impl Resources {
         if beyond.is_empty() { "has not registered its size".to_owned() } else { beyond.join(", ") }
     }
 
-    /// What is left after `other`; 0 where it is more.
+    /// The difference; 0 for each resource of which `other` has more.
     pub fn minus(&self, other: &Self) -> Self {
         Self {
             cores: self.cores.saturating_sub(other.cores),
@@ -72,7 +73,7 @@ impl Resources {
     }
 }
 
-/// `4 cores, 16.0 GiB, 1 GPU`; what is 0 is left out.
+/// `4 cores, 16.0 GiB, 1 GPU`; resources of which there are 0 are left out.
 impl fmt::Display for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let many = |n: u32, one: &str| (n > 0).then(|| counted(n, one));

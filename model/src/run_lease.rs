@@ -1,75 +1,83 @@
-//! Run leases: how long work of `--on-isolation=stop` may run on without a word from the leader.
+//! Run leases: how long work with `--on-isolation=stop` may continue without contact to the leader.
 //!
 //! ```text
-//!   node    sends a heartbeat at S ──────────────▶ its acknowledgement comes: the lease lasts until S + length
-//!   leader               hears it at H ≥ S; H + length + margin later nothing of that work runs
+//!   node    sends a heartbeat at S ──────────────▶ its acknowledgement arrives: lease lasts until S + length
+//!   leader               receives it at H ≥ S; H + length + margin later nothing of that work runs
 //! ```
 //!
-//! Both count from the same heartbeat, each by its own clock: the node from when it sent it, the leader from when it was heard,
-//! which is never earlier. A heartbeat of which the node has no acknowledgement extends nothing. Pure: times are given, the
-//! node's as milliseconds of its CLOCK_BOOTTIME, which goes on while a machine sleeps.
+//! Both count from the same heartbeat, each by its own clock: the node from when it sent it, the
+//! leader from when it received it, which is never earlier. A heartbeat whose acknowledgement the
+//! node has not received extends no lease. The code is pure: callers pass in the time, on the node
+//! in milliseconds of CLOCK_BOOTTIME, which also advances while a machine sleeps.
 
 use std::collections::VecDeque;
 
-/// Heartbeats that are remembered until they are acknowledged. Of more, the oldest are forgotten: they extend nothing.
+/// Largest number of unacknowledged heartbeats to remember. The oldest are dropped beyond that:
+/// they extend no lease.
 const UNANSWERED_MAX: usize = 64;
-/// The margin is at least this, in milliseconds.
+/// Smallest margin, in milliseconds.
 const MARGIN_MS_MIN: u64 = 1000;
 
-/// How much longer than a lease the leader waits, in milliseconds: a tenth of it, for clocks that do not run alike and for
-/// processes that take a moment to die.
+/// How much longer than the lease the leader waits, in milliseconds: a tenth of the lease, for
+/// clocks that run at different speeds and for processes that take a moment to die.
 pub fn margin_ms(lease_ms: u64) -> u64 {
     (lease_ms / 10).max(MARGIN_MS_MIN)
 }
 
-/// After how long without a heartbeat the leader takes it that work under a lease of this length has ended, in milliseconds.
+/// How long after the last heartbeat the leader assumes that work with a lease of this length has
+/// ended, in milliseconds.
 pub fn over_after_ms(lease_ms: u64) -> u64 {
     lease_ms.saturating_add(margin_ms(lease_ms))
 }
 
-/// Until when the first run lease of new work lasts, in milliseconds, where one can be granted now. `sent_ms`: when the newest
-/// acknowledged heartbeat was sent. `None`: less than half of the lease is left, and the next acknowledgement grants a whole one:
-/// work is never begun under a lease that would end it at once.
+/// When the first run lease of new work expires, in milliseconds. `sent_ms`: when the newest
+/// acknowledged heartbeat was sent. `None`: less than half of the lease would be left, so the work
+/// must wait for the next acknowledgement, which grants a whole lease. Work never starts under a
+/// lease that would end it at once.
 pub fn first_until_ms(sent_ms: u64, lease_ms: u64, now_ms: u64) -> Option<u64> {
     let until_ms = sent_ms.saturating_add(lease_ms);
     (until_ms.saturating_sub(now_ms) >= lease_ms.div_ceil(2)).then_some(until_ms)
 }
 
-/// A node's heartbeats: which of them the leader is known to have.
+/// A node's heartbeats, and which of them the leader has acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeats {
-    /// Of this session, by number, each with when it was sent.
+    /// The unacknowledged heartbeats of this session: number and time of sending.
     unanswered: VecDeque<(u64, u64)>,
-    /// When the newest one was sent that the leader acknowledged; `None`: none was since the leases lapsed.
+    /// When the newest acknowledged heartbeat was sent; `None`: none was acknowledged since the
+    /// leases lapsed.
     acknowledged: Option<u64>,
-    /// Whether leases lapsed, and no heartbeat was acknowledged since.
+    /// Whether leases lapsed and no heartbeat has been acknowledged since.
     is_lapsed: bool,
 }
 
-/// Leases lapsed before the acknowledgement came: what ran under them counts no more. The node registers anew before it
-/// begins anything: the list that it gets then is of after whatever the quorum made of its silence.
+/// The leases lapsed before the acknowledgement arrived: the work under them is lost. The node must
+/// register again before it starts anything, so that its next list reflects what the quorum decided
+/// during its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed;
 
 impl Heartbeats {
-    /// A session begins: what was sent in the one before is acknowledged by nobody any more. `shortest_ms`: the shortest lease of
-    /// what the node has, or had by its last list: where it is over, nothing is begun under what was acknowledged before.
+    /// Starts a session: heartbeats of the previous session will not be acknowledged any more.
+    /// `shortest_ms`: the shortest lease of the node's work, or of its last list. If that lease has
+    /// expired, earlier acknowledgements permit no new work.
     pub fn begin(&mut self, now_ms: u64, shortest_ms: Option<u64>) {
         self.unanswered.clear();
         self.lapse_where_over(now_ms, shortest_ms);
     }
 
-    /// Whether leases lapsed, and no heartbeat was acknowledged since: the node is to get no work yet.
+    /// Whether leases lapsed and no heartbeat has been acknowledged since: the node must not get
+    /// work yet.
     pub fn is_lapsed(&self) -> bool {
         self.is_lapsed
     }
 
-    /// The same as it will be for a session that begins now.
+    /// What [`Self::is_lapsed`] would return after [`Self::begin`] with these arguments.
     pub fn is_lapsed_at(&self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
         self.is_lapsed || self.acknowledged.zip(shortest_ms).is_some_and(|(last, lease)| last.saturating_add(lease) <= now_ms)
     }
 
-    /// Whether that lease is over: what was acknowledged counts no more then.
+    /// If that lease has expired, discards the earlier acknowledgements.
     fn lapse_where_over(&mut self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
         let over = self.acknowledged.is_some() && self.is_lapsed_at(now_ms, shortest_ms);
         if over {
@@ -78,7 +86,7 @@ impl Heartbeats {
         over
     }
 
-    /// A heartbeat is about to be sent.
+    /// Records a heartbeat that is about to be sent.
     pub fn sent(&mut self, seq: u64, at_ms: u64) {
         if self.unanswered.len() == UNANSWERED_MAX {
             self.unanswered.pop_front();
@@ -86,10 +94,11 @@ impl Heartbeats {
         self.unanswered.push_back((seq, at_ms));
     }
 
-    /// The leader has the heartbeat `seq`, and so those before it. `shortest_ms`: the shortest lease of what the node has.
+    /// Records that the leader received heartbeat `seq` and so all earlier ones. `shortest_ms`: the
+    /// shortest lease of the node's work.
     ///
     /// # Errors
-    /// [`Lapsed`], where that lease was over before: nothing is extended.
+    /// [`Lapsed`] if that lease had expired before: no lease is extended.
     pub fn acknowledged(&mut self, seq: u64, now_ms: u64, shortest_ms: Option<u64>) -> Result<(), Lapsed> {
         let mut newest = None;
         while let Some((_, at_ms)) = self.unanswered.pop_front_if(|(unanswered, _)| *unanswered <= seq) {
@@ -103,7 +112,7 @@ impl Heartbeats {
         Ok(())
     }
 
-    /// When the newest heartbeat was sent that the leader acknowledged.
+    /// When the newest heartbeat that the leader acknowledged was sent.
     pub fn newest_acknowledged(&self) -> Option<u64> {
         self.acknowledged
     }

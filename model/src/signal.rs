@@ -5,10 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Those that no program can catch.
+/// Signals that no program can catch.
 const UNCATCHABLE: [(u8, &str); 2] = [(9, "KILL"), (19, "STOP")];
 
-/// A signal to work: any that a program can catch, KILL or STOP.
+/// A signal for work: any signal that a program can catch, or KILL or STOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkSignal(u8);
 
@@ -19,7 +19,7 @@ impl WorkSignal {
     }
 }
 
-/// As people know it.
+/// The usual name.
 impl fmt::Display for WorkSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uncatchable = UNCATCHABLE.iter().find(|(number, _)| *number == self.0).map(|(_, name)| format!("SIG{name}"));

@@ -9,7 +9,8 @@ pub struct SizeError(pub String);
 
 const UNITS: [&str; 5] = ["k", "m", "g", "t", "p"];
 
-/// Reads an amount. `kB MB GB TB PB` are powers of 1000; `KiB …` and the bare letters powers of 1024; a bare number is bytes.
+/// Parses an amount. `kB MB GB TB PB` are powers of 1000; `KiB …` and single letters are powers of
+/// 1024; a bare number is bytes.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     bytes(text.trim()).ok_or_else(|| SizeError(text.chars().take(40).collect()))
 }
@@ -27,7 +28,7 @@ fn bytes(text: &str) -> Option<u64> {
     u64::try_from(digits.checked_mul(scale)? / divisor).ok()
 }
 
-/// How many bytes one of the unit is.
+/// The number of bytes in a unit.
 fn scale(unit: &str) -> Option<u128> {
     if matches!(unit, "" | "b") {
         return Some(1);

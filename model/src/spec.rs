@@ -1,4 +1,5 @@
-//! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
+//! The specification of an allocation: what a user requests. The protobuf conversion checks it and
+//! refuses fields that are not implemented yet, by name.
 
 use crate::binding::RankBinding;
 use crate::checkpoint::{AskBy, CheckpointPolicy, SignalTo};
@@ -21,118 +22,120 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that a whole specification may have when it is committed.
+/// Largest size of a committed specification, in bytes.
 pub const SPEC_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of script that one submission may carry.
+/// Largest size of a submission's script, in bytes.
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
-/// Nodes one allocation may ask for.
+/// Largest number of nodes for one allocation.
 pub const NODES_MAX: u32 = 100_000;
-/// Requeues one allocation may ask for.
+/// Largest number of requeues for one allocation.
 pub const REQUEUES_MAX: u32 = 100;
-/// The class of work that names none.
+/// The preemption class of work that specifies none.
 pub const PREEMPTION_CLASS_DEFAULT: u8 = 5;
 /// The longest walltime: 365 days.
 pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// What is asked of the cluster: how much, for how long, and what to run there.
+/// A request to the cluster: how many resources, for how long, and what to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationSpec {
-    /// A name for people; by default the script's or command's.
+    /// A name for people; by default that of the script or command.
     pub name: String,
-    /// Who pays. A label until quotas are built.
+    /// The tenant to which the work is accounted.
     #[serde(default)]
     pub tenant: String,
-    /// What it is for. A label.
+    /// The project, a label.
     #[serde(default)]
     pub project: String,
-    /// The queue it stands in; empty means the default one.
+    /// The vCluster (queue); empty: the default one.
     #[serde(default)]
     pub vcluster: String,
-    /// Free labels.
+    /// User-defined labels.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// Nodes wanted, at least 1.
+    /// Number of nodes, at least 1.
     pub nodes: u32,
-    /// How much of each node is wanted; `None`: whole nodes. An amount of 0 is not asked for by itself: see [`share_of`].
+    /// Amount of each node; `None`: whole nodes. An amount of 0 is derived from the others; see
+    /// [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
-    /// What each node must be like.
+    /// Requirements for each node.
     #[serde(default)]
     pub constraints: Constraints,
-    /// Ranks a node of an inline command, and the default of a launch, at least 1.
+    /// Ranks on each node for an inline command, and the default for launches; at least 1.
     pub tasks_per_node: u32,
-    /// How its ranks are bound, where a launch does not say otherwise.
+    /// The default binding of ranks; a launch may choose another.
     #[serde(default)]
     pub binding: RankBinding,
-    /// What else is asked of the launch of an inline command.
+    /// Further settings for the launch of an inline command.
     #[serde(default)]
     pub launch: EntryLaunch,
-    /// How long it may run once every prologue is done. `None`: a service, which ends by itself, by its probe, or by a cancel.
+    /// How long it may run after all prologues have finished. `None`: a service, which ends by
+    /// itself, because of its probe, or when it is cancelled.
     pub walltime: Option<Duration>,
-    /// What runs.
+    /// The program to run.
     pub entrypoint: Entrypoint,
-    /// The software environment it runs in.
+    /// The software environment.
     #[serde(default)]
     pub uenv: Option<Image>,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
-    /// Where it was submitted, absolute, where that is another directory.
+    /// The submission directory, absolute, if it differs from the working directory.
     #[serde(default)]
     pub submit_dir: Option<PathBuf>,
-    /// The environment, already scrubbed of wire-up variables.
+    /// The environment, without wire-up variables.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What happens when its node is lost.
+    /// What happens when one of its nodes is lost.
     #[serde(default)]
     pub requeue: RequeuePolicy,
-    /// How often it may be requeued, at most [`REQUEUES_MAX`].
+    /// How many times it may be requeued, at most [`REQUEUES_MAX`].
     #[serde(default)]
     pub requeues_max: u32,
-    /// How hard it is to preempt, 0 (first) to 10.
+    /// Its preemption class, from 0 (preempted first) to 10.
     #[serde(default)]
     pub preemption_class: u8,
-    /// File systems and scratch.
+    /// File systems and scratch space.
     #[serde(default)]
     pub data: Data,
-    /// How it is asked whether it still serves.
+    /// How its health is checked; `None`: not at all.
     #[serde(default)]
     pub liveness_probe: Option<LivenessProbe>,
-    /// Whether a command's first rank has a terminal, and of which size at first.
+    /// The initial size of the terminal of a command's first rank; `None`: no terminal.
     #[serde(default)]
     pub pty: Option<TerminalSize>,
-    /// Whether it is held for a user's terminal: what runs is [`crate::session::HOLDER`].
+    /// Whether it is an interactive session; then it runs [`crate::session::HOLDER`].
     #[serde(default)]
     pub session: bool,
-    /// Its network domain, and the ports that it offers.
+    /// Its network domain and exposed ports.
     #[serde(default)]
     pub connectivity: Connectivity,
-    /// Whether its nodes are claimed for sensitive use.
+    /// Whether its nodes are claimed for sensitive work.
     #[serde(default)]
     pub sensitive: bool,
-    /// What becomes of it on a node that the quorum does not hear any more.
+    /// What happens to its work on a node that the quorum cannot reach any more.
     #[serde(default)]
     pub on_isolation: OnIsolation,
-    /// How it is asked to save itself; `None`: it is not.
+    /// How it is asked to save itself; `None`: it makes no checkpoints.
     #[serde(default)]
     pub checkpoint: Option<CheckpointPolicy>,
-    /// Whether it is held from its submission on, until somebody resumes it.
+    /// Whether it is held at submission, until somebody resumes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
 }
 
-/// What an allocation runs.
+/// The program of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entrypoint {
-    /// A script, run on the first node; it starts ranks with `lattice launch`.
+    /// A script that runs on the first node and starts ranks with `lattice launch`.
     Script {
-        /// The script itself, shared by whoever holds the same one.
+        /// The script's text, shared between holders of the same script.
         text: Arc<str>,
         /// Its arguments.
         args: Vec<String>,
     },
-    /// One launch of nodes × tasks-per-node ranks of this program and its arguments.
+    /// One launch of this program, with nodes × tasks-per-node ranks.
     Command {
-        /// Program and arguments, at least the program.
+        /// The program and its arguments; not empty.
         argv: Vec<String>,
     },
 }
@@ -140,9 +143,9 @@ pub enum Entrypoint {
 /// A SquashFS image in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
-    /// Where it lies, absolute, on every node.
+    /// Its absolute path, the same on every node.
     pub path: PathBuf,
-    /// SHA-256 of its contents, 64 hexadecimal digits in lower case, recorded at submission.
+    /// SHA-256 of its contents, 64 lower-case hexadecimal digits, recorded at submission.
     pub sha256: String,
 }
 
@@ -152,24 +155,25 @@ pub enum RequeuePolicy {
     /// Never.
     #[default]
     Never,
-    /// When evidence says that one of its nodes lost it.
+    /// When there is evidence that one of its nodes lost it.
     OnNodeFailure,
     /// After any failure.
     Always,
 }
 
-/// What becomes of work on a node that is cut off from the quorum.
+/// What happens to work on a node that is cut off from the quorum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnIsolation {
-    /// It goes on, and is begun elsewhere only on evidence that it is gone there.
+    /// It continues. It is started elsewhere only on evidence that it is gone from that node.
     #[default]
     Continue,
-    /// Its shim ends it when its run lease lapses ([`crate::run_lease`]); then it may be begun elsewhere.
+    /// Its shim ends it when its run lease lapses ([`crate::run_lease`]); then it may be started
+    /// elsewhere.
     Stop,
 }
 
 impl OnIsolation {
-    /// As users write it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Continue => "continue",
@@ -183,7 +187,7 @@ fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {
 }
 
 impl AllocationSpec {
-    /// One whole node and one rank of this for a minute, with no environment and nothing else asked.
+    /// One whole node and one rank for a minute, with an empty environment and defaults otherwise.
     pub fn new(name: &str, entrypoint: Entrypoint, working_dir: &Path) -> Self {
         Self {
             name: name.to_owned(),
@@ -218,7 +222,7 @@ impl AllocationSpec {
         }
     }
 
-    /// Checks every range and form that needs no knowledge of the cluster.
+    /// Checks everything that does not depend on the state of the cluster.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.name.is_empty() || self.name.len() > 128 || self.name.chars().any(char::is_control) {
             return Err(invalid("name", "1 to 128 bytes without control characters"));
@@ -308,7 +312,7 @@ impl AllocationSpec {
         Ok(())
     }
 
-    /// Ranks of an inline command, and of a script's launch that does not say how many.
+    /// Number of ranks of an inline command, and of a script's launch that does not specify it.
     pub fn ranks(&self) -> u32 {
         match self.launch.ranks {
             0 => self.nodes.saturating_mul(self.tasks_per_node),
@@ -316,10 +320,11 @@ impl AllocationSpec {
         }
     }
 
-    /// Which ranks each of these nodes has of the launch of an inline command, and of a script's that does not say otherwise.
+    /// The distribution of ranks to these nodes for the launch of an inline command, and for a
+    /// script's launch that does not specify it.
     pub fn usual_ranks(&self, nodes: &[NodeId]) -> Vec<NodeRanks> {
         let asked = &self.launch;
-        // Fewer ranks than there is room for are dealt out evenly.
+        // Fewer ranks than would fit are distributed evenly.
         let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(self.tasks_per_node);
         lay_out(nodes, self.ranks(), limit, &asked.shape.distribution).unwrap_or_default()
     }
@@ -362,14 +367,15 @@ impl AllocationSpec {
         Ok(())
     }
 
-    /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the cores and
-    /// GPUs of its tasks. For people; `None`: nothing.
+    /// Which requirement a node does not meet, regardless of what is free on it: constraints, and
+    /// for whole nodes enough cores and GPUs for its tasks. For people; `None`: the node meets all.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
         let lacked = self.tasks_do_not_fit(node).or_else(|| self.unfenced_by(node)).or_else(|| self.unsaved_by(node));
         lacked.or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
     }
 
-    /// Why a node could never serve it as it is registered, whatever its state and whatever is taken of it. For people.
+    /// Why a node as registered can never run it, regardless of the node's state and free
+    /// resources. For people.
     pub fn never_served_by(&self, node: &Node) -> Option<String> {
         if !node.schedulable {
             return Some("takes no work (schedulable: false)".to_owned());
@@ -379,7 +385,7 @@ impl AllocationSpec {
         too_small.or_else(|| self.tasks_do_not_fit(node)).or_else(|| self.constraints.never_met_by(node))
     }
 
-    /// Why the tasks of a whole node do not fit on it.
+    /// Why the tasks for a whole node do not fit on it.
     fn tasks_do_not_fit(&self, node: &Node) -> Option<String> {
         let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
         if self.share.is_none() && gpus > node.size.gpus {
@@ -390,21 +396,22 @@ impl AllocationSpec {
             .then(|| format!("has {}; its tasks there want {cores}", counted(node.size.cores, "core")))
     }
 
-    /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.
+    /// If the work must end on isolation: why a node cannot guarantee that.
     pub fn unfenced_by(&self, node: &Node) -> Option<String> {
         let wanted = self.on_isolation == OnIsolation::Stop;
         (wanted && !constraint::has(&node.features, constraint::RUN_LEASE))
             .then(|| "keeps no run leases (a machine without cgroup v2), and --on-isolation=stop asks for one".to_owned())
     }
 
-    /// Why a node's agent cannot ask it to save itself, nor give it back what it saved.
+    /// Why a node's agent cannot make checkpoints of it or restore one.
     pub fn unsaved_by(&self, node: &Node) -> Option<String> {
         let asked = self.checkpoint.as_ref()?;
         if !constraint::has(&node.features, constraint::CHECKPOINTS) {
             let why = "makes no checkpoints (neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
             return Some(why.to_owned());
         }
-        // Nodes that can tell which process is whose say so by keeping run leases.
+        // Run leases show that the agent can attribute processes to allocations: both need cgroup
+        // v2.
         if constraint::has(&node.features, constraint::RUN_LEASE) {
             return None;
         }
@@ -417,18 +424,19 @@ impl AllocationSpec {
             .then(|| format!("cannot tell its ranks (a machine without cgroup v2), and --checkpoint-signal={} asks for that", asked.signal))
     }
 
-    /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.
+    /// Why a node's software and firmware are unsuitable: sensitive work is not placed on a drifted
+    /// node.
     pub fn astray(&self, node: &Node) -> Option<String> {
         let drifted = node.conformance.as_ref().filter(|_| self.sensitive).and_then(Conformance::drifted);
         drifted.map(|changes| format!("has drifted from its configuration ({changes}), and sensitive work goes to no such node"))
     }
 
-    /// How much of a node of this size it is to have.
+    /// How much of a node of this size it gets.
     pub fn amount_of(&self, size: &Resources) -> Resources {
         self.share.as_ref().map_or(*size, |asked| share_of(asked, size))
     }
 
-    /// About how many bytes of strings are committed besides the script.
+    /// Approximate number of committed bytes of strings, without the script.
     pub fn bytes_without_script(&self) -> usize {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
@@ -453,7 +461,7 @@ impl AllocationSpec {
 }
 
 impl Image {
-    /// Checks path and digest for their form.
+    /// Checks the syntax of path and digest.
     pub fn validate(&self) -> Result<(), SpecError> {
         absolute("uenv", &self.path)?;
         let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -476,16 +484,18 @@ fn without_nul(field: &'static str, texts: &[String]) -> Result<(), SpecError> {
     if texts.iter().any(|t| t.contains('\0')) { Err(invalid(field, "a NUL byte cannot be passed to a program")) } else { Ok(()) }
 }
 
-/// What a share of a node of this size comes to. Cores and memory that were not asked for (0) come in proportion to what was,
-/// so that nobody's part is without limit: the largest fraction asked for decides, cores rounded up, memory down. GPUs come
-/// only when asked for. The result may be more than the node has.
+/// The share of a node of this size that a request amounts to. Cores and memory that were not
+/// requested (0) are derived in proportion to the rest, so that every share is limited: the largest
+/// requested fraction decides, with cores rounded up and memory rounded down. GPUs are never
+/// derived. The result may exceed the node.
 pub fn share_of(asked: &Resources, size: &Resources) -> Resources {
     let asked_of_size = [
         (u64::from(asked.cores), u64::from(size.cores)),
         (asked.memory_bytes, size.memory_bytes),
         (u64::from(asked.gpus), u64::from(size.gpus)),
     ];
-    // Of each whole: asked/size, compared as fractions; what a node does not have at all cannot be a part of it.
+    // Fractions requested/size, compared by cross-multiplication; a resource that the node lacks
+    // gives no fraction.
     let larger = |a: (u64, u64), b: (u64, u64)| u128::from(a.0) * u128::from(b.1) >= u128::from(b.0) * u128::from(a.1);
     let (part, whole) =
         asked_of_size.into_iter().filter(|(_, whole)| *whole > 0).fold((0, 1), |most, next| if larger(most, next) { most } else { next });
@@ -499,10 +509,12 @@ pub fn share_of(asked: &Resources, size: &Resources) -> Resources {
     }
 }
 
-/// How variables begin by which somebody else's launcher, or ours, tells a rank how to find the others.
+/// Prefixes of the variables by which a launcher, ours or a foreign one, passes wire-up information
+/// to ranks.
 pub const RANK_WIREUP: [&str; 7] = ["PMI_", "PMIX_", "JSM_JSRUN_PORT", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 
-/// Whether an environment variable belongs to somebody else's wire-up and must not reach a rank.
+/// Whether an environment variable belongs to a foreign launcher's wire-up and must not reach a
+/// rank.
 pub fn is_wireup_variable(name: &str) -> bool {
     name.starts_with("LATTICE_") || RANK_WIREUP.iter().any(|p| name.starts_with(p))
 }
@@ -563,7 +575,8 @@ mod tests {
         assert_eq!(of(1, 0, 2), (1, 256, 2));
         assert_eq!(of(8, 1, 1), (8, 1, 1));
         assert_eq!(of(0, 1, 0), (1, 1, 0));
-        // More than there is stays more, and fits nowhere; a node without GPUs has no part of them.
+        // More than the node has stays more, so it fits on no node; a node without GPUs has no
+        // fraction of them.
         assert_eq!(of(100, 0, 0), (100, 512, 0));
         let plain = Resources { cores: 2, memory_bytes: 100, gpus: 0 };
         let asked = Resources { gpus: 1, ..Resources::default() };

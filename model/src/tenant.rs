@@ -1,19 +1,21 @@
-//! Tenants: who work is accounted to, and how much of the cluster it may have at once.
+//! Tenants: the accounts for work, and how much of the cluster each may use at a time.
 
 use crate::ids::Revision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A tenant with its hard quotas. The quorum refuses what would exceed them, in the same commit that counts.
+/// A tenant with its hard quotas. The quorum refuses a command that would exceed them, in the same
+/// commit that counts usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
-    /// As specifications name it.
+    /// The name used in specifications.
     pub name: String,
-    /// Nodes that its running allocations may have, all together; one that several of them share counts once. `None`: no limit.
+    /// Largest number of nodes of its running allocations together; a node shared by several counts
+    /// once. `None`: no limit.
     pub max_nodes: Option<u32>,
-    /// Its allocations that may have nodes at once. `None`: no limit.
+    /// Largest number of its allocations that have nodes at a time. `None`: no limit.
     pub max_concurrent_allocations: Option<u32>,
-    /// The last change.
+    /// The revision of its latest change.
     pub revision: Revision,
 }
 
@@ -24,7 +26,7 @@ pub enum Quota {
     MaxNodes,
     /// [`Tenant::max_concurrent_allocations`].
     MaxConcurrentAllocations,
-    /// Nodes of the whole cluster that may be claimed for sensitive use: of no tenant.
+    /// Cluster-wide number of nodes claimed for sensitive work; belongs to no tenant.
     SensitivePoolSize,
 }
 
@@ -38,21 +40,21 @@ impl fmt::Display for Quota {
     }
 }
 
-/// What a tenant has at one moment, and what would come to it.
+/// A tenant's current usage, and what one more allocation would add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Nodes that it has.
+    /// Nodes that it uses.
     pub nodes: u32,
-    /// Nodes that would come to them.
+    /// Nodes that would be added.
     pub more_nodes: u32,
-    /// Its allocations that have nodes; one would come to them.
+    /// Its allocations that have nodes; one would be added.
     pub allocations: u32,
 }
 
 /// A quota that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excess {
-    /// Empty where the quota is no tenant's.
+    /// Empty if the quota belongs to no tenant.
     pub tenant: String,
     pub quota: Quota,
     pub current: u32,
@@ -63,7 +65,7 @@ pub struct Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tenant, quota, current, requested, limit } = self;
-        // Lowered below what runs already, which goes on.
+        // The limit was lowered below the current usage; running work continues.
         let verb = if current > limit { "exceeds" } else { "would exceed" };
         match quota {
             Quota::MaxNodes | Quota::MaxConcurrentAllocations => write!(f, "tenant {tenant:?}")?,
@@ -74,7 +76,7 @@ impl fmt::Display for Excess {
 }
 
 impl Tenant {
-    /// The quota that stands against this demand; `None`: there is room.
+    /// The quota that this demand would exceed; `None`: none.
     pub fn excess(&self, demand: Demand) -> Option<Excess> {
         let over = |quota, current: u32, requested: u32, limit: Option<u32>| {
             let limit = limit.filter(|limit| current.saturating_add(requested) > *limit)?;
@@ -105,7 +107,8 @@ mod tests {
         assert_eq!(told(&physics(Some(205), Some(7)), demand).as_deref(), Some(want));
         let want = "tenant \"physics\" exceeds max_nodes quota (current: 195, requested: 10, limit: 100)";
         assert_eq!(told(&physics(Some(100), None), demand).as_deref(), Some(want));
-        // What brings no further node is not kept off for nodes, also above a limit that was lowered.
+        // An allocation that adds no node is not refused because of nodes, even if the limit was
+        // lowered below the usage.
         assert_eq!(told(&physics(Some(100), None), Demand { more_nodes: 0, ..demand }), None);
     }
 }

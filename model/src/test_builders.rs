@@ -1,4 +1,5 @@
-//! For tests of all crates: one plain value of each kind that the cluster agrees on. A test changes what it is about.
+//! Builders for tests of all crates: one plain value of each kind of record. A test changes the
+//! fields that it is about.
 
 use crate::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Boot, DesiredShare, Entrypoint, Epoch, Incarnation, Node, NodeAddresses,
@@ -22,7 +23,8 @@ pub fn allocation(id: AllocationId) -> Allocation {
     Allocation::submitted(id, spec(), user(), Timestamp(0))
 }
 
-/// The share of a running [`allocation`] under its first claim. It has no nodes and no resources yet.
+/// The share of a running [`allocation`] under its first claim. It has no nodes and no resources
+/// yet.
 pub fn desired_share(allocation: AllocationId) -> DesiredShare {
     DesiredShare {
         allocation,

@@ -1,4 +1,4 @@
-//! Wall-clock times, taken by somebody else.
+//! Wall-clock times, read by the callers of this crate.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The time from `earlier` until this one, in milliseconds; 0 where the clock went back.
+    /// Milliseconds from `earlier` to this time; 0 if the clock went back.
     pub fn since_ms(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -25,7 +25,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (H. Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day number counted from 1970-01-01 (H. Hinnant, "chrono-compatible
+/// low-level date algorithms").
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;

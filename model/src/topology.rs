@@ -1,13 +1,14 @@
-//! What a node is made of: processors, memory domains, GPUs, and how they are connected. Found once per start of the
-//! agent, shown in `node status`, decided by when a node is shared, and handed to ranks so that none looks again.
+//! The hardware of a node: processors, memory domains, GPUs, and their connections. The agent
+//! detects it once at start; it is shown in `node status`, used to share a node, and passed to
+//! ranks so that they need not detect it again.
 //!
-//! `GpuTopology` and `MemoryTopology` are the documents' ("GPU topology", "memory topology"). A figure that neither
-//! firmware nor driver tells is absent, never guessed.
+//! The names `GpuTopology` and `MemoryTopology` come from the documents ("GPU topology", "memory
+//! topology"). A value that neither firmware nor driver reports is absent, never guessed.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything of one node.
+/// The topology of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeTopology {
     /// Its processors.
@@ -34,7 +35,7 @@ pub struct Core {
     pub cpus: Vec<u32>,
     /// Its package (socket).
     pub package: u32,
-    /// Its NUMA node; 0 where the kernel knows none.
+    /// Its NUMA node; 0 if the kernel reports none.
     pub numa_node: u32,
 }
 
@@ -54,22 +55,22 @@ pub struct Cache {
 pub struct MemoryTopology {
     /// Its domains, by id.
     pub domains: Vec<MemoryDomain>,
-    /// What is known of the ways between them.
+    /// The known connections between them.
     pub interconnects: Vec<MemoryInterconnect>,
     /// All domains together, in bytes.
     pub total_capacity_bytes: u64,
 }
 
-/// Memory with the same distance to everybody.
+/// Memory at the same distance for every processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDomain {
-    /// Its number among the domains.
+    /// Its index among the domains.
     pub id: u32,
-    /// What it is.
+    /// Its kind.
     pub domain_type: MemoryDomainType,
     /// Its size in bytes.
     pub capacity_bytes: u64,
-    /// Its NUMA node, where the kernel has one for it.
+    /// Its NUMA node, if it has one.
     pub numa_node: Option<u32>,
     /// Logical processors for which it is the nearest, ascending.
     pub attached_cpus: Vec<u32>,
@@ -91,20 +92,20 @@ pub enum MemoryDomainType {
     Unified,
 }
 
-/// A way between two domains.
+/// A connection between two domains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryInterconnect {
     /// One end.
     pub domain_a: u32,
     /// The other end.
     pub domain_b: u32,
-    /// What it is.
+    /// Its kind.
     pub link_type: MemoryLinkType,
     /// The firmware's relative distance (ACPI SLIT; 10 is local).
     pub distance: u32,
-    /// In gigabytes a second, where firmware or driver tells.
+    /// Gigabytes per second, if firmware or driver reports it.
     pub bandwidth_gbps: Option<f64>,
-    /// In nanoseconds, where the firmware tells.
+    /// Nanoseconds, if the firmware reports it.
     pub latency_ns: Option<u64>,
 }
 
@@ -112,7 +113,7 @@ pub struct MemoryInterconnect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLinkType {
-    /// Between sockets or parts of one.
+    /// Between sockets, or parts of one socket.
     NumaLink,
     /// To memory behind CXL.
     CxlSwitch,
@@ -123,38 +124,40 @@ pub enum MemoryLinkType {
 /// The node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuTopology {
-    /// The devices that can be given to work, by index.
+    /// The devices that can be assigned to work, by index.
     pub gpus: Vec<GpuDevice>,
-    /// Each pair that is known to be connected, once.
+    /// Known connections; each pair occurs once.
     pub links: Vec<GpuLink>,
-    /// By GPU, the network interface that is nearest to it, where one is nearer than all others.
+    /// For each GPU index, the closest network interface, if one is closer than all others.
     pub nic_affinity: BTreeMap<u32, String>,
 }
 
 /// One GPU, or one instance of a partitioned one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuDevice {
-    /// Its number on this node, from 0, in the order of PCI addresses.
+    /// Its index on this node, from 0, in the order of PCI addresses.
     pub index: u32,
-    /// Its name for ever: what it is assigned by, and what makes it visible (`GPU-…`, `MIG-…`).
+    /// Its permanent identifier, used for assignment and visibility (`GPU-…`, `MIG-…`).
     pub id: String,
-    /// Who made it.
+    /// Its vendor.
     pub vendor: GpuVendor,
-    /// As the vendor calls it.
+    /// The vendor's name for it.
     pub model: String,
     /// Its memory in bytes.
     pub memory_bytes: u64,
-    /// CUDA compute capability (`9.0`) or CDNA architecture (`gfx942`); empty where the driver does not tell.
+    /// CUDA compute capability (`9.0`) or CDNA architecture (`gfx942`); empty if the driver does
+    /// not report it.
     pub compute_capability: String,
     /// Whether it is an instance of a partitioned GPU (MIG).
     pub partitioned: bool,
-    /// Its PCI address, or its parent's (`0000:3b:00.0`).
+    /// Its PCI address, or that of its parent (`0000:3b:00.0`).
     #[serde(default)]
     pub pci_address: Option<String>,
-    /// The NUMA node that it is near to.
+    /// The nearest NUMA node.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The device files that open it and no other but its siblings of one partitioned GPU.
+    /// The device files that open it; they open no other GPU except other instances of the same
+    /// partitioned GPU.
     #[serde(default)]
     pub device_files: Vec<DeviceFile>,
 }
@@ -162,21 +165,21 @@ pub struct GpuDevice {
 /// A character device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceFile {
-    /// Where it lies.
+    /// Its path.
     pub path: String,
-    /// Its driver's number.
+    /// Its major number.
     pub major: u32,
-    /// Its own number.
+    /// Its minor number.
     pub minor: u32,
 }
 
-/// Who made a GPU.
+/// The vendor of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuVendor {
     Nvidia,
     Amd,
-    /// Nobody: the agent's configuration says that it is to be shown (`simulated_gpus`). For labs.
+    /// No real GPU: configured in the agent (`simulated_gpus`), for test installations.
     Simulated,
 }
 
@@ -190,16 +193,16 @@ impl std::fmt::Display for GpuVendor {
     }
 }
 
-/// A way between two GPUs.
+/// A connection between two GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuLink {
-    /// One end's index.
+    /// Index of one end.
     pub gpu_a: u32,
-    /// The other end's.
+    /// Index of the other end.
     pub gpu_b: u32,
-    /// What it is.
+    /// Its kind.
     pub link_type: GpuLinkType,
-    /// In gigabytes a second in one direction; 0 where neither driver nor bus tells.
+    /// Gigabytes per second in one direction; 0 if neither driver nor bus reports it.
     pub bandwidth_gbps: f64,
 }
 
@@ -215,14 +218,14 @@ pub enum GpuLinkType {
 }
 
 impl CpuTopology {
-    /// Every logical processor.
+    /// All logical processors.
     pub fn cpus(&self) -> BTreeSet<u32> {
         self.cores.iter().flat_map(|c| c.cpus.iter().copied()).collect()
     }
 }
 
 impl GpuTopology {
-    /// The bandwidth between two GPUs; 0 where no link is known.
+    /// The bandwidth between two GPUs in gigabytes per second; 0 if no link is known.
     pub fn bandwidth(&self, a: u32, b: u32) -> f64 {
         let joins = |l: &&GpuLink| (l.gpu_a, l.gpu_b) == (a, b) || (l.gpu_a, l.gpu_b) == (b, a);
         self.links.iter().filter(joins).map(|l| l.bandwidth_gbps).fold(0.0, f64::max)
@@ -234,7 +237,8 @@ impl GpuTopology {
     }
 }
 
-/// What of a node one allocation has: decided by its node, never two owners of one thing.
+/// The parts of a node assigned to one allocation. The node decides about it, and nothing is
+/// assigned twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Logical processors.
@@ -246,7 +250,7 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// The device files of the node's GPUs that it must not open: all but those that its own GPUs need.
+    /// The device files of the node's GPUs that it must not open: all except those of its own GPUs.
     pub fn denied(&self, gpus: &GpuTopology) -> BTreeSet<DeviceFile> {
         let (own, other): (Vec<&GpuDevice>, Vec<&GpuDevice>) = gpus.gpus.iter().partition(|g| self.gpus.contains(&g.id));
         let own: BTreeSet<(u32, u32)> = own.iter().flat_map(|g| &g.device_files).map(|f| (f.major, f.minor)).collect();

@@ -1,22 +1,22 @@
-//! How many allocations of one user may hold nodes at once: one rule, by which the quorum refuses a claim and the scheduler
-//! explains why work waits.
+//! The limit of allocations that one user may have running at a time. The quorum applies this rule
+//! when it refuses a claim, and the scheduler when it explains why work waits.
 
 use crate::count::counted;
 use std::fmt;
 
-/// One more allocation of this user must not begin now.
+/// The user has reached the limit: no further allocation may start now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooManyRunning {
     /// The user's name.
     pub user: String,
-    /// Allocations of the user that hold nodes: Staging or Running.
+    /// The user's allocations that have nodes: Staging or Running.
     pub running: u32,
-    /// How many may.
+    /// The limit.
     pub most: u32,
 }
 
 impl TooManyRunning {
-    /// What stands against one more; `None`: it may begin.
+    /// The reason against one more allocation; `None`: it may start.
     pub fn of(user: &str, running: u32, most: Option<u32>) -> Option<Self> {
         let most = most.filter(|most| running >= *most)?;
         Some(Self { user: user.to_owned(), running, most })
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!((said(1_000_000, None), said(3, Some(4))), (None, None));
         let want = "user anna's 4 running allocations are as many as one user may have (limit user_running: 4)";
         assert_eq!(said(4, Some(4)).as_deref(), Some(want));
-        // The limit was lowered below what runs.
+        // The limit was lowered below the current number.
         let want = "user anna's 4 running allocations are more than one user may have (limit user_running: 1)";
         assert_eq!(said(4, Some(1)).as_deref(), Some(want));
         let want = "user anna's running allocation is as many as one user may have (limit user_running: 1)";

@@ -1,4 +1,4 @@
-//! vClusters: queues, each with a scheduler of its own and, where it has some, nodes of its own.
+//! vClusters: queues, each with a scheduler of its own and possibly with nodes of its own.
 
 use crate::ids::Revision;
 use crate::node::Node;
@@ -8,47 +8,49 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The vCluster that always exists and has no record: of all work that names none, and of all nodes that have no other home.
+/// The vCluster that always exists and has no record. It holds all work that names no vCluster, and
+/// all nodes that belong to none.
 pub const DEFAULT_VCLUSTER: &str = "default";
-/// Bytes of a name.
+/// Largest size of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// A vCluster as it was made. Which nodes are its own is said by the nodes.
+/// A vCluster as created. Its nodes are not listed here: each node's record names its vCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VCluster {
-    /// As specifications name it.
+    /// The name used in specifications.
     pub name: String,
-    /// How its queue is served.
+    /// Its scheduler.
     pub scheduler: SchedulerKind,
-    /// The tenant whose work alone it takes; empty: everybody's.
+    /// The only tenant whose work it accepts; empty: every tenant.
     pub tenant: String,
-    /// How many nodes have it as their home. 0: its work is placed on those that have none.
+    /// Number of nodes that belong to it. 0: its work is placed on nodes that belong to no
+    /// vCluster.
     pub nodes: u32,
-    /// Who made it.
+    /// Who created it.
     pub made_by: String,
-    /// When.
+    /// When it was created.
     pub made_at: Timestamp,
-    /// The last change.
+    /// The revision of its latest change.
     pub revision: Revision,
 }
 
-/// How a queue is served.
+/// The kinds of schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchedulerKind {
     /// First come first served.
     InteractiveFifo,
 }
 
-/// Kinds that the documents have and this version has not.
+/// Kinds in the documents that this version does not implement.
 const NOT_BUILT: &[&str] = &["hpc-backfill", "ml-training", "service-bin-pack", "sensitive-reservation"];
 
-/// Why a text is no scheduler of this version.
+/// Why a text is not a scheduler of this version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SchedulerError {
-    /// A documented one.
+    /// Documented, but not implemented.
     #[error("scheduler {0} is not built in this version, so it is refused; interactive-fifo is")]
     NotBuilt(&'static str),
-    /// Any other.
+    /// Unknown.
     #[error("{0:?} is no scheduler; interactive-fifo is")]
     Unknown(String),
 }
@@ -76,17 +78,18 @@ impl FromStr for SchedulerKind {
 }
 
 impl VCluster {
-    /// The queue in which work stands whose label names `named`; there may be none of that name.
+    /// The name of the vCluster `named`, or of the default vCluster for `None`.
     pub fn queue(named: Option<&Self>) -> &str {
         named.map_or(DEFAULT_VCLUSTER, |v| &v.name)
     }
 
-    /// Whether a node is one for such work, whatever is free of it: its home alone decides.
+    /// Whether work of the vCluster `named` may use a node. Only the node's vCluster counts, not
+    /// what is free.
     pub fn may_use(named: Option<&Self>, node: &Node) -> bool {
         node.home == named.filter(|v| v.nodes > 0).map_or("", |v| &v.name)
     }
 
-    /// Why it is none; `None`: it is one.
+    /// Why such work may not use a node; `None`: it may.
     pub fn keeps_off(named: Option<&Self>, node: &Node) -> Option<String> {
         let queue = Self::queue(named);
         match node.home.as_str() {
@@ -97,7 +100,7 @@ impl VCluster {
     }
 }
 
-/// Whether a vCluster can have this name: it is part of a lease's, and typed in shells.
+/// Whether this is a valid name: it becomes part of a lease's name and is typed in shells.
 pub fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)

@@ -1,23 +1,23 @@
-//! What work used of its nodes, for the summary of its end.
+//! The resource usage of ended work, for its final summary.
 
 use serde::{Deserialize, Serialize};
 
-/// What the work of one claim used, as its nodes measured it when all of its processes were gone. A node that cannot measure
-/// something leaves it out.
+/// The usage of one claim's work, measured by its nodes after all its processes were gone. A node
+/// leaves out what it cannot measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkUsage {
-    /// Nodes whose numbers are in it.
+    /// Number of nodes included.
     pub nodes: u32,
-    /// The most memory that it had on any of them at once, in bytes.
+    /// Highest memory usage on any one node, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
-    /// Processor time on all of them together, in milliseconds.
+    /// Processor time summed over all nodes, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
 }
 
 impl WorkUsage {
-    /// Both together.
+    /// The combined usage.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {

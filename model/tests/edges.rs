@@ -1,11 +1,10 @@
-//! The tree tells the architecture, and Cargo keeps it: a dependency between our crates that ARCHITECTURE.md's table
-//! does not have fails here.
+//! Checks that the dependencies between our crates are those of the table in ARCHITECTURE.md.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// Crate → the crates of ours that it may depend on.
+/// For each crate, our crates that it may depend on.
 const ALLOWED: &[(&str, &str)] = &[
     ("model", ""),
     ("node", "model pmi"),
@@ -57,12 +56,13 @@ const ALLOWED: &[(&str, &str)] = &[
     ("lab", "model gossip pmi runtime checkpoint api telemetry ebpf ledger pki quorum-client quorum agent-common mesh"),
 ];
 
-/// What fuzzes decoders: for the tests of every crate, and for nothing else.
+/// The fuzzing library, allowed as a dev-dependency of every crate and nowhere else.
 const OF_TESTS: &str = "lattice-fuzz";
 
-/// Crates that decide and do nothing: no runtime, no sockets.
+/// Pure crates: no async runtime, no sockets.
 const PURE: &[&str] = &["model", "node", "scheduler", "gossip", "pmi", "ledger"];
-/// What a binary of a pure crate needs, by a feature: `lattice-pmix` is no core.
+/// Optional dependencies for binaries of pure crates, enabled by a feature: `lattice-pmix` is not a
+/// core.
 const OF_A_BINARY: &[(&str, &str)] = &[("pmi", "libc")];
 const IMPURE: &[&str] = &["tokio", "quinn", "tonic", "nix", "libc", "openraft"];
 

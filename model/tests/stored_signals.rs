@@ -1,5 +1,5 @@
-//! Signals that ask for checkpoints, as they are stored: the first ones as ever, so that every member and agent that knows checkpoints
-//! reads them.
+//! The stored form of checkpoint signals: the original signals keep their form, so that every
+//! member and agent that knows checkpoints can read them.
 
 use lattice_model::{AskSignal, SignalTo};
 

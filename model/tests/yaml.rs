@@ -1,11 +1,11 @@
-//! What is written as YAML is read again as it was, whatever the texts within it look like.
+//! Values written as YAML are read back unchanged, whatever their strings look like.
 
 use lattice_model::config::write;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use serde_json::Value;
 
 fn texts() -> impl Strategy<Value = String> {
-    // What a reader might take for something else, besides anything at all.
+    // Strings that a parser might read as another type, besides arbitrary ones.
     let odd =
         ["", "~", "null", "no", "Yes", "on", "y", "0x1f", "1e3", "-", "- a", "? a", ": a", "a: b", "a #b", "#", "12:30:45", ".5", "1_000"];
     let more = [

@@ -1,31 +1,32 @@
-//! What travels between nodes at a fence: key-value pairs as a sequence of records.
+//! The data that nodes exchange at a fence: key-value pairs as a sequence of records.
 //!
 //! ```text
 //!   record = key length (u16, little endian) · value length (u16, little endian) · key · value
 //! ```
 //!
-//! There is no header and no count: two blobs joined end to end are the blob of both, at any level of a tree.
-//! Of two records with one key, the later wins.
+//! There is no header and no count, so the concatenation of two blobs is a blob with the pairs of
+//! both, at any level of a tree. If two records have the same key, the later one wins.
 
 use crate::wire::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use thiserror::Error;
 
-/// The longest blob, in bytes: one node's contribution, and all nodes' merged. It leaves a merge room in one frame
-/// to a shim (64 MiB) and holds the keys of 100,000 ranks of MPICH (448 bytes a rank).
+/// Largest size of a blob in bytes, for one node's contribution and for the merge of all nodes. A
+/// merge of this size fits in one frame to a shim (64 MiB), and has space for the keys of 100,000
+/// MPICH ranks (448 bytes a rank).
 pub const BLOB_BYTES_MAX: usize = 60 * 1024 * 1024;
 
-/// Bytes of a record before its key.
+/// Size of a record before its key, in bytes.
 const RECORD_HEADER_BYTES: usize = 4;
 
-/// A blob that is not a sequence of whole, sane records.
+/// The blob is not a sequence of complete, valid records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the fence data is corrupt at byte {offset}")]
 pub struct CorruptBlob {
-    /// Where the record starts that cannot be read.
+    /// Offset of the invalid record.
     pub offset: usize,
 }
 
-/// How many bytes a pair takes in a blob.
+/// Size of a pair's record, in bytes.
 pub(crate) fn record_bytes(key: &[u8], value: &[u8]) -> usize {
     RECORD_HEADER_BYTES + key.len() + value.len()
 }
@@ -39,7 +40,7 @@ pub(crate) fn append(blob: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     blob.extend_from_slice(value);
 }
 
-/// The pairs of a blob in order. Ends after the first error.
+/// The pairs of a blob in order. The iterator ends after the first error.
 pub(crate) fn pairs(blob: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), CorruptBlob>> {
     let mut offset = 0;
     std::iter::from_fn(move || {
@@ -57,7 +58,7 @@ pub(crate) fn pairs(blob: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), 
     })
 }
 
-/// Whether every record of a blob can be read.
+/// Checks that every record of a blob is valid.
 pub(crate) fn check(blob: &[u8]) -> Result<(), CorruptBlob> {
     pairs(blob).try_for_each(|pair| pair.map(drop))
 }

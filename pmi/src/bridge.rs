@@ -1,12 +1,14 @@
-//! What the shim and `lattice-pmix` say to each other: the process beside it that serves PMIx with the machine's library.
+//! The protocol between the shim and `lattice-pmix`, the process beside it that serves PMIx with
+//! the machine's library.
 //!
 //! ```text
 //!   shim ── ToBridge ──▶ lattice-pmix      length (u32, little endian, at most FRAME_BYTES_MAX) + MessagePack
 //!        ◀─ FromBridge ─
 //! ```
 //!
-//! A shim outlives upgrades and starts the bridge that is there then, so fields have names: one that comes later has a default. What
-//! the bridge says is bytes of a process of the user's: it is read with limits, and what cannot be read ends its own launch.
+//! A shim survives upgrades and starts the bridge of the installed version, so fields are encoded
+//! with names, and later fields need defaults. The bridge runs as the user, so the shim reads its
+//! messages with limits, and an invalid message ends only the bridge's own launch.
 
 use crate::blob::BLOB_BYTES_MAX;
 use lattice_model::{LaunchSpec, NodeId};
@@ -16,37 +18,42 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use thiserror::Error;
 
-/// The longest frame, in bytes, without its length: a fence's data and what is around it.
+/// Largest size of a frame in bytes, without its length: a fence's data and the message around it.
 const FRAME_BYTES_MAX: usize = BLOB_BYTES_MAX + 1024;
 
-/// What the bridge is told.
+/// Messages to the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBridge {
-    /// The launch to be served, once and first.
+    /// The launch to serve; sent once, first.
     Serve(BridgeJob),
-    /// The fence that its ranks wait in is complete, with every node's data joined in the nodes' order.
+    /// The fence in which its ranks wait is complete; contains every node's data in the order of
+    /// the nodes.
     Fenced {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// What became of a question ([`FromBridge::Ask`]). `found`: what was looked up and is there.
+    /// The answer to a question ([`FromBridge::Ask`]). `found`: the values found by a lookup.
     Answered { id: u64, status: AnswerStatus, found: Vec<Published> },
-    /// What a rank of another node has put ([`Question::Modex`]). `status` is that node's library's own.
+    /// The data that a rank of another node has put ([`Question::Modex`]). `status` comes from that
+    /// node's library.
     Modex {
         id: u64,
         status: i32,
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Another node wants what a rank of this one has put, once it has: answered by [`FromBridge::Modex`].
+    /// Another node requests the data of a rank of this node, as soon as the rank has put it:
+    /// answered by [`FromBridge::Modex`].
     GiveModex { from: u32, number: u64, rank: u32 },
-    /// What was said of the end of a rank's part in it ([`FromBridge::Finalized`], [`FromBridge::Aborted`]) was heard: it may go on.
+    /// The shim has received [`FromBridge::Finalized`] or [`FromBridge::Aborted`] of this rank: the
+    /// rank may continue.
     Left { rank: u32 },
-    /// A rank of the launch died, here or elsewhere: ranks that want to know are told. `code` is that of its end, 128 + signal.
+    /// A rank of the launch died, here or elsewhere: notify the ranks that registered for it.
+    /// `code` is its exit code, or 128 + signal.
     Died { rank: u32, code: i32 },
 }
 
-/// What a rank wants of what is published in its launch.
+/// A rank's question about data in its launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     Publish(Published),
@@ -56,28 +63,28 @@ pub enum Question {
     Unpublish {
         keys: Vec<String>,
     },
-    /// What a rank of another node has put.
+    /// The data that a rank of another node has put.
     Modex {
         rank: u32,
     },
 }
 
-/// A value that a rank published, as the library has it.
+/// A published value in the library's representation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     pub key: String,
     pub rank: u32,
-    /// The library's number of its type.
+    /// The library's number for its type.
     pub data_type: u16,
     #[serde(with = "serde_bytes")]
     pub value: Vec<u8>,
 }
 
-/// How a question ended.
+/// The result of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnswerStatus {
     Done,
-    /// Of several keys not all are there.
+    /// Some of several keys were not found.
     Partly,
     NotFound,
     Duplicate,
@@ -85,22 +92,23 @@ pub enum AnswerStatus {
     NotSupported,
 }
 
-/// What the bridge says.
+/// Messages from the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromBridge {
-    /// It serves, by which library, and with which variables each rank finds it, in the order of [`BridgeNode::ranks`].
+    /// It is ready: the library's version, and for each rank in the order of [`BridgeNode::ranks`]
+    /// the variables by which it finds the server.
     Ready { library: String, env: Vec<Vec<(String, String)>> },
-    /// It cannot serve, and ends.
+    /// It cannot serve, and exits.
     Failed { why: String },
     /// A rank is connected.
     Joined { rank: u32 },
-    /// A rank said that it ends well.
+    /// A rank announced a normal end.
     Finalized { rank: u32 },
-    /// A rank wants the launch to end.
+    /// A rank requests the abort of the launch.
     Aborted { rank: u32, code: i32, message: String },
-    /// A rank asks something; `id` is the bridge's own.
+    /// A rank asks a question; `id` is assigned by the bridge.
     Ask { id: u64, question: Question },
-    /// What a rank of this node has put, for another node.
+    /// The data that a rank of this node has put, for another node.
     Modex {
         from: u32,
         number: u64,
@@ -108,32 +116,33 @@ pub enum FromBridge {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// All ranks of this node wait in a fence, with what they have to say to the others.
+    /// All ranks of this node wait in a fence, with this node's data.
     Fence {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// A rank's connection ended, and it had not said that it ends well. Its process may live: a shell that started it.
+    /// A rank's connection ended without an announced end. Its process may still live, such as a
+    /// shell that started the rank.
     Lost { rank: u32 },
 }
 
-/// [`ToBridge::Modex`] of what cannot be asked for: `PMIX_ERR_NOT_SUPPORTED`.
+/// Status for [`ToBridge::Modex`] when the request is invalid: `PMIX_ERR_NOT_SUPPORTED`.
 pub const MODEX_NOT_SUPPORTED: i32 = -47;
-/// Of data that is too long: `PMIX_ERR_OUT_OF_RESOURCE`.
+/// Status when the data is too long: `PMIX_ERR_OUT_OF_RESOURCE`.
 pub const MODEX_TOO_LONG: i32 = -29;
 
-/// One launch as the bridge of one of its nodes needs it.
+/// One launch from the viewpoint of one node's bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeJob {
     /// The launch's name, the same on every node.
     pub namespace: String,
-    /// All nodes, in the order in which their data is joined.
+    /// All nodes, in the order in which their data is concatenated.
     pub nodes: Vec<BridgeNode>,
-    /// Which of them this is.
+    /// The index of this node in `nodes`.
     pub here: u32,
-    /// How many ranks each program has: the first one's come first.
+    /// Number of ranks of each program; the first program has the lowest ranks.
     pub programs: Vec<u32>,
-    /// A directory of the launch's user, for what the library and the ranks leave while they live.
+    /// A directory owned by the launch's user, for temporary files of the library and the ranks.
     pub directory: String,
 }
 
@@ -146,7 +155,7 @@ pub struct BridgeNode {
 }
 
 impl BridgeJob {
-    /// Of a launch that has ranks on `node`.
+    /// The job for `node`; `None` if the launch has no ranks there.
     pub fn new(spec: &LaunchSpec, namespace: &str, node: &NodeId, directory: &str) -> Option<Self> {
         let here = spec.nodes.iter().position(|n| &n.node == node)?;
         let mut nodes: Vec<_> = spec.nodes.iter().map(|n| BridgeNode { name: n.node.to_string(), ranks: Vec::new() }).collect();
@@ -164,7 +173,7 @@ impl BridgeJob {
         })
     }
 
-    /// Ranks of the whole launch.
+    /// Number of ranks in the whole launch.
     pub fn size(&self) -> u32 {
         self.nodes.iter().map(|n| u32::try_from(n.ranks.len()).unwrap_or(u32::MAX)).fold(0, u32::saturating_add)
     }
@@ -174,7 +183,7 @@ impl BridgeJob {
         self.nodes.get(self.here as usize).map_or(&[], |n| &n.ranks)
     }
 
-    /// Each program's number and ranks.
+    /// Each program's index and ranks.
     pub fn programs(&self) -> impl Iterator<Item = (u32, Range<u32>)> {
         let mut end = 0_u32;
         (0..).zip(&self.programs).map(move |(number, ranks)| {
@@ -184,12 +193,12 @@ impl BridgeJob {
         })
     }
 
-    /// The nodes' names as the library takes them: `n0,n1`.
+    /// The nodes' names in the library's format: `n0,n1`.
     pub fn node_names(&self) -> String {
         self.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// The nodes' ranks as the library takes them: `0,1;2,3`.
+    /// The nodes' ranks in the library's format: `0,1;2,3`.
     pub fn node_ranks(&self) -> String {
         self.nodes.iter().map(|n| listed(&n.ranks)).collect::<Vec<_>>().join(";")
     }
@@ -200,7 +209,7 @@ pub fn listed(ranks: &[u32]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Bytes that are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, Error)]
 pub enum BridgeError {
     #[error("a frame of {bytes} bytes is more than the {FRAME_BYTES_MAX} that are taken")]
@@ -211,7 +220,7 @@ pub enum BridgeError {
     Encode(#[source] rmp_serde::encode::Error),
 }
 
-/// One message as the bytes to send, length first.
+/// Encodes one message, with its length prefix.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BridgeError> {
     let mut frame = vec![0; 4];
     rmp_serde::encode::write_named(&mut frame, message).map_err(BridgeError::Encode)?;
@@ -221,7 +230,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BridgeError> {
     Ok(frame)
 }
 
-/// Turns a stream, in whatever fragments it comes, into messages.
+/// Decodes a stream that arrives in arbitrary fragments.
 #[derive(Debug)]
 pub struct Frames<T> {
     pending: Vec<u8>,
@@ -235,7 +244,7 @@ impl<T> Default for Frames<T> {
 }
 
 impl<T: DeserializeOwned> Frames<T> {
-    /// Takes what was read, and gives the messages that are whole by it.
+    /// Adds received bytes, and returns the messages that are now complete.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<T>, BridgeError> {
         self.pending.extend_from_slice(bytes);
         let (mut messages, mut taken) = (Vec::new(), 0);
@@ -249,7 +258,7 @@ impl<T: DeserializeOwned> Frames<T> {
             taken += 4 + bytes;
         }
         if taken == self.pending.len() {
-            // A fence of many megabytes must not stay.
+            // Free the memory of a large frame.
             self.pending = Vec::new();
         } else {
             self.pending.drain(..taken);

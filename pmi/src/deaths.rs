@@ -1,60 +1,63 @@
-//! Which ranks of a launch died, told to the PMIx server of each of its nodes.
+//! Reports of dead ranks of a launch to the PMIx servers of all its nodes.
 //!
 //! ```text
 //!   node 3 ─ who died there ─▶ node 0 ─ all who died ─▶ nodes 1, 2, 3 …
 //! ```
 //!
-//! At most one call is on its way from one node to another: what dies meanwhile goes with the next, so that a launch of which all
-//! ranks die at once needs as many calls as it has nodes, and a few more.
+//! From one node to another there is at most one unanswered call. Deaths that happen meanwhile go
+//! into the next call, so if all ranks of a launch die at once, the number of calls is only
+//! slightly higher than the number of nodes.
 
 use lattice_model::call::{Call, Leg, Service};
 use std::collections::BTreeSet;
 
-/// A rank and the code of its end, on the wire: two numbers of four bytes, little-endian.
+/// Wire size of a death in bytes: rank and exit code, four bytes each, little-endian.
 const DEATH_BYTES: usize = 8;
-/// As many as one call takes.
+/// Largest number of deaths in one call.
 const DEATHS_PER_CALL: usize = 4096;
-/// The body of an answer; an empty one would say that nobody serves it.
+/// The body of an answer; an empty body would mean that the service is not available.
 const HEARD: &[u8] = b"heard";
 
-/// A rank that ended with a code other than 0, by a signal (128 + its number), or with 0 inside MPI.
+/// The death of a rank: it ended with a code other than 0, by a signal (128 + its number), or with
+/// code 0 between init and finalize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
     pub rank: u32,
     pub code: i32,
 }
 
-/// Another node that is told.
+/// Another node that receives reports.
 #[derive(Debug)]
 struct Listener {
     part: u32,
-    /// How many of the deaths it has heard of.
+    /// Number of deaths that it has acknowledged.
     heard: usize,
-    /// What is on its way to it, and how many it will have heard of then.
+    /// The unanswered call to it, and the value of `heard` after its answer.
     telling: Option<(Call, usize)>,
 }
 
-/// Those that one node knows of.
+/// The deaths known on one node.
 #[derive(Debug)]
 pub struct Deaths {
     part: u32,
     number: u64,
-    /// What goes to other nodes, in the order in which it came.
+    /// The deaths to report to other nodes, in order of arrival.
     to_tell: Vec<Death>,
-    /// The ranks of all deaths that are known here.
+    /// The ranks of all deaths known here.
     known: BTreeSet<u32>,
     listeners: Vec<Listener>,
 }
 
 impl Deaths {
-    /// Of a launch on so many nodes, at its node `part`.
+    /// For a launch on `parts` nodes, on its node `part`.
     pub fn new(part: u32, parts: u32) -> Self {
         let listeners = if part == 0 { 1..parts } else { 0..1 };
         let listeners = listeners.map(|part| Listener { part, heard: 0, telling: None }).collect();
         Self { part, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
     }
 
-    /// A rank died, here or where a call says so. Gives whether that is new, and the calls to be made.
+    /// Records the death of a rank, here or as reported by a call. Returns whether it is new, and
+    /// appends the calls to make.
     pub fn died(&mut self, death: Death, calls: &mut Vec<Call>) -> bool {
         let is_new = self.known.insert(death.rank);
         if is_new {
@@ -64,7 +67,8 @@ impl Deaths {
         is_new
     }
 
-    /// Another node tells of deaths, or has heard of them. `part_of` gives a rank's node. Gives those that are new here.
+    /// Handles a call or an answer from another node. `part_of` returns a rank's node. Returns the
+    /// deaths that are new here.
     pub fn called(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
         match call.leg {
             Leg::Asks => self.told(call, part_of, calls),
@@ -82,7 +86,8 @@ impl Deaths {
     }
 
     fn told(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
-        // A node tells the first one of its own ranks, and hears of all from that one alone.
+        // A node reports its own ranks to the first node, and accepts reports about all ranks only
+        // from the first node.
         let tells = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
         let deaths = read(&call.body);
         if deaths.iter().any(|death| !tells(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {
@@ -101,7 +106,7 @@ impl Deaths {
         new
     }
 
-    /// What was told and is not answered.
+    /// The unanswered calls.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
         self.listeners.iter().filter_map(|listener| listener.telling.as_ref().map(|(call, _)| call))
     }
@@ -152,10 +157,10 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Dies(u32),
-        /// The call at this place of those on their way arrives, or is lost.
+        /// The call at this index of those in transit arrives, or is lost.
         Arrives(prop::sample::Index),
         Lost(prop::sample::Index),
-        /// A node says again what it was not answered.
+        /// A node repeats its unanswered calls.
         Again(u32),
     }
 
@@ -169,7 +174,7 @@ mod tests {
         prop::collection::vec(step, 0..100)
     }
 
-    /// The servers of a launch, what they heard by calls, and what is on its way.
+    /// The servers of a launch, what they learned from calls, and the messages in transit.
     struct Launch {
         nodes: Vec<Deaths>,
         heard: Vec<BTreeMap<u32, i32>>,
@@ -223,7 +228,7 @@ mod tests {
                     Step::Again(part) => launch.again(part),
                 }
             }
-            // Then all is asked again, and nothing is lost any more.
+            // Finally all unanswered calls are repeated, without further losses.
             while launch.nodes.iter().any(|node| node.unanswered().next().is_some()) {
                 (0..PARTS).for_each(|part| launch.again(part));
                 while let Some(call) = launch.way.pop_front() {

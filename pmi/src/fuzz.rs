@@ -1,4 +1,5 @@
-//! What ranks, other nodes' servers and the PMIx server send. `docs/fuzzing.md` has all targets.
+//! Fuzz targets for what ranks, servers of other nodes and the PMIx server send. `docs/fuzzing.md`
+//! lists all targets.
 
 use crate::bridge::{self, Frames, FromBridge, Published, Question, ToBridge};
 use crate::names::{Answered, Ask};
@@ -27,7 +28,7 @@ fn server() -> Server {
     Server::new(job(0, 2))
 }
 
-/// What a byte of an input stands for, and back.
+/// The meaning of a leading byte of an input; used to decode and encode inputs.
 const BYTES: u8 = 0;
 const CLOSED: u8 = 1;
 const EXITED: u8 = 2;
@@ -37,7 +38,7 @@ fn spoken(local: u8, text: &[u8]) -> Vec<u8> {
     [&[BYTES, local], piece(text).as_slice()].concat()
 }
 
-/// A message of PMI-2 with its length.
+/// A PMI-2 message with its length prefix.
 fn message(body: &str) -> Vec<u8> {
     format!("{:6}{body}", body.len()).into_bytes()
 }
@@ -83,7 +84,7 @@ fn conversations() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What ranks write on their sockets, with what the head answers to their fences.
+/// What ranks write to their sockets, with the head's answers to their fences.
 #[test]
 fn ranks() {
     Target::new("pmi-ranks", conversations()).fuzz(|bytes| {
@@ -110,7 +111,7 @@ fn call(what: u8, part: u8, number: u8, body: &[u8]) -> Vec<u8> {
     [&[what, part, number], piece(body).as_slice()].concat()
 }
 
-/// What the servers of other nodes ask and answer: their shims are their users'.
+/// Calls and answers from servers of other nodes: their shims run as the user and are not trusted.
 #[test]
 fn calls() {
     let name = || b"name".to_vec();
@@ -148,7 +149,7 @@ fn calls() {
     });
 }
 
-/// The stream between the shim and `lattice-pmix`, which runs as the user does, in both directions.
+/// The stream between the shim and `lattice-pmix`, which runs as the user, in both directions.
 #[test]
 fn bridge() {
     let published = || Published { key: "k".into(), rank: 1, data_type: 3, value: b"v".to_vec() };

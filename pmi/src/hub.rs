@@ -1,11 +1,12 @@
-//! Where fences meet: each agent of a launch's tree gathers the contributions of its subtree and passes their merge up;
-//! what the head has merged goes down to all.
+//! Merging of fences: each agent in a launch's tree collects the contributions of its subtree and
+//! sends the merge up; the head sends the complete merge down to all.
 //!
-//! A hub holds no truth of its own. After a crash of its agent it is built anew, empty, and everything below it replays
-//! its contributions to its last completed and its pending fence. The parts are then at most one fence apart: that
-//! somebody completed fence k means that everybody contributed to k. So some replay k−1 and k, others k and
-//! k+1; k is merged once more (the same bytes, for those who did not get it), then k+1. What the parts ahead lack
-//! (k−1) nobody needs any more.
+//! A hub has no state that cannot be rebuilt. After a crash of its agent, a new, empty hub is
+//! created, and all parts below it replay their contributions to their last completed fence and to
+//! their pending fence. The parts are then at most one fence apart: if one part has completed fence
+//! k, all parts have contributed to k. So some replay k−1 and k, others k and k+1. Fence k is
+//! merged again (the same bytes, for the parts that did not receive it), then k+1. The
+//! contributions to k−1 that are missing from the parts ahead are not needed any more.
 //!
 //! ```text
 //!   part 0:  k−1  k            ─┐
@@ -13,49 +14,53 @@
 //!   part 2:       k  k+1       ─┘
 //! ```
 //!
-//! Whoever comes again to a fence that is done has not heard so: it is told again ([`Contributed::Before`]). Blobs are not
-//! looked into here; who merges their pairs checks them.
+//! A part that contributes again to a completed fence has not received the result, so it is sent
+//! again ([`Contributed::Before`]). The hub does not inspect blobs; the servers that merge their
+//! pairs check them.
 
 use crate::blob::BLOB_BYTES_MAX;
 use crate::tree::Subtree;
 use std::collections::BTreeMap;
 
-/// All pairs of a subtree for one fence, joined in the order of the parts.
+/// All pairs of a subtree for one fence, concatenated in the order of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceMerged {
-    /// Which fence, from 1.
+    /// The fence's number, from 1.
     pub number: u32,
-    /// The pairs, for [`Event::FenceDone`](crate::Event::FenceDone) once it is the whole launch's.
+    /// The pairs; once the merge covers the whole launch, they go into
+    /// [`Event::FenceDone`](crate::Event::FenceDone).
     pub blob: Vec<u8>,
 }
 
-/// What a contribution brought about.
+/// The result of a contribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contributed {
-    /// Others have not come yet.
+    /// Other parts have not contributed yet.
     Waits,
-    /// Everybody has come: the merge goes up, or at the head down to **every** part.
+    /// All parts have contributed: send the merge up, or from the head down to **every** part.
     Whole(FenceMerged),
-    /// That fence was merged before. Where it is also done, whoever came to it has not heard so.
+    /// This hub has merged that fence before. If the fence is also complete, the contributor has
+    /// not received the result.
     Before,
 }
 
-/// A contribution that was not taken. The hub is as before; the launch cannot go on and is to be aborted. `from`: who contributed, of
-/// which any may be the cause. People know nodes and no parts: [`Self::told`].
+/// A refused contribution. The hub is unchanged, but the launch cannot continue and must be
+/// aborted. `from` is the contributing subtree; any of its parts may be the cause. For a message
+/// with node names instead of parts, use [`Self::told`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceRefused {
-    /// They do not meet here.
+    /// These parts do not belong to this hub.
     UnknownParts { from: Subtree },
-    /// They are not where the launch is.
+    /// Their fence number does not match the state of the launch.
     OutOfStep { from: Subtree, number: u32, open: u32 },
-    /// They came again with something else.
+    /// They contributed again, with different content.
     Changed { from: Subtree, number: u32 },
-    /// All together put too much.
+    /// The contributions are too large together.
     TooLarge { number: u32, bytes: usize },
 }
 
 impl FenceRefused {
-    /// For people; `named` says who parts are.
+    /// The message for people; `named` translates parts into node names.
     pub fn told(&self, named: impl Fn(Subtree) -> String) -> String {
         match self {
             Self::UnknownParts { from } => format!("{} came to a fence that is not theirs", named(*from)),
@@ -70,15 +75,15 @@ impl FenceRefused {
     }
 }
 
-/// A fence to which some parts have come.
+/// A fence to which some parts have contributed.
 #[derive(Debug, Default)]
 struct Gathering {
-    /// By their first part: who came, with what.
+    /// The contributions by first part: subtree and blob.
     blobs: BTreeMap<u32, (Subtree, Vec<u8>)>,
 }
 
 impl Gathering {
-    /// What was given by these parts, or by more with them.
+    /// The contribution of these parts, or of a larger subtree that contains them.
     fn given(&self, from: Subtree) -> Option<&(Subtree, Vec<u8>)> {
         self.blobs.range(..=from.first).next_back().map(|(_, given)| given).filter(|(by, _)| by.contains(from))
     }
@@ -93,30 +98,31 @@ impl Gathering {
     }
 }
 
-/// Merges the contributions of a subtree. Holds those to at most two fences, and no merge.
+/// Merges the contributions of a subtree. Stores the contributions to at most two fences, and no
+/// merge.
 #[derive(Debug)]
 pub struct FenceHub {
     subtree: Subtree,
-    /// The last fence that was whole here.
+    /// The last fence that was complete here.
     last: Option<u32>,
-    /// The newest fence that anybody came to, and the one before it where it is incomplete.
+    /// The newest fence with a contribution, and the one before it if that is incomplete.
     gatherings: BTreeMap<u32, Gathering>,
 }
 
 impl FenceHub {
-    /// A hub that knows of no fence yet.
+    /// A hub without any fences.
     pub fn new(subtree: Subtree) -> Self {
         Self { subtree, last: None, gatherings: BTreeMap::new() }
     }
 
-    /// Takes the contribution of some parts. Who contributes may change between two of them: one part that contributed with those
-    /// below it may do so alone the next time.
+    /// Adds the contribution of some parts. The grouping may change between fences: a part that
+    /// contributed together with the parts below it may contribute alone the next time.
     pub fn contribute(&mut self, from: Subtree, number: u32, blob: Vec<u8>) -> Result<Contributed, FenceRefused> {
         if from.is_empty() || !self.subtree.contains(from) {
             return Err(FenceRefused::UnknownParts { from });
         }
         let newest = self.gatherings.keys().next_back().copied().max(self.last);
-        // Parts are at most one fence apart; a hub that knows nothing takes any number as where the launch is.
+        // Parts are at most one fence apart; a new hub accepts any number as the current one.
         let in_step = newest.is_none_or(|newest| number <= newest.saturating_add(1));
         if number == 0 || !in_step {
             return Err(FenceRefused::OutOfStep { from, number, open: newest.unwrap_or(0) });
@@ -142,7 +148,8 @@ impl FenceHub {
         gathering.blobs.retain(|_, (by, _)| !from.contains(*by));
         gathering.blobs.insert(from.first, (from, blob));
         if !gathering.whole(self.subtree) {
-            // Who came to a fence has seen the end of the one before it, so nobody waits for the one before that.
+            // A contributor to a fence has received the result of the previous one, so nobody waits
+            // for the one before that.
             self.gatherings.retain(|held, _| held.saturating_add(1) >= newest.unwrap_or(0).max(number));
             return Ok(Contributed::Waits);
         }
@@ -152,8 +159,9 @@ impl FenceHub {
         Ok(Contributed::Whole(FenceMerged { number, blob: joined(gathered, bytes) }))
     }
 
-    /// The open fence and the parts that did not come to it. When all ranks of one of those have ended, it will
-    /// never come: abort the launch. A new hub may name a part that is only yet to reconnect.
+    /// The open fence and the parts that have not contributed. If all ranks of such a part have
+    /// ended, its contribution will never come: abort the launch. A new hub may name a part that
+    /// has only not reconnected yet.
     pub fn waiting_for(&self) -> Option<(u32, Vec<u32>)> {
         let beyond =
             |part: u32, number: u32| self.gatherings.range(number..).skip(1).any(|(_, later)| later.given(Subtree::single(part)).is_some());
@@ -163,18 +171,18 @@ impl FenceHub {
         })
     }
 
-    /// Whether nobody waits in a fence.
+    /// Whether no part waits in a fence.
     pub fn is_at_rest(&self) -> bool {
         self.gatherings.is_empty()
     }
 
-    /// Whether anybody who came to this fence brought something for the others.
+    /// Whether any contribution to this fence contains data.
     pub fn carries(&self, number: u32) -> bool {
         self.gatherings.get(&number).is_some_and(|gathering| gathering.blobs.values().any(|(_, blob)| !blob.is_empty()))
     }
 }
 
-/// All blobs in the order of the parts. What one alone gave is not copied.
+/// All blobs in the order of the parts. A single blob is not copied.
 fn joined(gathered: BTreeMap<u32, (Subtree, Vec<u8>)>, bytes: usize) -> Vec<u8> {
     let mut blobs = gathered.into_values().map(|(_, blob)| blob).filter(|blob| !blob.is_empty());
     let mut all = blobs.next().unwrap_or_default();

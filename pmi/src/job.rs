@@ -1,4 +1,4 @@
-//! What a rank is told of its launch: numbers, names, and which ranks share a node.
+//! What a rank learns about its launch: numbers, names, and which ranks share a node.
 
 use crate::wire::MAPPING_BYTES_MAX;
 use lattice_model::NodeId;
@@ -6,39 +6,39 @@ use lattice_model::layout::RankRun;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// One launch as the [`Server`](crate::Server) of one node needs it.
+/// One launch from the viewpoint of one node's [`Server`](crate::Server).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// `PMI_JOBID`: the launch's number within its allocation.
     pub number: u32,
     /// Name of the key-value space: no blanks, at most 256 bytes, the same on every node.
     pub kvsname: String,
-    /// Ranks of the whole launch.
+    /// Number of ranks in the whole launch.
     pub size: u32,
-    /// The first global rank on this node.
+    /// The lowest global rank on this node.
     pub first: u32,
-    /// How many ranks this node has.
+    /// Number of ranks on this node.
     pub count: u32,
-    /// Which ones, ascending; empty: `first .. first + count`.
+    /// Their global ranks, ascending; empty: `first .. first + count`.
     pub ranks: Vec<u32>,
-    /// Of each of them, which of the launch's programs it runs, from 0; empty: there is one.
+    /// For each of them, the index (from 0) of its program; empty: the launch has one program.
     pub appnums: Vec<u32>,
     /// The value of `PMI_process_mapping`, from [`process_mapping`].
     pub mapping: String,
-    /// Which of `nodes` this is.
+    /// The index of this node in `nodes`.
     pub part: u32,
-    /// The nodes, as `runs` count them.
+    /// The nodes, in the order that `runs` refers to.
     pub nodes: Vec<NodeId>,
-    /// All ranks in their order.
+    /// All ranks in order.
     pub runs: Vec<RankRun>,
 }
 
-/// How a rank comes to its server.
+/// How a rank connects to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By a socket that it inherits, as this descriptor.
+    /// By an inherited socket with this descriptor.
     Inherited(i32),
-    /// By a port of its own on the loopback interface.
+    /// By a port reserved for this rank, on the loopback interface.
     Port(u16),
 }
 
@@ -48,19 +48,20 @@ impl Job {
         self.ranks.get(local as usize).copied().unwrap_or(self.first.saturating_add(local))
     }
 
-    /// The number of the program that a local rank runs.
+    /// The index of the program that a local rank runs.
     pub fn appnum(&self, local: u32) -> u32 {
         self.appnums.get(local as usize).copied().unwrap_or(0)
     }
 }
 
-/// Which ranks lie on which node, as MPICH reads it: `(vector,(first node, nodes, ranks on each),…)`, for instance
-/// `(vector,(0,2,2),(2,1,1))` for 2, 2 and 1 ranks on three nodes, `(vector,(0,2,1),(0,2,1))` for 4 ranks dealt out to two in turn.
+/// Which ranks are on which node, in MPICH's format: `(vector,(first node, nodes, ranks on
+/// each),…)`, for instance `(vector,(0,2,2),(2,1,1))` for 2, 2 and 1 ranks on three nodes,
+/// `(vector,(0,2,1),(0,2,1))` for 4 ranks dealt to two nodes in turn.
 ///
-/// `runs` are all ranks in their order. The reader goes round again while ranks are left, which is made use of where all blocks
-/// would be more than a value holds: what is dealt out in turn repeats itself. What is too long even so is not told, and MPICH
-/// compares the names of its ranks' hosts instead.
-/// Source: the comments and the reader of `MPIR_NODEMAP` in MPICH.
+/// `runs` are all ranks in order. The reader repeats the blocks while ranks are left. This is used
+/// if all blocks together would exceed the size of a value: a cyclic distribution is sent as its
+/// repeating part. If that is still too long, no mapping is sent, and MPICH compares the host names
+/// of its ranks instead. Source: the comments and the reader of `MPIR_NODEMAP` in MPICH.
 pub fn process_mapping(runs: &[RankRun]) -> String {
     let whole = written(runs);
     if whole.len() <= MAPPING_BYTES_MAX { whole } else { written(&runs[..period(runs)]) }
@@ -73,7 +74,7 @@ fn written(runs: &[RankRun]) -> String {
         ranks: u32,
     }
     let mut blocks: Vec<Block> = Vec::new();
-    // A block without ranks would make the reader walk round for ever.
+    // A block without ranks would make the reader loop for ever.
     for run in runs.iter().filter(|run| run.count > 0) {
         match blocks.last_mut() {
             Some(block) if block.ranks == run.count && block.node + block.nodes == run.node => block.nodes += 1,
@@ -88,8 +89,9 @@ fn written(runs: &[RankRun]) -> String {
     text
 }
 
-/// Which ranks each host has, as `get_ranks2hosts` is answered: the number of hosts, and `length name rank,rank, ` of each.
-/// (An extension of Intel MPI; its client counts these characters, their newline and one more.)
+/// The ranks of each host, as the answer to `get_ranks2hosts`: the number of hosts, and `length
+/// name rank,rank, ` for each. (An extension of Intel MPI; its client counts these characters,
+/// their newline and one more.)
 pub(crate) fn ranks_of_hosts(nodes: &[NodeId], runs: &[RankRun]) -> (usize, String) {
     let mut ranks: BTreeMap<&NodeId, String> = BTreeMap::new();
     let mut hosts = Vec::new();
@@ -109,11 +111,12 @@ pub(crate) fn ranks_of_hosts(nodes: &[NodeId], runs: &[RankRun]) -> (usize, Stri
     (hosts.len(), text)
 }
 
-/// After how many runs they begin again; all of them where they do not. The last round may end early, also within a run.
+/// The length of the repeating part of the runs; all runs if nothing repeats. The last repetition
+/// may be incomplete, even within a run.
 fn period(runs: &[RankRun]) -> usize {
     let Some((last, others)) = runs.split_last().filter(|(_, others)| !others.is_empty()) else { return runs.len() };
     let same = |a: usize, b: usize| (others[a].node, others[a].count) == (others[b].node, others[b].count);
-    // How much of what was seen up to each is also its beginning (Knuth, Morris, Pratt).
+    // For each prefix, how much of its end is also its beginning (Knuth, Morris, Pratt).
     let mut borders = vec![0; others.len()];
     for at in 1..others.len() {
         let mut border: usize = borders[at - 1];
@@ -127,9 +130,9 @@ fn period(runs: &[RankRun]) -> usize {
     if whole.node == last.node && last.count <= whole.count { period } else { runs.len() }
 }
 
-/// The variables by which one rank finds its server; everything inherited that begins with `PMI_`, `PMIX_` or
-/// `SLURM_` must be gone before. No `PMI_ID`: a port is one rank's alone, and a client of PMI-2 that finds it
-/// leaves out its rank.
+/// The variables by which one rank finds its server. Remove all inherited variables that begin with
+/// `PMI_`, `PMIX_` or `SLURM_` first. There is no `PMI_ID`: each port belongs to one rank, and a
+/// PMI-2 client that finds `PMI_ID` does not send its rank.
 pub fn rank_environment(job: &Job, local: u32, way: Way) -> Vec<(String, String)> {
     let way = match way {
         Way::Inherited(fd) => ("PMI_FD", fd.to_string()),
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(rounds(2, &[]), "(vector,(0,3,1),(0,3,1))");
         assert_eq!(rounds(200, &[]), "(vector,(0,3,1))");
         assert_eq!(rounds(200, &[(0, 1), (1, 1)]), "(vector,(0,3,1))", "the last round ends early");
-        // Planes of 4 on two nodes, the last with 2 ranks.
+        // Planes of 4 on two nodes; the last plane has 2 ranks.
         assert_eq!(mapping(&[[(0, 4), (1, 4)].repeat(200), vec![(0, 2)]].concat()), "(vector,(0,2,4))");
         assert_eq!(mapping(&[[(0, 4), (1, 4)].repeat(200), vec![(0, 4), (1, 1)]].concat()), "(vector,(0,2,4))");
         let uneven = mapping(&[[(0, 1), (1, 1), (2, 1)].repeat(200), vec![(0, 5)]].concat());
@@ -236,8 +239,8 @@ mod tests {
         assert_eq!(ranks_of_hosts(&[], &[]), (0, String::new()));
     }
 
-    /// The node of every rank as MPICH reads a mapping: block after block, `nodes` nodes with `ranks` ranks each, and round again
-    /// while ranks are left.
+    /// The node of every rank as MPICH reads a mapping: block after block, `nodes` nodes with
+    /// `ranks` ranks each, repeated while ranks are left.
     fn read_as_mpich_does(mapping: &str, size: usize) -> Vec<usize> {
         let inner = mapping.strip_prefix("(vector,").unwrap().strip_suffix(')').unwrap();
         let blocks: Vec<Vec<usize>> = inner

@@ -1,24 +1,24 @@
-//! The key-value space of a launch, as one node sees it, and what else has keys and values there.
+//! The key-value space of a launch as seen by one node; also used for other maps of keys to values.
 
 use crate::blob::{self, CorruptBlob};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use thiserror::Error;
 
-/// The most keys in a launch.
+/// Largest number of keys in a launch.
 pub const KEYS_MAX: usize = 1 << 20;
-/// The most bytes of keys and values in a launch.
+/// Largest total size of keys and values in a launch, in bytes.
 pub const KVS_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What a pair takes besides its bytes, about.
+/// Approximate memory overhead of a pair, in bytes.
 const PAIR_BYTES: usize = 128;
 
-/// The most node attributes of a launch on one node, and the most names that it has published.
+/// Largest number of a launch's node attributes on one node, and of its published names.
 const SMALL_KEYS_MAX: usize = 1 << 14;
-/// The most bytes of these.
+/// Largest total size of these, in bytes.
 const SMALL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Pairs that did not fit.
+/// The pairs do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the launch's key-value space is full ({keys_max} keys, {bytes_max} bytes)")]
 pub(crate) struct KvsFull {
@@ -26,7 +26,7 @@ pub(crate) struct KvsFull {
     pub bytes_max: usize,
 }
 
-/// Why a merge was not taken.
+/// Why a merge failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum MergeError {
     #[error(transparent)]
@@ -51,7 +51,8 @@ impl Default for Kvs {
 }
 
 impl Kvs {
-    /// With so many bytes at most, and as many for what pairs take besides.
+    /// A map with this many bytes of keys and values at most, and as much again for the overhead of
+    /// pairs.
     pub(crate) fn of_bytes(bytes_max: usize) -> Self {
         Self { keys_max: KEYS_MAX.min(bytes_max / PAIR_BYTES), bytes_max: KVS_BYTES_MAX.min(bytes_max), ..Self::default() }
     }
@@ -60,7 +61,7 @@ impl Kvs {
         KvsFull { keys_max: self.keys_max, bytes_max: self.bytes_max }
     }
 
-    /// For what never leaves its node.
+    /// A map for data that does not leave its node.
     pub(crate) fn small() -> Self {
         Self { keys_max: SMALL_KEYS_MAX, bytes_max: SMALL_BYTES_MAX, ..Self::default() }
     }
@@ -69,7 +70,7 @@ impl Kvs {
         self.pairs.get(key).map(|value| &**value)
     }
 
-    /// Puts a pair; changes nothing where it does not fit.
+    /// Inserts a pair; if it does not fit, nothing changes.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), KvsFull> {
         let full = self.full();
         if let Some(held) = self.pairs.get_mut(key) {
@@ -90,14 +91,14 @@ impl Kvs {
         Ok(())
     }
 
-    /// Takes a pair out; whether it was there.
+    /// Removes a pair; returns whether it existed.
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
         let Some(value) = self.pairs.remove(key) else { return false };
         self.bytes -= key.len() + value.len();
         true
     }
 
-    /// Takes out all pairs whose key begins so.
+    /// Removes all pairs whose key has this prefix.
     pub(crate) fn remove_all(&mut self, prefix: &[u8]) {
         let begin = (Bound::Included(prefix), Bound::Unbounded);
         let keys: Vec<_> =
@@ -107,18 +108,20 @@ impl Kvs {
         }
     }
 
-    /// The pair with this number in the order of keys. The number takes time: who asks for one after the other uses [`Self::after`].
+    /// The pair at this index in key order. This takes linear time: to iterate, use
+    /// [`Self::after`].
     pub(crate) fn nth(&self, number: usize) -> Option<(&[u8], &[u8])> {
         self.pairs.iter().nth(number).map(|(key, value)| (&**key, &**value))
     }
 
-    /// The first pair behind this key.
+    /// The first pair after this key.
     pub(crate) fn after(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let behind = (Bound::Excluded(key), Bound::Unbounded);
         self.pairs.range::<[u8], _>(behind).next().map(|(key, value)| (&**key, &**value))
     }
 
-    /// Puts all pairs of a blob. A corrupt blob changes nothing; one that does not fit may be in half.
+    /// Inserts all pairs of a blob. A corrupt blob changes nothing; of one that does not fit, some
+    /// pairs may be inserted.
     pub(crate) fn merge(&mut self, blob: &[u8]) -> Result<(), MergeError> {
         blob::check(blob)?;
         for pair in blob::pairs(blob) {

@@ -1,5 +1,5 @@
-//! How the ranks of a launch find each other: the Process Management Interface, versions 1 and 2, as a pure
-//! core.
+//! How the ranks of a launch find each other: the Process Management Interface, versions 1 and 2,
+//! as a pure core.
 //!
 //! ```text
 //!   rank ──socket──▶ Event::Bytes ┐            ┌ Action::Send ──▶ rank
@@ -9,19 +9,22 @@
 //!                                 └            └ Action::Abort    ┘ back to every node's Server
 //! ```
 //!
-//! One [`Server`] serves all ranks of one launch on one node; it lives in the shim, because a rank keeps its
-//! connection from `MPI_Init` to `MPI_Finalize` while agents come and go. [`FenceHub`]s live in the agents: one in each
-//! that others of the launch's [tree](Subtree) are below. Any of them may be lost at any moment and be built anew from what
-//! the servers [replay](Server::replay).
+//! One [`Server`] serves all ranks of one launch on one node; it lives in the shim, because a rank
+//! keeps its connection from `MPI_Init` to `MPI_Finalize` while agents may restart. [`FenceHub`]s
+//! live in the agents: each agent that has others below it in the launch's [tree](Subtree) has one.
+//! A hub may be lost at any moment; a new one is rebuilt from what the servers
+//! [replay](Server::replay).
 //!
-//! A fence is numbered from 1. A node's contribution is a *blob*: the pairs that its ranks have put since the
-//! last fence, as a plain sequence of records, so that blobs joined end to end are the blob of both: only the servers look
-//! into them.
+//! A fence is numbered from 1. A node's contribution is a *blob*: the pairs that its ranks have put
+//! since the last fence, as a plain sequence of records, so that the concatenation of two blobs is
+//! a blob with the pairs of both. Only the servers inspect blobs.
 //!
-//! Names that ranks publish are kept by the server of the launch's first node; the others ask it ([`lattice_model::call`]).
+//! The server of the launch's first node stores the names that ranks publish; the other servers
+//! send it requests ([`lattice_model::call`]).
 //!
-//! A rank's first line tells which version it speaks. The wires are PMI-1 (source: the grammar `src/pmi/maint/pmi-1.1.txt` of
-//! MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2 (`pmi-2.0.txt` there, and what Slurm's `libpmi2` sends).
+//! A rank's first line determines its version. The wire formats are PMI-1 (source: the grammar
+//! `src/pmi/maint/pmi-1.1.txt` of MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2
+//! (`pmi-2.0.txt` there, and what Slurm's `libpmi2` sends).
 
 #![forbid(unsafe_code)]
 

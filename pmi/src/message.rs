@@ -1,23 +1,25 @@
-//! PMI-2 messages: how they are framed, read and written.
+//! PMI-2 messages: framing, parsing and encoding.
 //!
 //! ```text
 //!   message = length (6 characters: digits, blanks on either side) · cmd=name; · thrid=…; · key=value; …
 //! ```
 //!
-//! The length is that of what follows it. A `;` within a value is sent twice. A client with several threads says
-//! `thrid`, by which it knows an answer that comes out of turn: it is given back as it is. Bytes are not text.
+//! The length counts the bytes after it. A `;` within a value is doubled. A client with several
+//! threads sends `thrid` to match answers that arrive out of order: the answer repeats it
+//! unchanged. Values are bytes, not text.
 
 use crate::wire::Excerpt;
 use thiserror::Error;
 
-/// The longest message from a rank, in bytes, without its length; the clients' own limit.
+/// Largest size of a message from a rank, in bytes, without its length prefix; the clients' own
+/// limit.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// How many characters tell a message's length.
+/// Number of characters of the length prefix.
 pub(crate) const LENGTH_BYTES: usize = 6;
-/// What a client's thread may call itself, in bytes: it is a pointer.
+/// Largest size of `thrid`, in bytes: clients send a pointer.
 const THREAD_BYTES_MAX: usize = 64;
 
-/// Bytes that are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Garbage {
     #[error("sent what is no length of a PMI-2 message: {}", Excerpt(.0))]
@@ -28,7 +30,7 @@ pub(crate) enum Garbage {
     NoMessage(Vec<u8>),
 }
 
-/// The length of the message that begins with these characters.
+/// Parses a length prefix.
 pub(crate) fn length(header: [u8; LENGTH_BYTES]) -> Result<usize, Garbage> {
     let digits = header.trim_ascii();
     let number = || std::str::from_utf8(digits).ok()?.parse().ok();
@@ -39,16 +41,17 @@ pub(crate) fn length(header: [u8; LENGTH_BYTES]) -> Result<usize, Garbage> {
     }
 }
 
-/// A message as it was sent.
+/// A message as received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
-    /// The command.
+    /// The command's name.
     pub name: Vec<u8>,
     pairs: Vec<(&'a [u8], Vec<u8>)>,
 }
 
 impl<'a> Message<'a> {
-    /// Reads one, without its length. A pair that does not end is left out: MPICH 4.0 counts six bytes too many, and sends them.
+    /// Parses a message without its length prefix. An unterminated last pair is ignored: MPICH 4.0
+    /// counts six bytes too many, and sends them.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, Garbage> {
         let garbage = || Garbage::NoMessage(body.to_vec());
         let mut rest = body;
@@ -66,18 +69,18 @@ impl<'a> Message<'a> {
         self.pairs.iter().find(|(key, _)| *key == wanted.as_bytes()).map(|(_, value)| &**value)
     }
 
-    /// Whether that value is `TRUE`.
+    /// Whether the value of the first pair with this key is `TRUE`.
     pub(crate) fn is_true(&self, wanted: &str) -> bool {
         self.get(wanted) == Some(b"TRUE")
     }
 
-    /// What the thread that asks is called, where its client has several.
+    /// The `thrid` of the requesting thread, if its client has several.
     pub(crate) fn thread(&self) -> Option<&[u8]> {
         self.get("thrid")
     }
 }
 
-/// Takes the next pair that ends.
+/// Takes the next terminated pair.
 fn next_pair<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Vec<u8>)> {
     let bytes = *rest;
     let equals = bytes.iter().position(|byte| *byte == b'=')?;
@@ -101,7 +104,7 @@ fn next_pair<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Vec<u8>)> {
     }
 }
 
-/// Codes of `rc`, as `pmi2.h` has them.
+/// Codes for `rc`, from `pmi2.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     NoMemory = 2,
@@ -112,16 +115,16 @@ pub(crate) enum Code {
     Other = 14,
 }
 
-/// An answer in the making.
+/// A builder for an answer.
 pub(crate) struct Answer(Vec<u8>);
 
 impl Answer {
-    /// To a command that was done.
+    /// The answer to a successful command.
     pub(crate) fn done(name: &[u8], thread: Option<&[u8]>) -> Self {
         Self::begun(name, thread).with("rc", b"0")
     }
 
-    /// To a command that was not, with the reason for people.
+    /// The answer to a refused command, with the reason for people.
     pub(crate) fn refused(name: &[u8], thread: Option<&[u8]>, code: Code, why: &str) -> Self {
         Self::begun(name, thread).with("rc", (code as u8).to_string().as_bytes()).with("errmsg", why.as_bytes())
     }
@@ -145,7 +148,7 @@ impl Answer {
         self
     }
 
-    /// The message with its length.
+    /// The encoded message with its length prefix.
     pub(crate) fn bytes(self) -> Vec<u8> {
         [format!("{:<LENGTH_BYTES$}", self.0.len()).as_bytes(), &self.0].concat()
     }

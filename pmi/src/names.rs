@@ -1,17 +1,20 @@
-//! What ranks of a launch publish for all others of it. The server of the launch's first part decides; the others ask it.
+//! Names that ranks publish for the other ranks of their launch. The server of the launch's first
+//! part has the directory; the others send it requests.
 //!
 //! ```text
-//!   rank ─ ask ─▶ Names of its node ─ Call: what has gathered ─▶ Names of part 0: Directory
+//!   rank ─ ask ─▶ Names of its node ─ Call: pending asks ──────▶ Names of part 0: Directory
 //!                        ◀────────── Call: the answers ─────────
 //! ```
 //!
-//! A part has one call under way at a time, by a number that rises. The directory keeps each part's last answer and gives it again
-//! when it is asked again: what is asked twice is done once, whichever agents died meanwhile.
+//! A part has one unanswered call at a time, with increasing numbers. The directory stores its last
+//! answer to each part and repeats it if the call is repeated, so a repeated request is executed
+//! once, even if agents died meanwhile.
 //!
-//! Names belong to a launch: nothing is spawned, and two launches cannot connect. The first part's
-//! server decides, because it is the launch's memory already and outlives agents. The head's memory
-//! would have to be rebuilt from all nodes before it could say that a name does not exist. Names on
-//! all nodes would make each publication wait for all of them.
+//! Names belong to one launch: spawning and connections between launches are not supported. The
+//! directory is in the first part's server, because that server already stores the launch's state
+//! and survives agents. A directory in the head's agent would have to be rebuilt from all nodes
+//! before it could answer that a name does not exist. With a directory on every node, each
+//! publication would wait for all nodes.
 
 use crate::kvs::Kvs;
 use crate::wire::NameRefused;
@@ -21,16 +24,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The part that has the directory.
 const DIRECTORY: u32 = 0;
-/// Asks of one call at most.
+/// Largest number of requests in one call.
 const ASKS_MAX: usize = 256;
-/// Bytes of their names and values at most, but for a single one.
+/// Largest total size of their names and values in bytes; a single larger request is allowed.
 const ASKS_BYTES_MAX: usize = 256 * 1024;
-/// Asks that wait on one node at most.
+/// Largest number of requests waiting on one node.
 const WAITING_MAX: usize = 1 << 14;
-/// Bytes of their names and values at most.
+/// Largest total size of their names and values, in bytes.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What is asked of the directory.
+/// A request to the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
     Publish {
@@ -58,7 +61,7 @@ impl Ask {
     }
 }
 
-/// What the directory says: of a lookup, the value.
+/// The directory's answer; for a lookup, the value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answered {
     Done,
@@ -66,21 +69,22 @@ pub(crate) enum Answered {
     Refused(NameRefused),
 }
 
-/// What came of an ask, or is to be asked of another part.
+/// A result to deliver, or a call to send to another part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Named<W> {
     Answer { who: W, answered: Answered },
     Call(Call),
 }
 
-/// One node's place in it. `W` says who waits for an answer.
+/// The client side on one node, and on the first part also the directory. `W` identifies who waits
+/// for an answer.
 #[derive(Debug)]
 pub(crate) struct Names<W> {
     part: u32,
     service: Service,
-    /// Of the first part alone.
+    /// Used on the first part only.
     directory: Directory,
-    /// Calls so far.
+    /// Number of calls so far.
     number: u64,
     under_way: Option<UnderWay<W>>,
     waiting: VecDeque<(W, Ask)>,
@@ -99,7 +103,7 @@ impl<W> Names<W> {
         Self { part, service, directory, number: 0, under_way: None, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 
-    /// A rank asks.
+    /// Adds a rank's request.
     pub(crate) fn ask(&mut self, who: W, ask: Ask, out: &mut Vec<Named<W>>) {
         if self.part == DIRECTORY {
             let answered = self.directory.decide(ask);
@@ -114,7 +118,7 @@ impl<W> Names<W> {
         self.go_on(out);
     }
 
-    /// What another part says.
+    /// Handles a call or an answer from another part.
     pub(crate) fn called(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
         match call.leg {
             Leg::Asks if self.part == DIRECTORY => {
@@ -127,12 +131,12 @@ impl<W> Names<W> {
         }
     }
 
-    /// What is to be asked again from time to time.
+    /// The call to repeat from time to time.
     pub(crate) fn unanswered(&self) -> Option<&Call> {
         self.under_way.as_ref().map(|under_way| &under_way.call)
     }
 
-    /// Who waits for an answer.
+    /// Those who wait for an answer.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &W> {
         let under_way = self.under_way.iter().flat_map(|under_way| &under_way.who);
         under_way.chain(self.waiting.iter().map(|(who, _)| who))
@@ -141,7 +145,7 @@ impl<W> Names<W> {
     fn answered(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
         let is_it = |under_way: &mut UnderWay<W>| under_way.call.number == call.number && call.from == DIRECTORY;
         let Some(UnderWay { who, .. }) = self.under_way.take_if(is_it) else { return };
-        // The other node's shim is its user's: it may answer anything.
+        // The other node's shim runs as its user, so its answer is not trusted.
         let mut answers = decoded::<Vec<Answered>>(&call.body).unwrap_or_default().into_iter();
         out.extend(who.into_iter().map(|who| {
             let answered = answers.next().unwrap_or(Answered::Refused(NameRefused::Unserved));
@@ -150,7 +154,7 @@ impl<W> Names<W> {
         self.go_on(out);
     }
 
-    /// The next call: all that has gathered.
+    /// Starts the next call with all pending requests.
     fn go_on(&mut self, out: &mut Vec<Named<W>>) {
         if self.under_way.is_some() {
             return;
@@ -175,7 +179,7 @@ impl<W> Names<W> {
     }
 }
 
-/// What is published, and by part the last answer with its number.
+/// The published names, and for each part the last answer with its number.
 #[derive(Debug)]
 struct Directory {
     names: Kvs,
@@ -199,14 +203,14 @@ impl Directory {
         }
     }
 
-    /// `None`: its asker has had a later answer.
+    /// `None`: the caller has already received a later answer.
     fn answer(&mut self, call: &Call) -> Option<Vec<u8>> {
         match self.last.get(&call.from) {
             Some((last, body)) if *last == call.number => return Some(body.clone()),
             Some((last, _)) if *last > call.number => return None,
             Some(_) | None => {}
         }
-        // What cannot be read is answered as a service that is not there.
+        // An invalid body is answered like a service that is not available.
         let asks = decoded::<Vec<Ask>>(&call.body).filter(|asks| asks.len() <= ASKS_MAX);
         let body = asks.map(|asks| encoded(&asks.into_iter().map(|ask| self.decide(ask)).collect::<Vec<_>>())).unwrap_or_default();
         self.last.insert(call.from, (call.number, body.clone()));
@@ -267,7 +271,7 @@ mod tests {
         assert_eq!(asked(&mut other, (3, 1), lookup("a")), []);
         assert_eq!(asked(&mut other, (3, 2), publish("a", "2")), []);
         let answers = called(&mut first, &one);
-        // Asked twice, it is done once.
+        // A repeated call is executed once.
         assert_eq!(called(&mut first, &one), answers);
         let out = called(&mut other, &call(&answers));
         assert_eq!(out[0], answer((3, 0), Answered::Done));
@@ -287,7 +291,7 @@ mod tests {
         let refused = answer((1, 0), Answered::Refused(NameRefused::Unserved));
         assert_eq!(called(&mut other, &asks.unserved().unwrap()), [refused]);
         assert_eq!(other.unanswered(), None);
-        // And one that should not be asked says so.
+        // A part without the directory says so.
         assert_eq!(call(&called(&mut other, &Call { to: 1, from: 2, ..asks.clone() })).body, b"");
     }
 
@@ -309,7 +313,8 @@ mod tests {
     }
 
     proptest! {
-        /// Calls are lost, doubled and come late: each ask is answered once, and what the directory does is what its asker was told.
+        /// Calls are lost, duplicated and delayed: each request is answered once, and the answer
+        /// matches what the directory did.
         #[test]
         fn what_is_told_was_done_once(steps in prop::collection::vec((1..3u32, 0..3u8, 0..3u8, 0..3u8), 1..200)) {
             let mut parts: Vec<Names<Who>> = (0..3).map(|part| Names::new(part, Service::Names)).collect();
@@ -338,15 +343,15 @@ mod tests {
                 let out = asked(&mut parts[part as usize], (part, number), ask);
                 let new: Vec<Call> = out.into_iter().filter_map(|named| match named { Named::Call(call) => Some(call), _ => None }).collect();
                 match fate {
-                    // It comes, and so does something from long ago.
+                    // The call arrives, and so does an old one.
                     0 => {
                         deliver(&mut parts, new, &mut answers, &mut old);
                         let again = old.get(number / 2).cloned();
                         deliver(&mut parts, again.into_iter().collect(), &mut answers, &mut old);
                     }
-                    // The directory hears it and its answer is lost.
+                    // The directory receives it, and its answer is lost.
                     1 => for call in new { called(&mut parts[0], &call); },
-                    // It is lost.
+                    // The call is lost.
                     _ => {}
                 }
             }
@@ -356,7 +361,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(answers.len(), asks.len());
-            // As many published as taken back, but for those that are there.
+            // The number of publications equals that of unpublications plus the names that exist.
             for name in ["0", "1", "2"] {
                 let count = |wanted: fn(&Ask) -> bool| asks.iter().filter(|(who, ask)| {
                     let of = match ask { Ask::Publish { name, .. } | Ask::Unpublish { name } | Ask::Lookup { name } => name };

@@ -1,9 +1,11 @@
-//! The ranks of one launch on one node, as far as they speak PMIx: who is in it, and its numbered fences.
+//! The PMIx state of one launch on one node: its ranks, and its numbered fences.
 //!
-//! The library in `lattice-pmix` answers what a rank asks; here is what must outlive agents and be the same everywhere. A
-//! fence is that of PMI: numbered, contributed once, replayed after a connect. Its data is the library's own and means
-//! nothing to us, so it travels as the values of records that all have one key: joined blobs are the joined data. What ranks
-//! publish goes the way of PMI's names, in a directory of its own.
+//! The library in `lattice-pmix` answers the requests of ranks; this module holds the state that
+//! must survive agents and be consistent between nodes. A fence works as in PMI: it is numbered,
+//! each node contributes once, and contributions are replayed after a reconnection. Its data is
+//! opaque to us, so it is sent as the values of records with one common key: the concatenation of
+//! blobs is the concatenation of the data. Published data is handled like PMI names, in a directory
+//! of its own.
 
 use crate::blob::{self, BLOB_BYTES_MAX};
 use crate::bridge::{AnswerStatus, FromBridge, MODEX_NOT_SUPPORTED, MODEX_TOO_LONG, Published, Question, ToBridge};
@@ -13,74 +15,80 @@ use crate::wire::{Excerpt, NameRefused, VALUE_BYTES_MAX};
 use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The key of the records that the library's data is cut into.
+/// The key of the records into which the library's data is split.
 const DATA_KEY: &[u8] = b"x";
-/// Bytes of a value that is published, at most.
+/// Largest size of a published value, in bytes.
 const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a key at most: `PMIX_MAX_KEYLEN`.
+/// Largest size of a key, in bytes: `PMIX_MAX_KEYLEN`.
 const PUBLISHED_KEY_BYTES_MAX: usize = 511;
-/// Questions of one node that wait for an answer at most, and keys of one.
+/// Largest number of a node's unanswered questions, and of keys in one question.
 const QUESTIONS_MAX: usize = 4096;
-/// Bytes before a published value: its rank and its type.
+/// Size of the header of a published value, in bytes: its rank and its type.
 const PUBLISHED_HEADER_BYTES: usize = 6;
-/// The code of a launch that is brought down for a reason of ours.
+/// The code of a launch that this server aborts by itself.
 const ABORT_CODE: i32 = 1;
 
-/// What happened.
+/// Input events.
 #[derive(Debug)]
 pub enum PmixEvent<'a> {
-    /// The bridge said something.
+    /// A message from the bridge.
     Said(FromBridge),
-    /// The bridge said that a rank finalized, while its process was ending: it may have died.
+    /// The bridge reported that a rank finalized while its process was ending, so the rank may have
+    /// died.
     Left { rank: u32 },
-    /// The launch is being brought down: what ranks end with from now on is no news.
+    /// The launch is being ended: exits of ranks from now on are not reported.
     BroughtDown,
-    /// The bridge is gone, or cannot be understood.
+    /// The bridge is gone, or sent invalid data.
     BridgeLost { why: &'a str },
-    /// A rank's process was reaped; `local` is its place among the node's ranks.
+    /// A rank's process was reaped; `local` is its index among the node's ranks.
     Exited { local: u32, code: i32 },
-    /// The head's answer to a fence.
+    /// The head's result of a fence.
     FenceDone { number: u32, blob: &'a [u8] },
-    /// The server of another node asks or answers, of [`Service::Published`] or [`Service::Modex`].
+    /// A call or an answer of [`Service::Published`] or [`Service::Modex`] from another node's
+    /// server.
     Called(&'a Call),
 }
 
-/// What is to be done about it.
+/// What the caller must do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PmixAction {
-    /// To be told to the bridge.
+    /// Send this message to the bridge.
     Tell(ToBridge),
-    /// To be told to the head.
+    /// Send this contribution to the head.
     Fence { number: u32, blob: Vec<u8> },
-    /// To be taken to another node's server, and again while it is [`PmixServer::unanswered`].
+    /// Send this call to another node's server, and repeat it while it is
+    /// [`PmixServer::unanswered`].
     Call(Call),
-    /// The launch is to be brought down.
+    /// Abort the launch.
     Abort { code: i32, why: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It has not spoken PMIx: an ordinary program so far.
+    /// Has not used PMIx: possibly an ordinary program.
     Fresh,
     /// Between init and finalize.
     Joined,
-    /// Its connection ended with its process, finalized or not: its code tells.
+    /// Its connection ended together with its process, with or without finalize: its exit code
+    /// decides.
     Left,
-    /// It said that it ends well, or it is known how it ended.
+    /// It announced a normal end, or its exit is known.
     Over,
 }
 
-/// A rank of this node. What is said of it and its end come in any order: its process may be reaped before the bridge had a turn.
+/// A rank of this node. Messages about it and its exit arrive in any order: its process may be
+/// reaped before the bridge reports it.
 #[derive(Debug)]
 struct LocalRank {
     rank: u32,
     phase: Phase,
-    /// Its exit code, once it was reaped.
+    /// Its exit code, after it was reaped.
     ended: Option<i32>,
 }
 
 impl LocalRank {
-    /// The code that it died with between init and finalize, where that is known: its peers would wait for it for ever.
+    /// The code with which it died between init and finalize, if known: other ranks would wait for
+    /// it for ever.
     fn died_early(&self) -> Option<i32> {
         match self.phase {
             Phase::Fresh | Phase::Over => None,
@@ -95,14 +103,14 @@ struct Contribution {
     blob: Vec<u8>,
 }
 
-/// Which key of which question an ask is of.
+/// The question and the index of its key that a directory request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asker {
     id: u64,
     key: usize,
 }
 
-/// A question whose keys are not all answered.
+/// A question with unanswered keys.
 #[derive(Debug)]
 struct Asked {
     keys: Vec<String>,
@@ -110,7 +118,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// How it ended, and what was found.
+    /// The status of the question, and the values found.
     fn ended(self) -> (AnswerStatus, Vec<Published>) {
         let mut found = Vec::new();
         let mut refused = None;
@@ -148,16 +156,17 @@ fn read(key: String, bytes: &[u8]) -> Option<Published> {
     Some(Published { key, rank, data_type, value: value.to_vec() })
 }
 
-/// What ranks put before any fence: asked of the node that has the rank, as often as it takes, and given whenever it is asked for.
+/// Data that ranks put, requested before any fence: requested from the node that has the rank,
+/// repeatedly until it answers.
 #[derive(Debug)]
 struct Modex {
     part: u32,
-    /// By rank, the part that has it.
+    /// For each rank, the part that has it.
     parts: Vec<u32>,
     number: u64,
-    /// By number: the bridge's id, and the call that is not answered.
+    /// By call number: the bridge's question id, and the unanswered call.
     asked: BTreeMap<u64, (u64, Call)>,
-    /// The parts and numbers for which the bridge was asked and has not answered.
+    /// The (part, number) of requests that were passed to the bridge and are not answered yet.
     giving: BTreeSet<(u32, u64)>,
 }
 
@@ -181,7 +190,8 @@ impl Modex {
                 let Some(rank) = rank.filter(|rank| self.parts.get(*rank as usize) == Some(&self.part)) else {
                     return out.extend(call.unserved().map(PmixAction::Call));
                 };
-                // One that asks again is answered once, and where too many ask, it asks again.
+                // A repeated request is passed on once; if there are too many, the other node will
+                // repeat it.
                 if self.giving.len() < QUESTIONS_MAX && self.giving.insert((call.from, call.number)) {
                     out.push(PmixAction::Tell(ToBridge::GiveModex { from: call.from, number: call.number, rank }));
                 }
@@ -219,14 +229,14 @@ fn unsupported(id: u64) -> PmixAction {
     PmixAction::Tell(ToBridge::Modex { id, status: MODEX_NOT_SUPPORTED, data: Vec::new() })
 }
 
-/// Serves one launch on one node.
+/// The PMIx server of one launch on one node, without the library.
 #[derive(Debug)]
 pub struct PmixServer {
     ranks: Vec<LocalRank>,
-    /// Whether this node has all ranks: its fences are nobody else's affair.
+    /// Whether this node has all ranks, so that fences are local.
     alone: bool,
     names: Names<Asker>,
-    /// By the bridge's id.
+    /// The unanswered questions, by the bridge's id.
     asked: BTreeMap<u64, Asked>,
     modex: Modex,
     deaths: Deaths,
@@ -238,7 +248,8 @@ pub struct PmixServer {
 }
 
 impl PmixServer {
-    /// `ranks` are the node's own, by local rank; `parts` are the places in the launch of each rank's node, and `part` this one's.
+    /// `ranks`: this node's global ranks, by local rank; `parts`: for each global rank, the part of
+    /// its node; `part`: this node's part.
     pub fn new(ranks: &[u32], parts: Vec<u32>, part: u32) -> Self {
         let alone = ranks.len() == parts.len();
         let deaths = Deaths::new(part, parts.iter().max().map_or(1, |last| last + 1));
@@ -258,25 +269,26 @@ impl PmixServer {
         }
     }
 
-    /// Whether any rank speaks PMIx, or did.
+    /// Whether any rank uses PMIx, or did.
     pub fn is_used(&self) -> bool {
         self.ranks.iter().any(|local| local.phase == Phase::Joined) || self.fences > 0 || self.pending.is_some()
     }
 
-    /// Who may be missing in a fence in which others wait: who comes to one the library keeps to itself, but no rank comes before it
-    /// is connected.
+    /// The ranks that may be missing in a fence in which others wait. Only the library knows which
+    /// ranks have reached it, but a rank that is not connected has not.
     pub fn absent(&self) -> Vec<u32> {
         let not_connected: Vec<u32> = self.ranks.iter().filter(|local| local.phase != Phase::Joined).map(|local| local.rank).collect();
         if not_connected.is_empty() { self.ranks.iter().map(|local| local.rank).collect() } else { not_connected }
     }
 
-    /// What a new head must be told: the last complete fence and the one that is waited in.
+    /// What a new head needs: the contributions to the last completed and to the pending fence.
     pub fn replay(&self) -> Vec<PmixAction> {
         let fence = |c: &Contribution| PmixAction::Fence { number: c.number, blob: c.blob.clone() };
         self.last.iter().chain(&self.pending).map(fence).collect()
     }
 
-    /// After an abort nothing is answered any more; who died is still told.
+    /// Handles an event. After an abort, questions are not answered any more, but deaths are still
+    /// reported.
     pub fn handle(&mut self, event: PmixEvent<'_>, out: &mut Vec<PmixAction>) {
         match event {
             PmixEvent::BroughtDown => self.brought_down = true,
@@ -287,7 +299,7 @@ impl PmixServer {
                 out.extend(new.into_iter().map(told));
                 out.extend(calls.into_iter().map(PmixAction::Call));
             }
-            // It may end as it likes: the launch ends anyway, and has its reason.
+            // Let it exit: the launch is being ended anyway and has its reason.
             PmixEvent::Said(FromBridge::Aborted { rank, .. }) if self.brought_down => out.push(PmixAction::Tell(ToBridge::Left { rank })),
             _ if self.aborted => {}
             PmixEvent::Said(said) => self.said(said, out),
@@ -304,7 +316,7 @@ impl PmixServer {
         }
     }
 
-    /// What was asked of another part and is not answered.
+    /// The calls to other parts that are not answered yet.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
         let modex = self.modex.asked.values().map(|(_, call)| call);
         self.names.unanswered().into_iter().chain(modex).filter(|_| !self.aborted).chain(self.deaths.unanswered())
@@ -336,7 +348,7 @@ impl PmixServer {
 
     fn set(&mut self, rank: u32, phase: Phase, out: &mut Vec<PmixAction>) {
         let Some(local) = self.ranks.iter_mut().find(|local| local.rank == rank) else { return };
-        // One that lives may begin again, as a shell's next program does.
+        // A rank whose process lives may init again, such as the next program of a shell.
         if local.phase == Phase::Over && local.ended.is_some() {
             return;
         }
@@ -346,7 +358,8 @@ impl PmixServer {
         }
     }
 
-    /// Whether a rank that ended with code 0 may have said a finalize that is not heard yet: nobody waits for the answer to it for ever.
+    /// Whether a rank that ended with code 0 may have sent a finalize that has not arrived yet: the
+    /// rank does not wait for an answer to it for ever.
     pub fn is_unheard(&self, local: u32) -> bool {
         self.ranks.get(local as usize).is_some_and(|local| local.phase == Phase::Joined) && !self.aborted
     }
@@ -375,7 +388,7 @@ impl PmixServer {
         self.abort(code, format!("rank {rank} {how} between MPI_Init and MPI_Finalize"), out);
     }
 
-    /// Who wants to know is told, once.
+    /// Reports a death once to the ranks that registered for it.
     fn died(&mut self, rank: u32, code: i32, out: &mut Vec<PmixAction>) {
         let (death, mut calls) = (Death { rank, code }, Vec::new());
         if !self.brought_down && self.deaths.died(death, &mut calls) {
@@ -482,7 +495,7 @@ impl PmixServer {
     }
 }
 
-/// The library's data as a blob. `None`: it is too much for one.
+/// The library's data as a blob. `None`: the data is too large.
 fn packed(data: &[u8]) -> Option<Vec<u8>> {
     let mut blob = Vec::new();
     for part in data.chunks(VALUE_BYTES_MAX) {
@@ -519,7 +532,7 @@ mod tests {
             let part = 1 - u32::try_from(part).unwrap();
             let out = says(server, FromBridge::Fence { data: data[part as usize].clone() });
             let [PmixAction::Fence { number: 1, blob }] = out.as_slice() else { panic!("{out:?}") };
-            // A head that is new hears the same again.
+            // A new head receives the same contributions.
             assert_eq!(server.replay(), out);
             merged = Some(hub.contribute(Subtree::single(part), 1, blob.clone()).unwrap());
         }
@@ -555,7 +568,7 @@ mod tests {
         assert_eq!((ended(&[], 0), ended(&[], 3)), (vec![], vec![died(3)]), "an ordinary program");
         assert_eq!(ended(&[joined.clone(), finalized.clone()], 3), [died(3)]);
         assert_eq!(ended(&[joined.clone(), finalized], 0), []);
-        // The library tells of a connection that was lost in the words of one that finalized.
+        // The library reports a lost connection in the same way as a finalize.
         let left = |code| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
             says(&mut server, joined.clone());
@@ -564,7 +577,7 @@ mod tests {
         };
         assert_eq!(left(0), []);
         assert!(matches!(left(137).as_slice(), [_, PmixAction::Abort { code: 137, .. }]));
-        // Reaped before the bridge said that it was let in.
+        // Reaped before the bridge reported the connection.
         let late = |code, then| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
             let before = act(&mut server, PmixEvent::Exited { local: 1, code });
@@ -648,7 +661,7 @@ mod tests {
         let ask = |id, question| FromBridge::Ask { id, question };
         let answered = |id, status, found| [PmixAction::Tell(ToBridge::Answered { id, status, found })];
         assert_eq!(says(&mut first, ask(7, Question::Publish(published("a", 0)))), answered(7, AnswerStatus::Done, vec![]));
-        // The other one asks, and is answered by way of calls.
+        // The other node asks, and is answered through calls.
         let mut through = |question| {
             let out = says(&mut other, ask(9, question));
             let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
@@ -663,12 +676,13 @@ mod tests {
         assert_eq!(through(Question::Lookup { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![published("a", 0)]));
         assert_eq!(through(Question::Lookup { keys: keys(&["b"]) }), answered(9, AnswerStatus::NotFound, vec![]));
         assert_eq!(through(Question::Unpublish { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![]));
-        // What cannot be is refused, and nobody waits where nobody serves it.
+        // An invalid question is refused, and so is a question to a part that does not provide the
+        // service.
         assert_eq!(says(&mut other, ask(1, Question::Lookup { keys: vec![] })), answered(1, AnswerStatus::NotSupported, vec![]));
         let long = Published { value: vec![0; PUBLISHED_BYTES_MAX], ..published("b", 1) };
         assert_eq!(says(&mut other, ask(1, Question::Publish(long))), answered(1, AnswerStatus::Full, vec![]));
         let mut out = says(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
-        // A call for each key: the first one went before the second one was asked.
+        // One call for each key: the first was sent before the second question was asked.
         for _ in 0..2 {
             let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
             let unserved = call.unserved().unwrap();
@@ -704,7 +718,8 @@ mod tests {
         assert_eq!(act(&mut other, PmixEvent::Called(call)), give, "the answer was lost");
         assert_eq!(act(&mut first, PmixEvent::Called(answer)), told(5, 0, b"card"));
         assert_eq!((act(&mut first, PmixEvent::Called(answer)), first.unanswered().count()), (vec![], 0));
-        // A rank of nobody, or of one's own node, which the library knows better; and where nobody serves it.
+        // A rank that does not exist; a rank of the same node, which the library knows itself; and
+        // a part without the service.
         for rank in [0, 2] {
             assert_eq!(says(&mut first, ask(6, rank)), told(6, MODEX_NOT_SUPPORTED, b""));
         }

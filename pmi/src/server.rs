@@ -11,19 +11,23 @@
 //!      Left            closed or ended in Joined, Fenced, Naming, Spawning, Aborting: the launch is aborted
 //! ```
 //!
-//! The first line that a rank says tells its version of PMI; what it says after that is read by [`version1`] or [`version2`].
-//! Both have one key-value space, one fence and one life, so that a launch may have ranks of either.
+//! The first line from a rank determines its PMI version; everything after it is handled by
+//! [`version1`] or [`version2`]. Both versions share the key-value space, the fences and the states
+//! above, so a launch may have ranks of both.
 //!
-//! Such an abort has the code that the rank ended with, as Hydra's has: it is what people look for. A rank that ended
-//! with 0 in the middle of MPI did not succeed either; its launch fails with 1. An abort of PMI-2 tells no code, and its client
-//! ends with one: it is waited for as that of a rank that closed its socket.
+//! Such an abort has the rank's exit code, as with Hydra, because users look for that code. A rank
+//! that ended with 0 between init and finalize did not succeed either: its launch fails with 1. A
+//! PMI-2 abort has no code, but its client then exits with one: the server waits for that exit as
+//! for the exit of a rank that closed its socket.
 //!
-//! A fence needs every rank of the launch. A rank that left without `init`, or that is finalized, comes to none
-//! any more: as soon as it and a rank that waits in a fence are known here, the launch is aborted, because that rank
-//! would wait for ever. (When the two are on different nodes, the head sees it: [`FenceHub::waiting_for`] names the node.)
-//! Likewise when ranks wait for a node attribute and no rank of the node is left that could put it.
+//! A fence needs every rank of the launch. A rank that left without `init` or that has finalized
+//! will not join any further fence. If another rank of this node waits in a fence, it would wait
+//! for ever, so the server aborts the launch. (If the two are on different nodes, the head detects
+//! it: [`FenceHub::waiting_for`] names the node.) The server also aborts the launch if ranks wait
+//! for a node attribute and no rank is left on the node that could put it.
 //!
-//! A ring is a fence at which each rank has put its value under a key that no rank can say ([`RING_PREFIX`]).
+//! A ring is a fence before which each rank's value is stored under a key that ranks cannot use
+//! ([`RING_PREFIX`]).
 //!
 //! [`FenceHub::waiting_for`]: crate::FenceHub::waiting_for
 
@@ -41,83 +45,90 @@ use lattice_model::call::{Call, Service};
 use std::cell::OnceCell;
 use std::fmt;
 
-/// What happened. Events of a `local` outside of the node's ranks are ignored.
+/// Input events. Events with a `local` that is not a rank of this node are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// What a rank wrote on its socket, in any fragmentation.
+    /// Bytes that a rank wrote to its socket, in any fragmentation.
     Bytes { local: u32, data: &'a [u8] },
-    /// A rank's socket reached end of file, or failed, and its process lives. A process that ends closes its socket
-    /// first: give it a moment, and say [`Exited`](Self::Exited) alone if it ends in that, or its code would be lost.
+    /// End of file or an error on the socket of a rank whose process lives. A process that exits
+    /// closes its socket first: wait a moment, and if the process exits within it, send only
+    /// [`Exited`](Self::Exited), or its exit code would be lost.
     Closed { local: u32 },
-    /// A rank's process ended with this code: 0 to 255, or 128 + signal. Its socket is to be read empty before this
-    /// is said: `abort` is written without waiting for an answer, and its exit code would be lost.
+    /// A rank's process ended with this code: 0 to 255, or 128 + signal. Read its socket until it
+    /// is empty before sending this event: `abort` is written without waiting for an answer, and
+    /// its code would be lost.
     Exited { local: u32, code: i32 },
-    /// The head has merged every node's contribution to a fence. One that is not the pending one is ignored.
+    /// The head has merged every node's contribution to a fence. Ignored unless it is the pending
+    /// fence.
     FenceDone { number: u32, blob: &'a [u8] },
-    /// The server of another node asks or answers, of [`Service::Names`].
+    /// A call or an answer of [`Service::Names`] from another node's server.
     Called(&'a Call),
 }
 
-/// What is to be done, in this order.
+/// What the caller must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write to a rank's socket.
+    /// Write these bytes to a rank's socket.
     Send { local: u32, bytes: Vec<u8> },
-    /// A rank has said its last: say [`Exited`](Event::Exited) when its process ends in a moment, else [`Closed`](Event::Closed).
+    /// A rank has sent its last command: send [`Exited`](Event::Exited) if its process ends within
+    /// a moment, else [`Closed`](Event::Closed).
     LastWords { local: u32 },
-    /// All ranks of this node came to fence `number` (from 1): take the pairs put since the last fence to the head.
-    /// Never said where one node has all ranks.
+    /// All ranks of this node have reached fence `number` (from 1): send the pairs put since the
+    /// last fence to the head. Never emitted if one node has all ranks.
     Fence { number: u32, blob: Vec<u8> },
-    /// Take this to the server of its part. Where it asks, take it again from time to time while it is [`Server::unanswered`].
+    /// Send this call to the server of its part. If it is a request, repeat it from time to time
+    /// while it is [`Server::unanswered`].
     Call(Call),
-    /// Bring the whole launch down; said once, and the last action of this server. `code` is what the rank asked for
-    /// (0 is possible), or what it ended with between init and finalize (where that is not 0), else 1; `why` names the rank.
+    /// Abort the whole launch. Emitted once, as the last action of this server. `code` is the code
+    /// that the rank requested (may be 0), or with which it ended between init and finalize (if not
+    /// 0), else 1; `why` names the rank.
     Abort { code: i32, why: String },
 }
 
-/// The code of an abort for which no rank gave another.
+/// The code of an abort for which no rank gave one.
 const ABORT_CODE: i32 = 1;
-/// Codes that stand for a signal: 128 + 1 to 64.
+/// Codes that represent a signal: 128 + 1 to 64.
 const SIGNAL_CODES: std::ops::RangeInclusive<i32> = 129..=192;
 
-/// How keys begin under which ranks put their value for a ring.
+/// The key prefix for the ranks' ring values.
 const RING_PREFIX: &[u8] = b"\0ring ";
-/// Node attributes that one rank may wait for at a time, and names: its threads.
+/// Largest number of node attributes and names that one rank may wait for at a time, in its
+/// threads.
 const WAITS_MAX: usize = 256;
 
-/// How far a rank is.
+/// The state of a rank; see the figure in the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Has said nothing: perhaps an ordinary program.
+    /// Has sent nothing: possibly a program without MPI.
     Fresh,
     /// Ended or closed its socket without init.
     Left(Departure),
     /// Between init and finalize.
     Joined,
-    /// Waits for the end of a fence.
+    /// Waits for the completion of a fence.
     Fenced(Gathering),
-    /// Waits for what becomes of a name, by PMI-1.
+    /// Waits for the answer to a PMI-1 command about a name.
     Naming,
-    /// In the middle of a spawn command: this many of so many were said.
+    /// Has sent part of a spawn command: `so_far` of `total` parts.
     Spawning { total: u32, so_far: u32 },
-    /// Said abort and no code.
+    /// Has sent abort without a code.
     Aborting { said: String },
-    /// Said finalize.
+    /// Has sent finalize.
     Finalized,
 }
 
-/// As what a rank came to a fence, and how it wants its answer.
+/// The kind of a rank's fence, which determines the form of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Gathering {
-    /// Of PMI-1.
+    /// PMI-1.
     Barrier,
-    /// Of PMI-2, by a thread where its client has several.
+    /// PMI-2; `thread` is set if its client has several threads.
     Fence { thread: Option<Vec<u8>> },
-    /// The same, with the values of its neighbours.
+    /// PMI-2, answered with the values of its neighbours.
     Ring { thread: Option<Vec<u8>> },
 }
 
-/// Who waits for what becomes of a name, and how it wants its answer.
+/// A rank that waits for the answer about a name, and the form of that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asker {
     local: u32,
@@ -129,25 +140,25 @@ enum Asked {
     Publish,
     Unpublish,
     Lookup,
-    /// A command of PMI-2, by a thread where its client has several.
+    /// A PMI-2 command; `thread` is set if its client has several threads.
     Message {
         name: Vec<u8>,
         thread: Option<Vec<u8>>,
     },
 }
 
-/// Somebody waits for a node attribute.
+/// A pending request for a node attribute.
 #[derive(Debug)]
 struct Wait {
     key: Vec<u8>,
-    /// The thread that does, where its client has several.
+    /// The requesting thread, if its client has several.
     thread: Option<Vec<u8>>,
 }
 
-/// Which version of PMI a rank speaks.
+/// The PMI version of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// Lines. Also before it said which one.
+    /// Lines. Also the initial value, before the version is known.
     One,
     /// Messages.
     Two,
@@ -157,11 +168,11 @@ enum Version {
 struct Session {
     phase: Phase,
     version: Version,
-    /// The beginning of a line or message whose end has not come, at most as long as these may be.
+    /// The beginning of an incomplete line or message, limited to the longest valid one.
     held: Vec<u8>,
     /// Node attributes that it waits for.
     waits: Vec<Wait>,
-    /// The number that its next `getbyidx` has when it goes through all pairs, and the key before that.
+    /// The index of its next `getbyidx` if it iterates over all pairs, and the key before that.
     by_index: Option<(usize, Box<[u8]>)>,
 }
 
@@ -170,7 +181,7 @@ impl Session {
         Self { phase: Phase::Fresh, version: Version::One, held: Vec::new(), waits: Vec::new(), by_index: None }
     }
 
-    /// Whether it does nothing by itself before something else happens.
+    /// Whether it can do nothing by itself until another event happens.
     fn is_blocked(&self) -> bool {
         match &self.phase {
             Phase::Left(_) | Phase::Finalized | Phase::Fenced(Gathering::Barrier) => true,
@@ -181,7 +192,7 @@ impl Session {
     }
 }
 
-/// What this node gave to a fence.
+/// This node's contribution to a fence.
 #[derive(Clone, Debug)]
 struct Contribution {
     number: u32,
@@ -194,33 +205,33 @@ impl Contribution {
     }
 }
 
-/// The reason for which the launch was aborted.
+/// Why the launch was aborted.
 #[derive(Clone, Debug)]
 struct Aborted {
     code: i32,
     why: String,
 }
 
-/// One launch on one node: all its local ranks.
+/// The PMI server for all ranks of one launch on one node.
 ///
-/// Keep it until the *launch* is over everywhere, not only here: a head that restarts may need its
-/// [`replay`](Self::replay). But when the launch is brought down for a reason from elsewhere, stop handing it events:
-/// it would take the killed ranks for dead ones, and say so with an abort of its own.
+/// Keep it until the *launch* has ended on all nodes: a restarted head may need its
+/// [`replay`](Self::replay). But once the launch is being ended for a reason from elsewhere, stop
+/// sending it events: it would treat the killed ranks as failed and emit an abort of its own.
 #[derive(Debug)]
 pub struct Server {
     job: Job,
     ranks: Vec<Session>,
     kvs: Kvs,
-    /// What ranks of this node put for each other.
+    /// Node attributes put by ranks of this node.
     attributes: Kvs,
-    /// Services and their ports.
+    /// Published services and their ports.
     names: Names<Asker>,
-    /// Which ranks each host has, as all of them are told: made when the first one asks.
+    /// The hosts and their ranks, as sent to all ranks: computed at the first request.
     hosts: OnceCell<(usize, String)>,
-    /// Pairs put here since the last fence, as a blob; empty where one node has all ranks.
+    /// Pairs put here since the last fence, as a blob; empty if one node has all ranks.
     fresh: Vec<u8>,
     fresh_bytes_max: usize,
-    /// Fences completed so far.
+    /// Number of completed fences.
     fences: u32,
     last: Option<Contribution>,
     pending: Option<Contribution>,
@@ -228,12 +239,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server whose ranks have said nothing yet.
+    /// A server whose ranks have sent nothing yet.
     pub fn new(job: Job) -> Self {
         Self::within(job, usize::MAX)
     }
 
-    /// One that holds at most about twice so many bytes of what ranks put, by [`crate::KVS_BYTES_MAX`] at most.
+    /// A server that stores at most about twice this many bytes of what ranks put, limited to
+    /// [`crate::KVS_BYTES_MAX`].
     pub fn within(job: Job, bytes_max: usize) -> Self {
         let ranks = (0..job.count).map(|_| Session::new()).collect();
         let names = Names::new(job.part, Service::Names);
@@ -253,7 +265,7 @@ impl Server {
         }
     }
 
-    /// Takes an event; what is to be done is appended to `out`. After an abort nothing happens any more.
+    /// Handles an event and appends actions to `out`. After an abort all events are ignored.
     pub fn handle(&mut self, event: Event<'_>, out: &mut Vec<Action>) {
         if self.aborted.is_some() {
             return;
@@ -269,20 +281,21 @@ impl Server {
         self.check_waits(out);
     }
 
-    /// All that an agent or a head that lost its memory must be told again: the contributions to the last completed and to
-    /// the pending fence, in this order, and the abort.
+    /// What a restarted agent or head needs: the contributions to the last completed and to the
+    /// pending fence, in this order, and the abort.
     pub fn replay(&self) -> Vec<Action> {
         let fences = self.last.iter().chain(&self.pending).map(Contribution::action);
         let abort = self.aborted.iter().map(|aborted| Action::Abort { code: aborted.code, why: aborted.why.clone() });
         fences.chain(abort).collect()
     }
 
-    /// What was asked of another part and is not answered.
+    /// The call to another part that is not answered yet.
     pub fn unanswered(&self) -> Option<&Call> {
         self.names.unanswered().filter(|_| self.aborted.is_none())
     }
 
-    /// The ranks here that have not come to the fence in which others wait, wherever those are.
+    /// The local ranks that have not reached the fence in which other ranks wait, here or on other
+    /// nodes.
     pub fn absent(&self) -> Vec<u32> {
         let absent = (0u32..).zip(&self.ranks).filter(|(_, session)| !matches!(session.phase, Phase::Fenced(_)));
         absent.map(|(local, _)| self.job.rank(local)).collect()
@@ -303,7 +316,7 @@ impl Server {
                 (Ok(true), Version::Two) => self.message(local, &held[LENGTH_BYTES..], out),
             }
             held.clear();
-            // As if each had come by itself.
+            // As if each rank had reached the fence by itself.
             self.check_waits(out);
         }
         self.session(local).held = held;
@@ -330,7 +343,7 @@ impl Server {
         self.put_known(pair.key, value)
     }
 
-    /// Of a pair within the wire's limits.
+    /// Puts a pair whose lengths have been checked against the wire's limits.
     fn put_known(&mut self, key: &[u8], value: &[u8]) -> Result<(), KeyRefused> {
         let travels = !self.has_all_ranks();
         if travels && self.fresh.len() + blob::record_bytes(key, value) > self.fresh_bytes_max {
@@ -343,7 +356,7 @@ impl Server {
         Ok(())
     }
 
-    /// `mapping_bytes_max`: the longest mapping that such a client can read.
+    /// `mapping_bytes_max`: the longest mapping that the client can read.
     fn get(&self, pair: Key<'_>, mapping_bytes_max: usize) -> Result<&[u8], KeyRefused> {
         self.known_key(pair)?;
         let value = if pair.key == MAPPING_KEY { self.mapping(mapping_bytes_max) } else { self.kvs.get(pair.key) };
@@ -354,7 +367,7 @@ impl Server {
         Some(self.job.mapping.as_bytes()).filter(|mapping| mapping.len() <= bytes_max)
     }
 
-    /// The number of hosts, and their ranks.
+    /// The number of hosts, and the text with their ranks.
     fn hosts(&self) -> (usize, &str) {
         let (hosts, text) = self.hosts.get_or_init(|| ranks_of_hosts(&self.job.nodes, &self.job.runs));
         (*hosts, text)
@@ -438,7 +451,8 @@ impl Server {
         self.fence_moved(out);
     }
 
-    /// After any rank came to a fence or can come to none any more: the fence is impossible, whole, or still awaited.
+    /// Called when a rank has reached a fence or can no longer reach one: the fence is then
+    /// impossible, complete, or still pending.
     fn fence_moved(&mut self, out: &mut Vec<Action>) {
         let find =
             |wanted: fn(&Phase) -> bool| (0u32..).zip(&self.ranks).find(|(_, session)| wanted(&session.phase)).map(|(local, _)| local);
@@ -492,7 +506,7 @@ impl Server {
     fn release(&mut self, out: &mut Vec<Action>) {
         for local in 0..self.job.count {
             let session = self.session(local);
-            // Not one whose other thread said abort meanwhile.
+            // Skip a rank whose other thread sent abort meanwhile.
             let Phase::Fenced(gathering) = session.phase.clone() else { continue };
             session.phase = Phase::Joined;
             match gathering {
@@ -510,7 +524,8 @@ impl Server {
         self.kvs.remove_all(RING_PREFIX);
     }
 
-    /// After anything: a rank that waits for a node attribute does so for ever where none of the node is left to put it.
+    /// Called after every event: aborts if a rank waits for a node attribute and no rank is left on
+    /// the node to put it.
     fn check_waits(&mut self, out: &mut Vec<Action>) {
         let waiting = (0u32..).zip(&self.ranks).find_map(|(local, session)| Some((local, session.waits.first()?)));
         let Some((local, wait)) = waiting.filter(|_| self.aborted.is_none()) else { return };
@@ -543,17 +558,18 @@ impl Server {
     }
 }
 
-/// How a rank went.
+/// How a rank left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Departure {
-    /// Its process lives.
+    /// It closed its socket; its process lives.
     Closed,
-    /// Its process does not.
+    /// Its process ended.
     Ended { code: i32 },
 }
 
 impl Departure {
-    /// The code of the abort that it means: the rank's own, so that it is the same whether its end or this abort is told first.
+    /// The code of the resulting abort: the rank's own, so that the result is the same whether its
+    /// exit or this abort is reported first.
     fn code(self) -> i32 {
         match self {
             Self::Closed | Self::Ended { code: 0 } => ABORT_CODE,
@@ -561,7 +577,7 @@ impl Departure {
         }
     }
 
-    /// It, between init and finalize.
+    /// A description of the departure, between init and finalize.
     fn inside(self) -> String {
         let then = if self == Self::Closed { ", and its process goes on" } else { "" };
         format!("{self} between MPI_Init and MPI_Finalize{then}")
@@ -572,7 +588,8 @@ impl fmt::Display for Departure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Closed => f.write_str("closed its PMI connection"),
-            // A shell around the program gives the same code when a signal ended the program: both are said.
+            // A shell around the program reports the same code when a signal ended the program, so
+            // the text mentions both.
             Self::Ended { code } if SIGNAL_CODES.contains(&code) => write!(f, "ended with code {code} (128 + signal {})", code - 128),
             Self::Ended { code } => write!(f, "exited with code {code}"),
         }
@@ -587,7 +604,8 @@ fn answer(local: u32, answer: Answer, out: &mut Vec<Action>) {
     out.push(Action::Send { local, bytes: answer.bytes() });
 }
 
-/// Moves a line from what came to what is held; whether it is whole. An error says what the rank did.
+/// Moves bytes from `data` to `held` until the line is complete; returns whether it is. The error
+/// describes what the rank did.
 fn take_line(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, String> {
     let end = data.iter().position(|byte| *byte == b'\n');
     let piece = &data[..end.unwrap_or(data.len())];
@@ -599,7 +617,7 @@ fn take_line(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, String> {
     Ok(end.is_some())
 }
 
-/// The same with a message and its length.
+/// As [`take_line`], for a message with its length prefix.
 fn take_message(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, Garbage> {
     let mut take = |held: &mut Vec<u8>, wanted: usize| {
         let (piece, rest) = data.split_at(data.len().min(wanted.saturating_sub(held.len())));

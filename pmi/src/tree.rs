@@ -1,4 +1,4 @@
-//! The tree by which the agents of a launch reach each other, the same wherever it is reckoned.
+//! The tree over which the agents of a launch communicate. Every agent computes the same tree.
 //!
 //! ```text
 //!   parts 0..7 with fan-out 2:    0 ─┬─ 1 ─┬─ 2
@@ -7,18 +7,19 @@
 //!                                          ╰─ 6
 //! ```
 //!
-//! A part is a node's place in `LaunchSpec::nodes`. A subtree is a run of parts without a gap, and its first part serves
-//! it: so blobs joined in the order of the parts are the same bytes whichever way they went, also when an agent is away and
-//! its children are served by somebody else.
+//! A part is a node's index in `LaunchSpec::nodes`. A subtree is a contiguous range of parts,
+//! served by its first part. So blobs concatenated in the order of the parts give the same bytes
+//! whichever path they took, even if an agent is down and another agent serves its children.
 
-/// What a site may set as the fan-out.
+/// Smallest fan-out that a site may set.
 pub const FANOUT_MIN: u32 = 2;
-/// See [`FANOUT_MIN`]. Each child is sent its own copy of every merged fence.
+/// Largest fan-out that a site may set. Each child receives its own copy of every merged fence.
 pub const FANOUT_MAX: u32 = 64;
-/// Within these the fan-out follows from the launch's size, where the site sets none.
+/// The range of fan-outs computed from the launch's size if the site sets none.
 const FANOUT_BY_SIZE: std::ops::RangeInclusive<u32> = 16..=32;
 
-/// The fan-out for so many parts: the smallest whose tree is as shallow as the widest one's. Up to 33 nodes are a star.
+/// The fan-out for this many parts: the smallest one whose tree is as shallow as with the widest.
+/// Up to 33 nodes form a star.
 pub fn fanout_for(parts: u32) -> u32 {
     let depth = |fanout| Subtree::whole(parts).depth(fanout);
     let least = depth(*FANOUT_BY_SIZE.end());
@@ -33,27 +34,27 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// All of a launch's parts.
+    /// All parts of a launch.
     pub fn whole(parts: u32) -> Self {
         Self { first: 0, end: parts }
     }
 
-    /// One part, and nothing below it.
+    /// One part without children.
     pub fn single(part: u32) -> Self {
         Self { first: part, end: part.saturating_add(1) }
     }
 
-    /// Whether there is nothing below its first part.
+    /// Whether it consists of its first part only.
     pub fn is_single(self) -> bool {
         self.len() <= 1
     }
 
-    /// How many parts.
+    /// Number of parts.
     pub fn len(self) -> u32 {
         self.end.saturating_sub(self.first)
     }
 
-    /// Whether there are none.
+    /// Whether it has no parts.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -63,12 +64,13 @@ impl Subtree {
         self.first..self.end
     }
 
-    /// Whether all of another one's parts are its own.
+    /// Whether it contains all parts of `other`.
     pub fn contains(self, other: Self) -> bool {
         self.first <= other.first && other.end <= self.end
     }
 
-    /// The subtrees below its first part: at most `fanout`, as equal as can be, the larger ones first.
+    /// The subtrees below its first part: at most `fanout`, of sizes as equal as possible, the
+    /// larger ones first.
     pub fn children(self, fanout: u32) -> impl Iterator<Item = Self> {
         let below = self.len().saturating_sub(1);
         let pieces = below.min(fanout);
@@ -80,20 +82,22 @@ impl Subtree {
         })
     }
 
-    /// Edges from its first part to the farthest one.
+    /// Number of edges from its first part to the deepest one.
     pub fn depth(self, fanout: u32) -> u32 {
         let largest = |subtree: &Self| subtree.children(fanout).next();
         let below = std::iter::successors(largest(&self), largest).count();
         u32::try_from(below).unwrap_or(u32::MAX)
     }
 
-    /// The part that serves another one of its own; `None`: it is served from without.
+    /// The part that serves `part` within this subtree; `None`: it is the first part, or not in
+    /// this subtree.
     pub fn parent_of(self, part: u32, fanout: u32) -> Option<u32> {
         let child = self.children(fanout).find(|child| child.contains(Self::single(part)))?;
         child.parent_of(part, fanout).or(Some(self.first))
     }
 
-    /// Itself in pieces of which `part` serves one, with all that is below it: whoever stands above it is single.
+    /// Splits the subtree into pieces so that `part` serves one piece with everything below it; the
+    /// parts above it become single.
     pub fn down_to(self, part: u32, fanout: u32) -> Vec<Self> {
         if self.first == part || !self.contains(Self::single(part)) {
             return vec![self];

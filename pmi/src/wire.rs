@@ -1,13 +1,14 @@
-//! PMI-1 lines: what a rank says and how it is answered.
+//! PMI-1 lines: commands from a rank, and the answers to it.
 //!
-//! `cmd=name key=value key=value…` and a newline; no blanks in a value. Only spawning takes several lines, from
-//! `mcmd=spawn` to `endcmd`. Bytes are not text: a value may hold any byte but a blank and a newline.
+//! `cmd=name key=value key=value…` and a newline. Only a spawn command has several lines, from
+//! `mcmd=spawn` to `endcmd`. Values are bytes, not text: a value may contain any byte except a
+//! blank and a newline.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// The longest line from a rank, in bytes, without its newline. MPICH's longest is 1023.
+/// Largest length of a line from a rank, in bytes, without its newline. MPICH's longest is 1023.
 pub const LINE_BYTES_MAX: usize = 8192;
 /// `kvsname_max`, in bytes.
 pub const KVSNAME_BYTES_MAX: usize = 256;
@@ -15,14 +16,15 @@ pub const KVSNAME_BYTES_MAX: usize = 256;
 pub const KEY_BYTES_MAX: usize = 64;
 /// `vallen_max`, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1024;
-/// The longest `PMI_process_mapping` that is handed out by PMI-1: MPICH reads a line into 1024 bytes, and must have room for
-/// `cmd=get_result rc=0 value=`, newline and NUL. A longer one is *not found*; MPICH then compares host names.
+/// Longest `PMI_process_mapping` that is sent by PMI-1, in bytes: MPICH reads a line into 1024
+/// bytes, which must also hold `cmd=get_result rc=0 value=`, newline and NUL. For a longer one the
+/// answer is *not found*, and MPICH compares host names instead.
 pub const MAPPING_BYTES_MAX: usize = 996;
 
-/// The key under which a rank asks which ranks share a node.
+/// The key with which a rank asks which ranks share a node.
 pub(crate) const MAPPING_KEY: &[u8] = b"PMI_process_mapping";
 
-/// What a rank says in one line.
+/// A command in one line from a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command<'a> {
     InitAck { rank: Option<u32> },
@@ -44,15 +46,15 @@ pub(crate) enum Command<'a> {
     SpawnBegin,
 }
 
-/// A key, and the space that it is said to be in (`None`: the launch's own).
+/// A key, and the name of the key-value space sent with it (`None`: the launch's own).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key<'a> {
     pub kvsname: Option<&'a [u8]>,
-    /// Empty where none was sent.
+    /// Empty if the line has no key.
     pub key: &'a [u8],
 }
 
-/// A line that is no command.
+/// Why a line is not a valid command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Garbage<'a> {
     #[error("sent what is not PMI: {}", Excerpt(.0))]
@@ -61,7 +63,7 @@ pub(crate) enum Garbage<'a> {
     UnknownCommand(&'a [u8]),
 }
 
-/// Bytes from a rank made fit to be read by a person: escaped and cut.
+/// Formats bytes from a rank for people: escaped and shortened.
 pub(crate) struct Excerpt<'a>(pub &'a [u8]);
 
 impl fmt::Display for Excerpt<'_> {
@@ -73,7 +75,7 @@ impl fmt::Display for Excerpt<'_> {
     }
 }
 
-/// The `key=value` words of a line, or `None` where one is not of that form.
+/// The `key=value` words of a line; `None` for a word of another form.
 fn words(line: &[u8]) -> impl Iterator<Item = Option<(&[u8], &[u8])>> {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).map(|word| {
         let equals = word.iter().position(|byte| *byte == b'=')?;
@@ -81,12 +83,12 @@ fn words(line: &[u8]) -> impl Iterator<Item = Option<(&[u8], &[u8])>> {
     })
 }
 
-/// A decimal number, as the value of a word.
+/// Parses a word's value as a decimal number.
 pub(crate) fn number<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Reads one line, without its newline.
+/// Parses one line without its newline.
 pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
     let garbage = Garbage::NotPmi(line);
     let (first, name) = words(line).next().flatten().ok_or(garbage)?;
@@ -148,7 +150,7 @@ pub(crate) enum Reply<'a> {
     NoSpawn,
 }
 
-/// Why a put or a get is answered with rc=-1.
+/// Why a put or get is answered with rc=-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyRefused {
     NotFound,
@@ -157,14 +159,14 @@ pub(crate) enum KeyRefused {
     ValueTooLong,
     Reserved,
     Full,
-    /// Put by PMI-2, which may say what no line can.
+    /// The value was put by PMI-2 and contains bytes that no PMI-1 line can carry.
     NotALine,
 }
 
-/// Why a name is not published, taken back or found.
+/// Why a name cannot be published, unpublished or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NameRefused {
-    /// The server of the launch's first node does not keep them, or its answer cannot be read.
+    /// The server of the launch's first node does not provide names, or its answer is invalid.
     Unserved,
     Published,
     NotPublished,
@@ -173,7 +175,7 @@ pub(crate) enum NameRefused {
 }
 
 impl NameRefused {
-    /// Without blanks.
+    /// The message, without blanks.
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::Unserved => "names_are_not_served_by_the_first_node_of_the_launch",
@@ -186,7 +188,7 @@ impl NameRefused {
 }
 
 impl KeyRefused {
-    /// Without blanks.
+    /// The message, without blanks.
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
@@ -201,8 +203,8 @@ impl KeyRefused {
 }
 
 impl Reply<'_> {
-    /// The line with its newline. Values that were put fit MPICH's line buffer coming back, because nothing is said
-    /// around them that was not longer in the put: hence no `msg=success`.
+    /// The line with its newline. A value from a put must fit MPICH's line buffer on the way back,
+    /// so the text around it is never longer than in the put: hence no `msg=success`.
     pub(crate) fn line(&self) -> Vec<u8> {
         let text = match *self {
             Self::InitAck { size, rank } => format!("cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0"),
@@ -227,7 +229,8 @@ impl Reply<'_> {
                 return [head.as_bytes(), key, b" val=", value, b"\n"].concat();
             }
             Self::NotByIndex(why) => format!("cmd=getbyidx_results rc=-1 reason={why}"),
-            // Without `cmd=`, as its clients know it. Their count has the newline and one more.
+            // Its clients expect the line without `cmd=`. Their count includes the newline and one
+            // more byte.
             Self::RanksToHosts { hosts, text } => format!("put_ranks2hosts {} {hosts}\n{text}", text.len() + 2),
             Self::BarrierOut => "cmd=barrier_out rc=0".to_owned(),
             Self::FinalizeAck => "cmd=finalize_ack rc=0".to_owned(),
@@ -241,7 +244,7 @@ impl Reply<'_> {
     }
 }
 
-/// MPICH's client of version 4.0 looks at `info`, not at `rc`, and prints it; newer ones look at `rc`.
+/// MPICH's client of version 4.0 checks and prints `info` and ignores `rc`; newer ones check `rc`.
 fn name_result(reply: &str, result: Result<(), NameRefused>) -> String {
     match result {
         Ok(()) => format!("cmd={reply} rc=0 info=ok"),

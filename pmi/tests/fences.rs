@@ -1,17 +1,18 @@
-//! Fences through a tree of agents, while those, the head among them, and the frames between them get lost.
+//! Fences through a tree of agents, while agents (including the head) and frames between them are
+//! lost.
 
 use lattice_pmi::{Action, BLOB_BYTES_MAX, Contributed, Event, FenceHub, FenceMerged, FenceRefused, Job, Server, Subtree};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Fences that every rank goes through.
+/// Number of fences that every rank passes.
 const ROUNDS: u32 = 5;
 
-/// One node with one rank, which puts a key and comes to a fence, again and again. Odd ranks speak PMI-2.
+/// One node with one rank, which repeatedly puts a key and joins a fence. Odd ranks speak PMI-2.
 struct Node {
     server: Server,
     rank: u32,
-    /// Fences that the rank came out of.
+    /// Number of fences that the rank has passed.
     rounds: u32,
     connected: bool,
     to_hub: VecDeque<(u32, Vec<u8>)>,
@@ -33,7 +34,8 @@ impl Node {
         self.rank.is_multiple_of(2)
     }
 
-    /// Says something as a rank of its version does, and hears the answer, without its end or its length.
+    /// Sends a command in the rank's PMI version and returns the answer, without its newline or
+    /// length.
     fn ask(&mut self, line: &str, message: &str) -> String {
         if self.speaks_lines() { self.say(line) } else { self.write(format!("{:6}{message}", message.len()).as_bytes()) }
     }
@@ -42,7 +44,7 @@ impl Node {
         if self.speaks_lines() { said == format!("{line}\n") } else { said == format!("{:<6}{message}", message.len()) }
     }
 
-    /// Sends fences to the hub while connected (else they are lost) and gives the answers to the rank.
+    /// Sends fences to the hub while connected (otherwise they are lost) and answers to the rank.
     fn act(&mut self, actions: Vec<Action>) -> String {
         let mut said = String::new();
         for action in actions {
@@ -90,7 +92,8 @@ impl Node {
     }
 }
 
-/// What one agent keeps of a launch: lost whenever it is killed, or its parent's stream breaks.
+/// One agent's state for a launch: lost when the agent is killed, or when its parent's stream
+/// breaks.
 struct Place {
     parent: u32,
     hub: FenceHub,
@@ -121,7 +124,7 @@ const HEAD: u32 = 0;
 struct Cluster {
     fanout: u32,
     nodes: Vec<Node>,
-    /// By agent. The head's is always there.
+    /// By agent. The head's entry always exists.
     places: BTreeMap<u32, Place>,
     /// The content of every fence that the head ever completed.
     completed: BTreeMap<u32, Vec<u8>>,
@@ -163,7 +166,7 @@ impl Cluster {
         cluster
     }
 
-    /// An agent begins to serve a subtree: its own node tells all that it knows.
+    /// An agent starts to serve a subtree: its own node replays its state.
     fn begin(&mut self, subtree: Subtree, parent: u32) {
         let edges = subtree.children(self.fanout).map(Edge::new).collect();
         self.places.insert(subtree.first, Place { parent, hub: FenceHub::new(subtree), done: None, edges });
@@ -173,7 +176,7 @@ impl Cluster {
         node.act(replay);
     }
 
-    /// An agent's place goes, and with it what is served from there.
+    /// Removes an agent's state, and everything served from it.
     fn end(&mut self, agent: u32) {
         let Some(place) = self.places.remove(&agent) else { return };
         let node = &mut self.nodes[agent as usize];
@@ -203,20 +206,20 @@ impl Cluster {
 
     fn connect(&mut self, agent: u32, at: usize) {
         let Some(subtree) = self.edge(agent, at).filter(|edge| !edge.connected).map(|edge| edge.subtree) else { return };
-        // The newest parent counts; one that was there before learns so, and gives up what it has.
+        // The newest parent counts; an earlier one learns of it, and drops its state.
         match self.places.get(&subtree.first).map(|place| place.parent) {
             Some(other) if other != agent && other != HEAD => self.end(other),
             Some(_) | None => {}
         }
         self.end(subtree.first);
-        // That may have been the agent's own place, if it was an old one.
+        // That may have been the agent's own state, if it was an old one.
         if let Some(edge) = self.places.get_mut(&agent).and_then(|place| place.edges.iter_mut().find(|edge| edge.subtree == subtree)) {
             edge.connected = true;
             self.begin(subtree, agent);
         }
     }
 
-    /// A line breaks, and who is below it may not have noticed yet.
+    /// A connection breaks; the lower side may not have noticed yet.
     fn disconnect(&mut self, agent: u32, at: usize, noticed: bool) {
         let Some(edge) = self.edge(agent, at).filter(|edge| edge.connected) else { return };
         edge.disconnect();
@@ -235,7 +238,7 @@ impl Cluster {
         place.edges.extend(subtree.children(fanout).map(Edge::new));
     }
 
-    /// An agent takes what its own node came with.
+    /// An agent receives the messages of its own node.
     fn hears_own(&mut self, agent: u32, twice: bool) {
         let queue = &mut self.nodes[agent as usize].to_hub;
         let front = if twice { queue.front().cloned() } else { queue.pop_front() };
@@ -244,7 +247,7 @@ impl Cluster {
         }
     }
 
-    /// An agent takes what a child came with.
+    /// An agent receives the messages of a child.
     fn hears_up(&mut self, agent: u32, at: usize, twice: bool) {
         let Some(edge) = self.edge(agent, at) else { return };
         let subtree = edge.subtree;
@@ -305,7 +308,7 @@ impl Cluster {
         }
     }
 
-    /// Every line but those to `without` is made, and everything is delivered.
+    /// Connects everything except agents in `without`, and delivers all messages.
     fn heal(&mut self, without: Option<u32>) {
         while let Some((agent, at)) = self.broken(without) {
             self.connect(agent, at);
@@ -387,7 +390,7 @@ proptest! {
         prop_assert_eq!(cluster.completed.len(), ROUNDS as usize);
     }
 
-    /// With one part silent, the hub names it and nobody else, whatever it had to forget.
+    /// If one part is silent, the hub names exactly that part, whatever it had to forget.
     #[test]
     fn the_hub_names_who_is_missing(size in 2..5u32, rounds in 0..3u32, crash in any::<bool>(), silent in 1..4u32) {
         let mut cluster = Cluster::new(size, 64);
@@ -461,7 +464,8 @@ fn it_does_not_matter_by_which_way_a_contribution_comes() {
     let part = |part: u8| blob(part, 1);
     let all = [part(1), part(2), part(3), part(4)];
     let subtree = Subtree { first: 2, end: 4 };
-    // All of a subtree at once; one of it again alone; the others of it alone, and then all of it.
+    // A whole subtree at once, then one of its parts again alone; the other parts alone, and then
+    // the whole subtree.
     for given in [vec![(subtree, all[1..3].concat()), (one(3), part(3))], vec![(one(3), part(3)), (subtree, all[1..3].concat())]] {
         let mut hub = FenceHub::new(Subtree { first: 1, end: 5 });
         for (from, blob) in given {

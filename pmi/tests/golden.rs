@@ -1,9 +1,11 @@
-//! Transcripts of PMI conversations, played against one server per node and the hub of their launch.
+//! Transcripts of PMI conversations, played against one server per node and the hub of their
+//! launch.
 //!
-//! `nodes 2 1` opens: 2 ranks on the first node, 1 on the second. `rank R` says whose lines follow: `> ` from the
-//! rank, `< ` the next line to it (`< (nothing)`: none so far), `close`, `exit code`. `>>` and `<<` are the same with messages of
-//! PMI-2, without their lengths. `! code why` is the launch's abort, `~` that the rank said its last.
-//! At the end, or before another launch opens, nothing may be left that was not expected.
+//! `nodes 2 1` starts a launch: 2 ranks on the first node, 1 on the second. `rank R` selects the
+//! rank for the following lines: `> ` is sent by the rank, `< ` is the next line to it (`<
+//! (nothing)`: none so far), `close`, `exit code`. `>>` and `<<` are the same for PMI-2 messages,
+//! without their lengths. `! code why` is the launch's abort, `~` is the rank's `LastWords` action.
+//! At the end, or before another launch starts, no output may be left unread.
 
 use lattice_model::NodeRanks;
 use lattice_model::layout::RankRun;
@@ -50,7 +52,7 @@ struct Stage {
     parts: Vec<NodeRanks>,
     servers: Vec<Server>,
     hub: FenceHub,
-    /// What each rank was sent and has not read.
+    /// What was sent to each rank and is not read yet.
     inboxes: BTreeMap<u32, VecDeque<u8>>,
     aborts: VecDeque<(i32, String)>,
     last_words: VecDeque<u32>,
@@ -151,7 +153,7 @@ impl Stage {
     }
 }
 
-/// Plays a transcript; `split` says how many bytes of what a rank writes arrive at once.
+/// Plays a transcript; `split` determines how many bytes of a rank's output arrive at once.
 fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
     let mut stage = Stage::new(&[]);
     let mut rank = u32::MAX;

@@ -1,4 +1,5 @@
-//! Ranks and heads that send anything at all: nothing panics, nothing grows without bound, the launch alone suffers.
+//! Ranks and heads that send arbitrary data: nothing panics, memory stays bounded, and only the
+//! launch itself is affected.
 
 use lattice_pmi::{Action, BLOB_BYTES_MAX, Event, Job, LINE_BYTES_MAX, MAPPING_BYTES_MAX, MESSAGE_BYTES_MAX, Server};
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ fn replies(out: &[Action]) -> String {
 const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
 const INIT_2: &[u8] = b"cmd=init pmi_version=2 pmi_subversion=0\n";
 
-/// A message of PMI-2 with its length.
+/// A PMI-2 message with its length prefix.
 fn message(body: &str) -> Vec<u8> {
     format!("{:6}{body}", body.len()).into_bytes()
 }
@@ -259,7 +260,7 @@ fn a_rank_cannot_fill_memory_by_waiting_attributes_or_names() {
     until("names", &|n| format!("cmd=name-publish;thrid=1;name=k{n};port=p;"));
 }
 
-/// Of a node that asks another one, which does not answer.
+/// On a node whose request to another node is not answered.
 #[test]
 fn a_rank_that_waits_for_a_name_asks_no_more_than_its_version_lets_it() {
     let mut server = server(2, 1, 1);

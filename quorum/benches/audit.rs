@@ -1,8 +1,10 @@
-//! How long a question to a long audit log takes: `cargo bench -p lattice-quorum --bench audit -- [RECORDS [DIR]]`.
+//! Measures queries of a long audit log: `cargo bench -p lattice-quorum --bench audit -- [RECORDS
+//! [DIR]]`.
 //!
-//! Makes a chain of ten million records (or RECORDS) in DIR, or a folder of its own that goes away again, as a member
-//! would have it after a year: 2,000 users, 10,000 nodes, eight records an allocation of which the last two come much
-//! later. Then asks. Ends with 1 where a target is missed.
+//! Creates a chain of ten million records (or RECORDS) in DIR, or in a temporary directory, as a
+//! member would have it after a year: 2,000 users, 10,000 nodes, eight records for each allocation,
+//! of which the last two come much later. Then measures queries. Exits with 1 if a target is
+//! missed.
 
 use lattice_ledger::AuditHead;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
@@ -18,7 +20,7 @@ const DAY_MS: u64 = 86_400_000;
 const BEGINNING: u64 = 1_767_225_600_000;
 /// Records between an allocation's start and its end.
 const LIFE: u64 = 1_600_000;
-/// An allocation's records in their order.
+/// The records of an allocation in order.
 const STORY: [AuditAction; 8] = [
     AuditAction::AllocationSubmitted,
     AuditAction::AllocationClaimed,
@@ -30,7 +32,7 @@ const STORY: [AuditAction; 8] = [
     AuditAction::ShareReleased,
 ];
 
-/// Numbers that look drawn (splitmix64, S. Vigna).
+/// Pseudo-random numbers (splitmix64, S. Vigna).
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,7 +53,8 @@ fn fill(chain: &mut AuditChain, count: u64) {
     let mut batch = Vec::new();
     for n in 0..count {
         let what = n % 8;
-        // What ends now began long ago; before that, nothing ends and more begins.
+        // An allocation that ends now began LIFE records ago; earlier nothing ends, and more
+        // allocations begin.
         let story = if what >= 6 && n >= LIFE { (n - LIFE) / 8 } else { n / 8 };
         let at = Timestamp(BEGINNING + u64::try_from(u128::from(n) * u128::from(YEAR_MS) / u128::from(count)).unwrap());
         let node: NodeId = format!("x{:04}", mixed(story ^ 5) % 10_000).parse().unwrap();
@@ -69,7 +72,7 @@ fn fill(chain: &mut AuditChain, count: u64) {
     }
 }
 
-/// How many records were found, and how long that took.
+/// The number of records found, and the time needed.
 fn ask(chain: &AuditChain, filter: &AuditFilter) -> (usize, Duration) {
     let began = Instant::now();
     let mut search = chain.search(filter, 0, chain.head().seq);
@@ -80,7 +83,8 @@ fn ask(chain: &AuditChain, filter: &AuditFilter) -> (usize, Duration) {
     (found, began.elapsed())
 }
 
-/// One line: the middle and the longest of many questions, against the target.
+/// Prints one line: median and maximum of several queries, compared with the target. Returns
+/// whether it was met.
 fn line(what: &str, mut asked: Vec<(usize, Duration)>, at_most: Duration) -> bool {
     asked.sort_by_key(|(_, took)| *took);
     let (middle, longest) = (asked[asked.len() / 2], asked[asked.len() - 1]);

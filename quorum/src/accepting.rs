@@ -1,15 +1,17 @@
-//! Connections accepted under TLS, each with the certificate that is in force at that moment. Those that fail are counted.
+//! Accepts connections with TLS, each with the current certificate. Failures are counted.
 //!
 //! ```text
-//!   accept ──▶ unfinished: waits for its first record ──▶ shakes hands ──▶ served
+//!   accept ──▶ unfinished: waits for its first record ──▶ handshake ──▶ served
 //!                  │ 2 s                                    │ 5 s in all
-//!                  ╰── a newer one of the same address, or of an address with fewer, needs the place: closed
+//!                  ╰── closed if a newer one of the same address, or of one with fewer, needs the place
 //! ```
 //!
-//! Whoever reaches a port may leave handshakes unfinished there, as many as it likes. None of them keeps a place that another one
-//! needs: accepting never waits for them. Addresses of members and of nodes have places of their own, which no stranger takes. Of an
-//! address with too many the oldest goes, first those that have said nothing whole yet; an attacker beside an agent, on its
-//! address, would have to open [`Places::of_address_max`] connections while the agent's one handshake lasts.
+//! Anybody who can reach a port may leave any number of handshakes unfinished. They never block
+//! others: when the limit is reached, an unfinished handshake is closed, and accepting does not
+//! wait for it. Addresses of members and nodes have a separate limit that strangers cannot use up.
+//! If one address has too many, its oldest handshake is closed, first those that have not sent a
+//! complete first record. An attacker at an agent's address would have to open
+//! [`Places::of_address_max`] connections during the agent's one handshake.
 
 pub(crate) mod known;
 mod unfinished;
@@ -34,36 +36,38 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use unfinished::{Place, Places, Unfinished};
 
-/// How long a handshake may take.
+/// Timeout of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// How long its first record may take.
+/// Timeout of its first record.
 const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
-/// How long a connection stands whose certificate was revoked before: each call on it is refused with that reason.
+/// How long a connection with an already revoked certificate stays open: each call on it is refused
+/// with that reason.
 const REVOKED_MAX: Duration = Duration::from_secs(1);
-/// Pause where nothing can be accepted: out of descriptors, mostly.
+/// Pause after accepting failed, usually because there are no free file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections whose handshake is over and that the server has not taken yet.
+/// Largest number of connections with a finished handshake that the server has not taken yet.
 const ACCEPTED_MAX: usize = 256;
 
-/// Who may connect to a port.
+/// The ports of a member, by users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
-    /// Agents, thousands of them at once.
+    /// For agents, thousands of them at once.
     Agents,
-    /// The other members.
+    /// For the other members.
     Members,
 }
 
 impl Port {
     fn places(self) -> Places {
         match self {
-            // Many agents may share an address. Where all of them come at once, accepting waits a moment for those that are being served.
+            // Many agents may share an address. If all of them connect at once, accepting waits a
+            // moment for handshakes in progress.
             Self::Agents => Places { known_max: 1024, strangers_max: 256, of_address_max: 256, patience: Duration::from_millis(100) },
             Self::Members => Places { known_max: 256, strangers_max: 64, of_address_max: 64, patience: Duration::ZERO },
         }
     }
 
-    /// Whether who has shown this certificate is one whom the port is for.
+    /// Whether the port is for the owner of this certificate.
     fn is_for(self, peer: &Connected) -> bool {
         match (self, peer.role()) {
             (Self::Agents, Some(Role::Quorum | Role::Api | Role::Node)) | (Self::Members, Some(Role::Quorum)) => true,
@@ -72,7 +76,7 @@ impl Port {
     }
 }
 
-/// The connections of a listener, until `stop`.
+/// The accepted connections of a listener, until `stop`.
 pub(crate) fn incoming(
     listener: TcpListener,
     port: Port,
@@ -110,7 +114,7 @@ pub(crate) fn incoming(
                         if port.is_for(&stream.peer) {
                             known.learn(remote.ip());
                         }
-                        // The server is stopping where nobody takes it.
+                        // An error means that the server is stopping.
                         drop(accepted.send(Ok(stream)).await);
                     }
                     Ok(Err(error)) => {
@@ -141,12 +145,13 @@ async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credent
     Ok(Accepted { stream, peer, revoked, is_over: false })
 }
 
-/// A connection and who is at its other end. It ends when their certificate is revoked: with another one they connect anew.
+/// A connection and its peer. It ends when the peer's certificate is revoked: with a new
+/// certificate the peer reconnects.
 pub(crate) struct Accepted {
     stream: TlsStream<TcpStream>,
     peer: Connected,
     revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Whether that has come.
+    /// Whether the certificate has been revoked.
     is_over: bool,
 }
 

@@ -1,13 +1,14 @@
-//! The chain in an object store, where it outlives the cluster.
+//! Archives the audit chain in an object store, where it survives the cluster.
 //!
 //! ```text
 //!   <audit_archive>/audit/<cluster>/<generation>/
-//!     00000000000000000001-00000000000000032768.jsonl.zst    a whole segment: put once
-//!     00000000000000032769-open.jsonl.zst                    what follows: put again as it grows
+//!     00000000000000000001-00000000000000032768.jsonl.zst    a complete segment: put once
+//!     00000000000000032769-open.jsonl.zst                    the rest: put again as it grows
 //! ```
 //!
-//! Each line is a record as `docs/audit.md` has it, so that nothing of ours is needed to read or verify it. The leader
-//! does it: a new one looks at what is there and goes on. Records that do not follow from each other are not archived.
+//! Each line is a record in the format of `docs/audit.md`, so that it can be read and verified
+//! without our software. The leader archives; a new leader lists what exists and continues. Records
+//! that do not form a valid chain are not archived.
 
 use crate::background;
 use crate::config::QuorumConfig;
@@ -26,10 +27,10 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::MissedTickBehavior;
 
-/// How hard is compressed: zstd's own middle.
+/// The compression level: zstd's default.
 const LEVEL: i32 = 3;
 
-/// Why something is not archived.
+/// Why archiving failed.
 #[derive(Debug, Error)]
 enum ArchiveError {
     #[error(transparent)]
@@ -42,25 +43,25 @@ enum ArchiveError {
     Task(#[source] io::Error),
 }
 
-/// Where the chain is archived.
+/// The archive.
 #[derive(Debug)]
 pub struct Archive {
     objects: Objects,
     every: Duration,
 }
 
-/// What is there.
+/// What the archive contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct There {
     generation: Generation,
-    /// Whole segments reach up to this record.
+    /// The last record in complete segments.
     whole: u64,
-    /// The open rest reaches up to this one.
+    /// The last record in the open rest.
     open: u64,
 }
 
 impl Archive {
-    /// The archive that is configured, where one is.
+    /// The configured archive, if any.
     pub fn open(config: &QuorumConfig) -> Result<Option<Self>, ObjectsError> {
         if config.audit_archive.is_empty() {
             return Ok(None);
@@ -70,7 +71,7 @@ impl Archive {
         Ok(Some(Self { objects, every: Duration::from_secs(config.audit_archive_seconds) }))
     }
 
-    /// Archives while this member leads, until the member stops.
+    /// Archives while this member is the leader, until the member stops.
     pub(crate) async fn run(self, core: Arc<Core>) {
         let mut tick = tokio::time::interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,7 +97,7 @@ impl Archive {
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    // What is there is looked at anew.
+                    // List the contents again.
                     there = None;
                     if !away {
                         away = true;
@@ -138,7 +139,7 @@ impl Archive {
     }
 }
 
-/// Where the segments of one generation lie.
+/// The location of one generation's segments.
 struct Place<'a> {
     objects: &'a Objects,
     cluster: &'a str,
@@ -154,7 +155,7 @@ impl Place<'_> {
         self.objects.key(self.dir().into_iter().chain([format!("{first:020}-{end}.jsonl.zst")]))
     }
 
-    /// Which whole segments are there. How far an open rest goes is not known: it is put again.
+    /// Lists the complete segments. How far an open rest reaches is unknown, so it is put again.
     async fn look(&self) -> Result<There, ArchiveError> {
         let names: Vec<Key> =
             self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await?;
@@ -173,7 +174,7 @@ impl Place<'_> {
     }
 }
 
-/// Records behind `after`, up to `upto`, one a line, compressed.
+/// The records after `after` up to `upto`, one on each line, compressed.
 fn lines(agreed: &Agreed, after: u64, upto: u64) -> Result<Vec<u8>, ArchiveError> {
     let mut out = zstd::Encoder::new(Vec::new(), LEVEL).map_err(ArchiveError::Encode)?;
     let mut head: Option<AuditHead> = None;

@@ -1,12 +1,12 @@
-//! Long work that nobody waits for: each on a thread of its own, which gives way to those who serve.
+//! Long background work: each piece runs on a thread of its own with low priority.
 
 use std::io;
 use tokio::sync::oneshot;
 
-/// By how much it gives way; see nice(2).
+/// The niceness of such a thread; see nice(2).
 const NICE: i32 = 10;
 
-/// Does `work` on a thread of this name, of at most 15 bytes.
+/// Runs `work` on a thread with this name, which has at most 15 bytes.
 ///
 /// # Errors
 /// The thread cannot be started, or ended before the work was done.
@@ -14,7 +14,7 @@ pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
     let (done, ended) = oneshot::channel();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         give_way();
-        // Who asked may be stopping.
+        // The caller may be stopping.
         let _gone = done.send(work());
     })?;
     ended.await.map_err(|_| io::Error::other("the thread ended before it was done"))
@@ -22,7 +22,7 @@ pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
 
 fn give_way() {
     use nix::libc::{PRIO_PROCESS, setpriority};
-    // SAFETY: it takes no pointers. On Linux, 0 is the calling thread.
+    // SAFETY: it takes no pointers. On Linux, 0 means the calling thread.
     let done = unsafe { setpriority(PRIO_PROCESS, 0, NICE) };
     if done != 0 {
         tracing::debug!(error = %io::Error::last_os_error(), "a background thread keeps its priority");

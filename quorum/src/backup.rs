@@ -1,13 +1,14 @@
-//! Backups: a snapshot and the audit chain that belongs to it, copied to a store while the member serves.
+//! Backups: a snapshot and its audit chain, copied to a store while the member is in service.
 //!
 //! ```text
 //!   <backup>/audit/<first>-<hash>.audit        sealed segments of the chain, put once
-//!   <backup>/backups/<time>-<index>/audit      which of them, and the records behind them; zstd of MessagePack
-//!   <backup>/backups/<time>-<index>/snapshot   put last: with it the backup is whole
+//!   <backup>/backups/<time>-<index>/audit      the list of them, and the records after them; zstd of MessagePack
+//!   <backup>/backups/<time>-<index>/snapshot   put last: with it the backup is complete
 //! ```
 //!
-//! The leader makes one when the newest is `backup_seconds` old, whoever made that. To go on from one ([`recover`]) is for the
-//! loss of the whole quorum: a single member that lost its folder is replaced by a new one, which gets everything from the others.
+//! The leader makes a backup when the newest one is `backup_seconds` old, regardless of who made
+//! that. Recovery from a backup ([`recover`]) is for the loss of the whole quorum: a single member
+//! that lost its data directory is replaced by a new one, which gets everything from the others.
 
 mod error;
 pub mod place;
@@ -32,30 +33,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
-/// How long writing the snapshot may take.
+/// Timeout for writing the snapshot.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
-/// How often a snapshot that is not there yet is asked for again.
+/// Interval for requesting the snapshot again while it does not exist yet.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
-/// How often it is looked whether a copy is due.
+/// How often to check whether a backup is due.
 const TICK: Duration = Duration::from_secs(1);
-/// When a copy that failed is tried again, at most.
+/// Longest pause before a failed backup is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// A backup that was made.
+/// A finished backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// Its name in its place.
+    /// Its name in the store.
     pub name: String,
-    /// What it is of.
+    /// What it contains.
     pub about: About,
 }
 
-/// This member's certificate: the renewed one, where it has one.
+/// This member's certificate: the renewed one if it exists.
 pub fn credentials(config: &QuorumConfig) -> Result<Credentials, TlsError> {
     Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))
 }
 
-/// The place that a configuration names for backups.
+/// The backup store in the configuration.
 pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
     if config.backup.is_empty() {
         return Err(BackupError::NoPlace);
@@ -63,7 +64,7 @@ pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
     Place::open(&config.backup, config)
 }
 
-/// Makes a backup of what this member has applied by now.
+/// Makes a backup of the state applied so far.
 pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let place = place(&core.config)?;
     if let Some(shortage) = core.room.look() {
@@ -74,7 +75,7 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let dir = core.config.data_dir.clone();
     let newest = snapshot_file::list(&dir)?.into_iter().next();
     let (_, path) = newest.ok_or_else(|| BackupError::NoSnapshot { why: "nothing is applied here yet".to_owned() })?;
-    // Held open: newer snapshots may remove it while it is copied.
+    // Kept open, because newer snapshots may remove the file while it is copied.
     let file = tokio::fs::File::open(&path).await.map_err(BackupError::local(&path))?;
     let about = snapshot_file::about(&path)?;
     let mut sealed_upto = 0;
@@ -93,12 +94,12 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     Ok(Made { name, about })
 }
 
-/// A snapshot of all that is applied by now.
+/// Makes a snapshot of everything applied so far.
 async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
     let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
     let applied = core.raft.metrics().borrow().last_applied;
     loop {
-        // Does nothing while one is being written, which may be of less.
+        // Does nothing while a snapshot is being written, which may be older.
         core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
         match core.raft.wait(Some(ASKED_AGAIN)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await {
             Ok(_) => return Ok(()),
@@ -108,7 +109,7 @@ async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
     }
 }
 
-/// The leader's copies, one whenever the newest is `backup_seconds` old.
+/// The leader's periodic backups, one whenever the newest is `backup_seconds` old.
 pub(crate) async fn copies(core: Arc<Core>) {
     if core.config.backup.is_empty() {
         return;
@@ -116,7 +117,7 @@ pub(crate) async fn copies(core: Arc<Core>) {
     let every = Duration::from_secs(core.config.backup_seconds);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // When to look at what is there: at once by a new leader.
+    // When to list the backups: a new leader does so at once.
     let mut due = Instant::now();
     let mut led = false;
     loop {
@@ -148,7 +149,7 @@ pub(crate) async fn copies(core: Arc<Core>) {
     }
 }
 
-/// Makes a copy where the newest is old enough; gives when it is to be looked again.
+/// Makes a backup if the newest is old enough; returns when to check again.
 async fn copy_where_due(core: &Arc<Core>, every: Duration) -> Result<Duration, BackupError> {
     let place = place(&core.config)?;
     if let Some(age) = place.age_of_newest().await?.filter(|age| *age < every) {

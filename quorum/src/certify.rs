@@ -1,11 +1,10 @@
-//! Members sign the next certificates of members and agents, where they have the authority's key, and get their own.
+//! Renewal of certificates: members that have the authority's key sign the next certificates of
+//! members and agents; every member also renews its own.
 //!
-//! The request has a public key and the proof that the sender has the private one; nothing else of
-//! it counts. What TLS verified of the present certificate says who asks. It is a call and not a
-//! command of the log: there is nothing to agree on. Handshakes are our own, by tokio-rustls,
-//! because tonic's TLS keeps one certificate for the life of a server or channel. With TLS 1.3 the
-//! server has checked the client's certificate only when its first bytes come, so the client waits
-//! for these, and then knows why it was refused.
+//! The request contains a public key and the proof that the sender has the private key; everything
+//! else in it is ignored. The identity of the requester comes from the current certificate,
+//! verified by TLS. It is a call and not a command in the log, because there is nothing to agree
+//! on. See `lattice_pki::credentials` for the handshakes.
 
 use crate::core::{AskLeader, Core};
 use futures::FutureExt;
@@ -21,12 +20,12 @@ use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The name of a member's renewed certificate, in its folder.
+/// The file name of a member's renewed certificate in its data directory.
 pub(crate) const KEPT: &str = "certificate.json";
-/// How long one other member may take.
+/// Timeout for one other member.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The caller's next certificate. `present`: the one that it has, as TLS has verified it.
+/// Issues the caller's next certificate. `present`: its current one, verified by TLS.
 pub(crate) async fn renew(
     core: &Arc<Core>,
     caller: &Caller,
@@ -50,8 +49,9 @@ pub(crate) async fn renew(
     Ok(Answer::Certificate { pem })
 }
 
-/// When a certificate is issued that follows `present`, which no revocation refuses that the leader knows: this member may lie behind.
-/// Members are renewed without a leader as well, for there is none where all of their certificates are over.
+/// The time of issue for the certificate that follows `present`, late enough that no revocation
+/// known to the leader applies to it, because this member may lag behind. Members are renewed even
+/// without a leader: if all their certificates have expired, there is none.
 async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<Timestamp, Refusal> {
     let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
     let issued = if shown.caller.role == Role::Quorum {
@@ -71,7 +71,7 @@ async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: 
 
 async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<String, Refusal> {
     let Some(authority) = &core.authority else {
-        // Another member may have it.
+        // Another member may have the key.
         let why = format!("member {} has no ca_key to sign certificates with", core.config.id);
         return Err(Refusal::Unavailable { why });
     };
@@ -80,7 +80,7 @@ async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>, as
     authority.renew(request, present, lifetime, issued).map_err(|error| Refusal::Malformed { why: with_causes(&error) })
 }
 
-/// How a member gets its own: signed here, or by the first member that can.
+/// How a member renews its own certificate: signed here, or by the first other member that can.
 pub(crate) fn own(core: &Arc<Core>, ask_leader: AskLeader) -> AskAuthority {
     let core = Arc::clone(core);
     Box::new(move |request| ask(Arc::clone(&core), request, ask_leader).boxed())

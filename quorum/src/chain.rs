@@ -1,12 +1,12 @@
-//! Audit records that this member lacks, fetched from another one.
+//! Fetches missing audit records from another member.
 //!
 //! ```text
 //!   leader ──InstallSnapshot──▶ member: lacks records? ──▶ "not yet"; a task fetches them, page by page
-//!          ──InstallSnapshot, again──▶ member: has them ──▶ Raft installs it, and the chain is checked against its head
+//!          ──InstallSnapshot, again──▶ member: has them ──▶ Raft installs it; the chain is checked against its head
 //! ```
 //!
-//! A snapshot has the chain's head alone. It is not taken before the records are here: a member that has a state has its
-//! history as well, and may vote.
+//! A snapshot contains only the chain's head. It is not installed before the records have been
+//! fetched, so a member with a state always has its history as well, and may vote.
 
 use crate::network::{NoPage, Peers};
 use crate::peers::AuditPage;
@@ -20,11 +20,11 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Bytes of records in one page, about.
+/// Approximate size of one page of records, in bytes.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How long a member that starts without its records asks for them before it gives up.
+/// How long a starting member without its records asks for them before it gives up.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Between two rounds over the members.
+/// Pause between two rounds over the members.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Why records could not be fetched.
@@ -42,7 +42,7 @@ pub(crate) enum FetchError {
     Stopping,
 }
 
-/// What is being fetched for the snapshot of which id.
+/// The state of fetching, with the id of the snapshot.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -55,7 +55,7 @@ enum State {
     },
 }
 
-/// Fetches, one snapshot at a time.
+/// Fetches records for one snapshot at a time.
 #[derive(Debug)]
 pub(crate) struct ChainFetch {
     agreed: Arc<Agreed>,
@@ -70,14 +70,14 @@ impl ChainFetch {
         Self { agreed, peers, stop, tasks: TaskTracker::new(), state: Mutex::default() }
     }
 
-    /// Returns when nothing is written any more, once it was to stop.
+    /// After a stop was requested: returns when nothing is being written any more.
     pub async fn stopped(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Whether the records that this snapshot relies on are here. Where they may not be, begins to fetch them from the
-    /// member that sends it.
+    /// Whether the records required by this snapshot are here. If they may be missing, starts to
+    /// fetch them from the member that sends the snapshot.
     pub fn is_ready_for(self: &Arc<Self>, snapshot: &str, sender: u64) -> bool {
         let mut state = self.state.lock();
         match &*state {
@@ -110,8 +110,9 @@ impl ChainFetch {
     }
 }
 
-/// Fetches until everything is here that the member had when it was first asked, and `upto` where that is more. Dropped, it may still be
-/// writing one page: `tasks` has that.
+/// Fetches until this member has everything that the other member had at the first request, and at
+/// least up to `upto`. If the future is dropped, one page may still be being written: `tasks`
+/// tracks that.
 async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, tasks: &TaskTracker, from: u64, upto: Option<u64>) -> Result<(), FetchError> {
     let mut wanted = upto;
     loop {
@@ -133,7 +134,8 @@ async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, tasks: &TaskTracker, from
     }
 }
 
-/// Before a member starts: where it lacks records that its snapshot relies on, fetches them from whichever member has them.
+/// Before a member starts: if it lacks records required by its snapshot, fetches them from any
+/// member that has them.
 pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), StoreError> {
     let Some((have, want)) = agreed.lacks_audit() else { return Ok(()) };
     tracing::warn!(have = have.seq, want = want.seq, "audit records are missing here and are fetched from another member");
@@ -156,7 +158,7 @@ pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), 
     Err(StoreError::AuditMissing { first: have.seq + 1, last: want.seq, why })
 }
 
-/// What another member asked for. Reads the disk: call it where blocking is allowed.
+/// Answers another member's request. Reads the disk: call it where blocking is allowed.
 pub(crate) fn page(agreed: &Agreed, after: u64) -> Result<AuditPage, AuditError> {
     let head = agreed.ledger().audit_head().clone();
     let mut records = Vec::new();

@@ -1,9 +1,9 @@
-//! What the applied log changed, told to those who watch.
+//! Distributes the changes made by applied log entries to watchers.
 //!
 //! ```text
-//!   machine ──ChangeSet──▶ history (bounded) ◀── watches read on from their place; one that it has left behind is cut off
-//!           ──node──▶ that node's session wakes and reads its desired list anew (latest value, never a queue);
-//!                     every session wakes for other gossip keys and for revocations
+//!   machine ──ChangeSet──▶ history (bounded) ◀── watches continue from their place; one that is too slow is ended
+//!           ──node──▶ that node's session wakes and reads its desired list again (latest value, no queue);
+//!                     all sessions wake for changed gossip keys and for revocations
 //! ```
 
 use lattice_ledger::history::{ChangeSet, Compacted, History};
@@ -15,18 +15,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
-/// Where changes are told.
+/// The distributor of changes.
 #[derive(Debug)]
 pub struct Changes {
     history: Mutex<History>,
-    /// Wakes those who watch.
+    /// Wakes watchers.
     newer: watch::Sender<()>,
     sessions: Mutex<HashMap<NodeId, Vec<Weak<Notify>>>>,
     revocations: watch::Sender<()>,
 }
 
 impl Changes {
-    /// From this state on.
+    /// Starts with this state.
     pub fn since(ledger: &Ledger) -> Self {
         let history = Mutex::new(History::new(ledger.place()));
         let sessions = Mutex::new(HashMap::new());
@@ -37,7 +37,7 @@ impl Changes {
         self.history.lock()
     }
 
-    /// Keeps about so many bytes of changes.
+    /// Sets the approximate size of the history to keep, in bytes.
     pub fn keep(&self, bytes_max: usize) {
         self.history().keep(bytes_max);
     }
@@ -47,18 +47,19 @@ impl Changes {
         self.history().after(place, most)
     }
 
-    /// Wakes at each change.
+    /// Notifies of each change.
     pub fn newer(&self) -> watch::Receiver<()> {
         self.newer.subscribe()
     }
 
-    /// Wakes when a name was revoked.
+    /// Notifies when a name is revoked.
     pub fn revocations(&self) -> watch::Receiver<()> {
         self.revocations.subscribe()
     }
 
-    /// Wakes at each change of what `node` is to do, of the gossip keys and of the revocations, until it is dropped. A node may have two sessions for a
-    /// moment, one of them carried by a peer: each is woken, for either may be the one that stays.
+    /// Notifies of each change of the desired list of `node`, of the gossip keys and of the
+    /// revocations, until it is dropped. A node may briefly have two sessions, one of them relayed
+    /// by a peer: both are notified, because either may be the one that stays.
     pub fn session(&self, node: NodeId) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         let mut sessions = self.sessions();
@@ -83,7 +84,8 @@ impl Changes {
         self.sessions.lock()
     }
 
-    /// Tells what an entry changed. Called while the ledger cannot be read, so that nobody sees one without the other.
+    /// Publishes the changes of an entry. Called while the ledger is locked for writing, so that
+    /// nobody sees one without the other.
     pub fn tell(&self, ledger: &Ledger, changed: Changed) {
         if changed.keyring || changed.revocations {
             self.wake_sessions();
@@ -101,7 +103,8 @@ impl Changes {
         }
     }
 
-    /// Tells that everything may have changed: this is another state. Called while the ledger cannot be read, as well.
+    /// Publishes that the whole state was replaced. Also called while the ledger is locked for
+    /// writing.
     pub fn tell_everything(&self, ledger: &Ledger) {
         self.history().restart(ledger.place());
         self.wake_sessions();

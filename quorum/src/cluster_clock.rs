@@ -1,26 +1,27 @@
-//! The time that entries of the log carry: no one clock decides it, and no jump of a clock moves it.
+//! The time of log entries: no single clock determines it, and a jump of a clock does not move it.
 //!
 //! ```text
 //!   each member's clock ──answers to Raft's messages──▶ compare: which clocks does a majority agree on?
 //!                                                          │ agreed time
-//!   a ruler that nobody sets ──what has passed──▶ ClusterClock ──▶ Command::at
+//!   a monotonic clock (ruler) ──elapsed time──▶ ClusterClock ──▶ Command::at
 //! ```
 //!
-//! While one member leads, time passes as its ruler says and is drawn towards the agreed time, at most a tenth faster or slower than the
-//! ruler. Only the first agreed time of a term may be far ahead: nobody has measured how long there was no leader. Decision 0064.
+//! During a term, the time advances with the leader's monotonic clock (the *ruler*), corrected
+//! towards the agreed time by at most a tenth of the elapsed time. Only the first agreed time of a
+//! term may be far ahead, because nobody has measured how long there was no leader. Decision 0064.
 
 use lattice_model::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Clocks of members agree that lie no farther apart than this, in milliseconds.
+/// Largest difference between clocks that agree, in milliseconds.
 pub const APART_MS_MAX: u64 = 5_000;
-/// How long what another member's clock showed is of use.
+/// How long a reading of another member's clock can be used.
 const READING_AGE_MAX: Duration = Duration::from_secs(10);
-/// Time is drawn towards the agreed time by one part in so many of what has passed.
+/// The largest correction towards the agreed time: this fraction (1/10) of the elapsed time.
 const SLEW_PART: u32 = 10;
 
-/// What another member's clock showed, and when that was by this member's ruler.
+/// A reading of another member's clock, with the time of the reading by this member's ruler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub shows: Timestamp,
@@ -28,26 +29,28 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What it shows by now; `None`: it is too old to say.
+    /// The time of that clock now; `None`: the reading is too old.
     fn by(&self, now: Duration) -> Option<Timestamp> {
         let passed = now.saturating_sub(self.at);
         (passed <= READING_AGE_MAX).then(|| Timestamp(self.shows.0.saturating_add(ms(passed))))
     }
 }
 
-/// How the members' clocks stand to each other.
+/// The comparison of the members' clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// The time on which the clocks of a majority agree: this member's own, where it is one of them.
+    /// The time on which a majority of clocks agrees: this member's own, if it belongs to that
+    /// majority.
     pub agreed: Option<Timestamp>,
-    /// Members whose clocks show another time: by how many milliseconds they are ahead of the agreed one.
+    /// Members whose clocks show another time, with the number of milliseconds that they are ahead
+    /// of the agreed time.
     pub apart: BTreeMap<u64, i64>,
     /// Members whose clocks could be read.
     pub read: BTreeSet<u64>,
 }
 
-/// Compares the clocks of those that vote: `votes` are the sets of which a majority each decides, `shown` is what this member's own clock
-/// shows `now`.
+/// Compares the clocks of the voters. `votes` are the sets of voters, of which a majority each must
+/// agree; `shown` is the time of this member's own clock at `now`.
 pub fn compare(votes: &[BTreeSet<u64>], (this, shown): (u64, Timestamp), readings: &BTreeMap<u64, Reading>, now: Duration) -> Comparison {
     let voters: BTreeSet<u64> = votes.iter().flatten().copied().collect();
     let shows = |id: u64| if id == this { Some(shown) } else { readings.get(&id)?.by(now) };
@@ -72,22 +75,22 @@ pub fn compare(votes: &[BTreeSet<u64>], (this, shown): (u64, Timestamp), reading
     Comparison { agreed, apart: apart.unwrap_or_default(), read: clocks.into_iter().map(|(_, id)| id).collect() }
 }
 
-/// The time of one term of leadership.
+/// The time of one term.
 #[derive(Debug, Default)]
 pub struct ClusterClock {
     term: u64,
-    /// Since 1970, when the ruler showed `at`.
+    /// Since 1970, at the ruler's time `at`.
     time: Duration,
     at: Duration,
-    /// Whether a majority agreed on a time in this term.
+    /// Whether a majority has agreed on a time in this term.
     is_settled: bool,
     /// The time of the last entry that was proposed, or applied before this term.
     stamped: Timestamp,
 }
 
 impl ClusterClock {
-    /// This member leads in a term that is new to this clock: time goes on from the last entry applied, or, where there is none, from
-    /// what its own clock shows.
+    /// Starts a new term of this member as leader: the time continues from the last applied entry,
+    /// or, if there is none, from this member's own clock.
     pub fn begin(&mut self, term: u64, last: Timestamp, shown: Timestamp, now: Duration) {
         if self.term == term {
             return;
@@ -96,7 +99,7 @@ impl ClusterClock {
         *self = Self { term, time: Duration::from_millis(from.0), at: now, is_settled: false, stamped: last };
     }
 
-    /// Lets time pass until `now`, drawn towards the agreed time. It never goes back.
+    /// Advances the time to `now`, corrected towards the agreed time. It never goes back.
     pub fn pass(&mut self, agreed: Option<Timestamp>, now: Duration) -> Timestamp {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
@@ -115,12 +118,13 @@ impl ClusterClock {
         self.time()
     }
 
-    /// The time as of the last look.
+    /// The time as of the last `pass`.
     pub fn time(&self) -> Timestamp {
         Timestamp(ms(self.time))
     }
 
-    /// The time is given to an entry that is proposed: how many milliseconds it is behind the one before.
+    /// The time for an entry that is being proposed, and the number of milliseconds since the
+    /// previous entry.
     pub fn stamp(&mut self) -> (Timestamp, u64) {
         let time = self.time();
         let since_ms = time.since_ms(self.stamped);
@@ -140,7 +144,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
     const TEN_YEARS_MS: u64 = 10 * 365 * 86_400_000;
-    /// What right clocks show when the ruler is at 0.
+    /// The correct time when the ruler is at 0.
     const EPOCH_MS: u64 = 1_772_704_812_000;
 
     fn at(seconds: u64) -> Timestamp {
@@ -176,7 +180,7 @@ mod tests {
         let one = readings(&[(2, at(0), S(0))]);
         assert_eq!((none(&three(), &one, 10), none(&three(), &one, 11)), (Some(at(10)), None), "what was read long ago says nothing");
         assert_eq!(none(&[BTreeSet::from([1])], &BTreeMap::new(), 7), Some(at(7)), "one member believes itself");
-        // A change of the members is under way: a majority of both.
+        // During a membership change: a majority of both sets.
         let joint = [BTreeSet::from([1, 2]), BTreeSet::from([1, 2, 3, 4, 5])];
         assert_eq!(none(&joint, &one, 0), None);
         assert_eq!(none(&joint, &readings(&[(2, at(0), S(0)), (5, at(0), S(0))]), 0), Some(at(0)));
@@ -192,22 +196,23 @@ mod tests {
         assert_eq!(clock.stamp(), (at(1), 1000));
         assert_eq!(clock.pass(Some(at(month)), S(102)), at(month));
         assert_eq!(clock.stamp(), (at(month), u64::from(u32::try_from(month - 1).unwrap()) * 1000));
-        // Once.
+        // Only once.
         assert_eq!(clock.pass(Some(at(month * 2)), S(112)), at(month + 11));
         clock.begin(5, at(0), at(0), S(120));
         assert_eq!(clock.time(), at(month + 11), "the same term");
-        // A clock that is behind the last entry does not bring it back.
+        // A clock that is behind the last entry does not move the time back.
         clock.begin(6, at(month), at(0), S(200));
         assert_eq!(clock.pass(Some(at(0)), S(210)), at(month + 10));
         assert_eq!(clock.pass(Some(at(0)), S(220)), at(month + 19), "it is drawn there slowly");
-        // The first of all.
+        // The very first term.
         clock.begin(7, Timestamp(0), at(3), S(300));
         assert_eq!(clock.time(), at(3));
     }
 
     proptest! {
-        /// Whatever the leader's own clock shows, and whoever else answers: while it leads, time never goes back, passes at most a tenth
-        /// faster or slower than the ruler, and with two right clocks of three it stays at the right time.
+        /// Whatever the leader's own clock shows, and whichever members answer: during a term, the
+        /// time never goes back and differs from the ruler by at most a tenth; with two correct
+        /// clocks of three it stays correct.
         #[test]
         fn no_jump_of_the_leaders_clock_moves_the_time(
             jumps in proptest::collection::vec((1u64..20_000, prop_oneof![
@@ -234,7 +239,8 @@ mod tests {
             }
         }
 
-        /// A member alone has nobody to compare with: a jump moves the time by a tenth of how long it lasts.
+        /// A single member has no other clock to compare with: a jump moves the time only by a
+        /// tenth of its duration.
         #[test]
         fn the_jump_of_a_lone_members_clock_is_followed_slowly(lasts_ms in 1u64..3_600_000, ahead in any::<bool>()) {
             let mut clock = ClusterClock::default();

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The longest run lease: a week.
+/// Longest run lease: a week.
 const RUN_LEASE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
-/// One member's configuration. Who the members are is agreed upon and changes; `members` is what a cluster is made of
-/// by `--bootstrap`, and where this member itself is reached.
+/// One member's configuration. The membership is agreed upon and changes; `members` is used to
+/// create a cluster with `--bootstrap`, and for this member's own addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuorumConfig {
@@ -27,135 +27,152 @@ pub struct QuorumConfig {
     pub id: u64,
     /// The cluster's name, 1 to 63 bytes.
     pub cluster: String,
-    /// Where log, snapshots and audit file lie. One member's for ever.
+    /// The directory of log, snapshots and audit chain. It belongs to one member permanently.
     pub data_dir: PathBuf,
-    /// Where agents are served. Not said: at this member's `service` in `members`, and nowhere else.
+    /// Listening address for agents. Unset: only this member's `service` in `members`.
     pub service_listen: Option<SocketAddr>,
-    /// Where members are served. Not said: at this member's `raft` in `members`, and nowhere else.
+    /// Listening address for members. Unset: only this member's `raft` in `members`.
     pub raft_listen: Option<SocketAddr>,
-    /// The members at the beginning, this one among them. A member that joins later needs to name itself alone.
+    /// The initial members, including this one. A member that joins later only needs to name
+    /// itself.
     pub members: Vec<MemberAddress>,
     /// Certificate (CN `member-<id>`, OU `quorum`), key and authority.
     pub tls: TlsFiles,
-    /// The authority's key, mode 0600; its certificate must be one of those in `tls.ca`. With it this member signs the next
-    /// certificates of members and agents. Empty: it signs none, and others must.
+    /// The authority's key, mode 0600; its certificate must be one of those in `tls.ca`. With it,
+    /// this member signs the renewed certificates of members and agents. Empty: it signs none, and
+    /// other members must.
     pub ca_key: PathBuf,
-    /// How long a certificate lives that this member signs, in seconds. 10 to ten years.
+    /// Validity of a certificate signed by this member, in seconds. 10 to ten years.
     pub certificate_seconds: u64,
-    /// How often the leader shows that it lives, in milliseconds. 10 to 10,000.
+    /// Interval of the leader's heartbeats to the other members, in milliseconds. 10 to 10,000.
     pub heartbeat_ms: u64,
-    /// How long a leader is missed before another is elected, in milliseconds; up to half as much is added at random.
-    /// At least five times `heartbeat_ms`.
+    /// How long without a leader until another one is elected, in milliseconds; up to half of it is
+    /// added at random. At least five times `heartbeat_ms`.
     pub election_ms: u64,
-    /// How often agents are told to show that they live, in milliseconds.
+    /// Interval of the agents' heartbeats, in milliseconds.
     pub node_heartbeat_ms: u64,
-    /// A node that was silent for so long is Degraded, in milliseconds. More than `node_heartbeat_ms`.
+    /// Silence after which a node is Degraded, in milliseconds. More than `node_heartbeat_ms`.
     pub node_degraded_after_ms: u64,
-    /// A node that was silent for so much longer is Down, in milliseconds.
+    /// Further silence after which a node is Down, in milliseconds.
     pub node_down_after_ms: u64,
-    /// The same for nodes that are claimed for sensitive use: what falls silent there for a moment is not given up lightly.
+    /// The same two limits for nodes claimed for sensitive work, which are not given up because of
+    /// a short silence.
     pub sensitive_degraded_after_ms: u64,
     pub sensitive_down_after_ms: u64,
-    /// The second of the two for nodes with work of a vCluster that they are not for any more: the one that has them waits.
+    /// The limit for Down for nodes with work of a vCluster that they no longer belong to, because
+    /// the vCluster that owns them waits.
     pub borrowed_down_after_ms: u64,
-    /// How much longer a node stays Degraded that is silent here, and that other agents hear, in milliseconds: its way to the quorum
-    /// is lost, not its life. 0: they are not asked. At most a week.
+    /// How much longer a node stays Degraded if it is silent here but other agents reach it, in
+    /// milliseconds: it has lost its connection to the quorum, but is alive. 0: other agents are
+    /// not asked. At most a week.
     pub node_cut_off_ms: u64,
-    /// A node that is booted (`lattice node boot`) and did not register under another boot id after so long is Failed, in
-    /// milliseconds. At least 1,000.
+    /// Timeout of a boot (`lattice node boot`), in milliseconds: a node that has not registered
+    /// with a new boot id by then is Failed. At least 1,000.
     pub node_boot_ms: u64,
-    /// Which nodes may register that the cluster does not know: `listed`, those that an operator admitted (`lattice node
-    /// admit`), or `automatic`, each that has a certificate. The leader's value counts: the same for every member.
+    /// Which unknown nodes may register: `listed`, those that an operator admitted (`lattice node
+    /// admit`); or `automatic`, each node with a certificate. The leader's value applies: set the
+    /// same on every member.
     pub node_admission: NodeAdmission,
-    /// How long work with `--on-isolation=stop` runs on without an acknowledged heartbeat, in milliseconds, for claims from now on:
-    /// the leader's value counts, so it is the same for every member. 0: as long as it takes until a silent node is Down. At least
-    /// three times `node_heartbeat_ms`, at most a week.
+    /// How long work with `--on-isolation=stop` continues without an acknowledged heartbeat, in
+    /// milliseconds, for future claims. The leader's value applies: set the same on every member.
+    /// 0: the time after which a silent node is Down. At least three times `node_heartbeat_ms`, at
+    /// most a week.
     pub run_lease_ms: u64,
-    /// A program that makes sure that a silent node is dead (it cuts its power, say): see
-    /// `docs/how-to/operators/silent-nodes.md`. The same on every member; the leader runs it. Empty: none.
+    /// A program that ensures that a silent node is dead (for example by switching off its power):
+    /// see `docs/how-to/operators/silent-nodes.md`. The same on every member; the leader runs it.
+    /// Empty: none.
     pub fencing_hook: PathBuf,
-    /// How long it may take, in seconds. 1 to 3,600.
+    /// Timeout of the hook, in seconds. 1 to 3,600.
     pub fencing_hook_seconds: u64,
-    /// How long a node that drifted from its configuration stays in service, in seconds; then it is quarantined, and an operator
-    /// must look. The leader's value counts. 1 to 31,536,000 (a year).
+    /// How long a node that drifted from its expected configuration stays in service, in seconds;
+    /// then it is quarantined, and an operator must check it. The leader's value applies. 1 to
+    /// 31,536,000 (a year).
     pub drift_remediation_seconds: u64,
-    /// The same for a node that had sensitive work meanwhile.
+    /// The same for a node that has had sensitive work since then.
     pub drift_remediation_sensitive_seconds: u64,
-    /// Where changes of nodes are told with HTTP POST: `https://…` or `http://…`, see
-    /// `docs/how-to/operators/notifications.md`. The same on every member; the leader tells. Empty: nowhere.
+    /// The URL to which events of nodes are sent with HTTP POST: `https://…` or `http://…`, see
+    /// `docs/how-to/operators/notifications.md`. The same on every member; the leader sends. Empty:
+    /// none.
     pub notify_url: String,
-    /// The file with the secret that they are signed with: mode 0600, at least 16 bytes. Needed with `notify_url`.
+    /// The file with the secret for signing these requests: mode 0600, at least 16 bytes. Required
+    /// with `notify_url`.
     pub notify_secret_file: PathBuf,
-    /// The authorities of the server's certificate, PEM. Empty: the system's.
+    /// The authorities for the server's certificate, PEM. Empty: the system's.
     pub notify_ca: PathBuf,
-    /// A program that is run for each of them. Empty: none.
+    /// A program that is run for each event. Empty: none.
     pub notify_hook: PathBuf,
-    /// How long the server or the program may take for one, in seconds. 1 to 600.
+    /// Timeout of the server or the program for one event, in seconds. 1 to 600.
     pub notify_seconds: u64,
-    /// A snapshot is made when so many entries were applied since the last one, and the first one after a start when it is this member's
-    /// turn, at an entry of its own. At least 10.
+    /// Number of applied entries after which the next snapshot is made. The first one after a start
+    /// is made earlier or later, at an entry specific to this member. At least 10.
     pub snapshot_entries: u64,
-    /// Changes of nodes, allocations, tenants and leases that are kept in memory, in MiB: an agent that was away goes on with
-    /// them, and reads the whole list again where they do not reach back far enough. 1 to 4,096.
+    /// Size of the recent changes of nodes, allocations, tenants and leases kept in memory, in MiB:
+    /// an agent that was offline resumes from them, or reads the complete list if they do not reach
+    /// back far enough. 1 to 4,096.
     pub watch_history_mib: u32,
-    /// The key with which this member signs the audit log: Ed25519, PKCS#8 in PEM, mode 0600. Read at the start; another
-    /// file and a restart rotate it. Empty: a key that the member makes for itself in `data_dir`.
+    /// The key with which this member signs the audit log: Ed25519, PKCS#8 in PEM, mode 0600. Read
+    /// at the start: to rotate it, replace the file and restart. Empty: a key that the member
+    /// creates in `data_dir`.
     pub audit_signing_key_path: PathBuf,
     /// How long audit records wait for a signature at most, in seconds. 1 to 3,600.
     pub audit_sign_seconds: u64,
-    /// The object store that the audit log is archived to: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`. The
-    /// same for all members. Empty: none.
+    /// The object store for archiving the audit log: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`,
+    /// `az://…`. The same for all members. Empty: none.
     pub audit_archive: String,
-    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    /// Store-specific settings (`endpoint`, `region`, `allow_http`, …).
     pub audit_archive_options: BTreeMap<String, String>,
-    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …);
+    /// empty: none.
     pub audit_archive_credentials: PathBuf,
     /// How long audit records wait to be archived at most, in seconds. 1 to 86,400.
     pub audit_archive_seconds: u64,
-    /// Where backups go: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; the same for every member. Empty: none are made.
+    /// The store for backups: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; the same for
+    /// every member. Empty: no backups.
     pub backup: String,
-    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    /// Store-specific settings (`endpoint`, `region`, `allow_http`, …).
     pub backup_options: BTreeMap<String, String>,
-    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …);
+    /// empty: none.
     pub backup_credentials: PathBuf,
-    /// How old the newest backup is when the leader makes the next one, in seconds. 10 to 604,800.
+    /// Age of the newest backup at which the leader makes the next one, in seconds. 10 to 604,800.
     pub backup_seconds: u64,
-    /// Bytes of the disk of `data_dir` that this member keeps for itself, in a file of that size there. When less than as much
-    /// is free beside it, the member takes nothing new, and goes on by itself when there is room. 4 MiB to 1 TiB.
+    /// Disk space of `data_dir` that this member reserves in a file of that size, in bytes. If less
+    /// than the same amount is free besides, the member accepts nothing new; it resumes by itself
+    /// when there is space. 4 MiB to 1 TiB.
     pub disk_reserve_bytes: u64,
-    /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
-    /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own,
-    /// which is the default.
+    /// The highest cluster level that this member reports as supported. A value below the version's
+    /// own level keeps a downgrade possible: the cluster stays at the lowest level that any member
+    /// reports. 1 to the version's own level, which is the default.
     pub level_max: u32,
-    /// What is told of this member, and where, see [`TelemetrySettings`].
+    /// The metrics of this member and where they are sent, see [`TelemetrySettings`].
     pub telemetry: TelemetrySettings,
 }
 
-/// Who decides that a node belongs to the cluster.
+/// Who decides which nodes belong to the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeAdmission {
     /// Operators, by name: `lattice node admit`.
     #[default]
     Listed,
-    /// Whoever issues certificates: each node registers that has one.
+    /// Whoever issues certificates: each node with a certificate may register.
     Automatic,
 }
 
-/// Where one member is reached.
+/// The addresses of one member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberAddress {
     /// Its id.
     pub id: u64,
-    /// By agents, `host:port`.
+    /// For agents, `host:port`.
     pub service: String,
-    /// By members, `host:port`.
+    /// For members, `host:port`.
     pub raft: String,
 }
 
 impl MemberAddress {
-    /// As the Raft membership has it.
+    /// In the form of the Raft membership.
     pub(crate) fn peer(&self) -> Peer {
         Peer { service: self.service.clone(), raft: self.raft.clone() }
     }
@@ -213,7 +230,7 @@ impl Default for QuorumConfig {
     }
 }
 
-/// A value that cannot be.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {why}")]
 pub struct InvalidConfig {
@@ -235,7 +252,7 @@ fn validate_hook(field: &'static str, hook: &Path) -> Result<(), InvalidConfig> 
 }
 
 impl QuorumConfig {
-    /// Checks ranges and relations.
+    /// Checks the ranges and relations of all values.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         self.validate_members()?;
         self.validate_clocks()?;
@@ -349,7 +366,7 @@ impl QuorumConfig {
         Ok(())
     }
 
-    /// Where agents and where members are served.
+    /// The listening addresses for agents and for members.
     pub fn listens(&self) -> (String, String) {
         let own = self.members.iter().find(|member| member.id == self.id);
         let at =
@@ -357,7 +374,7 @@ impl QuorumConfig {
         (at(self.service_listen, own.map(|own| &own.service)), at(self.raft_listen, own.map(|own| &own.raft)))
     }
 
-    /// How long the silence of nodes is borne.
+    /// The limits for silent nodes.
     pub fn limits(&self) -> Limits {
         let patience = |degraded, down| {
             let (degraded_after, down_after) = (Duration::from_millis(degraded), Duration::from_millis(down));
@@ -371,19 +388,19 @@ impl QuorumConfig {
         }
     }
 
-    /// How long nodes that drifted stay in service.
+    /// How long drifted nodes stay in service.
     pub fn drift_limits(&self) -> DriftLimits {
         let ms = |seconds: u64| seconds.saturating_mul(1000);
         DriftLimits { ordinary_ms: ms(self.drift_remediation_seconds), sensitive_ms: ms(self.drift_remediation_sensitive_seconds) }
     }
 
-    /// How long run leases are, in milliseconds.
+    /// The length of run leases, in milliseconds.
     pub fn run_lease_ms(&self) -> u64 {
         let until_down = self.node_degraded_after_ms.saturating_add(self.node_down_after_ms);
         if self.run_lease_ms == 0 { until_down.min(RUN_LEASE_MS_MAX) } else { self.run_lease_ms }
     }
 
-    /// Where this member is reached.
+    /// This member's addresses.
     pub fn this_member(&self) -> Option<&MemberAddress> {
         self.members.iter().find(|m| m.id == self.id)
     }

@@ -1,4 +1,5 @@
-//! What the tasks and services of a member share, and what they ask of it: who leads, whether there is room, to propose.
+//! The state shared by a member's tasks and services, with common operations: who leads, whether
+//! there is disk space, proposing.
 
 use crate::audit::signer::Signer;
 use crate::certificate_ends::CertificateEnds;
@@ -38,62 +39,63 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 
-/// How a member asks the leader.
+/// A function that sends a request to the leader.
 pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
-/// What the tasks and services of a member share.
+/// The state shared by a member's tasks and services.
 pub(crate) struct Core {
     pub config: QuorumConfig,
     pub raft: Raft,
     pub agreed: Arc<Agreed>,
     pub proposer: Proposer,
-    /// The time of commands, and how the members' clocks stand to it.
+    /// The time of commands, and the comparison of the members' clocks.
     pub timekeeper: Arc<Timekeeper>,
     pub reads: ReadGate,
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
     pub hearts: Hearts,
-    /// What agents say of nodes that are silent here.
+    /// What agents report about nodes that are silent here.
     pub witnesses: Arc<Witnesses>,
-    /// While this member leads: the nodes that agents are asked about.
+    /// While this member is the leader: the nodes that agents are asked about.
     pub silent: watch::Sender<Vec<NodeId>>,
-    /// While this member leads: how many nodes fell silent together, so that none of them is declared Down.
+    /// While this member is the leader: the number of nodes that fell silent together, so that none
+    /// of them becomes Down.
     pub held_back: AtomicU64,
-    /// Heartbeats here by which a node has other work than the ledger knows.
+    /// Number of heartbeats received here with a different number of shares than the ledger has.
     pub miscounted: AtomicU64,
-    /// Registrations at this member of nodes that had more than the ledger knew of them.
+    /// Number of registrations at this member with more capacity than the ledger had.
     pub capacity_grown: AtomicU64,
-    /// While this member leads: nodes that wait for admission.
+    /// While this member is the leader: nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
     pub relief: Relief,
-    /// Closed while the leadership is handed over: commands and questions wait.
+    /// False while the leadership is being transferred: commands and queries wait.
     pub gate: watch::Sender<bool>,
-    /// Held by the step of a change of the members that is under way.
+    /// Locked during a step of a membership change.
     pub changing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether this member was taken out of the cluster.
+    /// Whether this member was removed from the cluster.
     pub removed: watch::Sender<bool>,
-    /// What this member shows of itself, and what it refused to others for theirs.
+    /// This member's certificate, and counts of refused peers.
     pub credentials: Credentials,
-    /// While this member leads: when the others' certificates end.
+    /// While this member is the leader: when the others' certificates expire.
     pub certificate_ends: CertificateEnds,
-    /// The authority, where its key is here.
+    /// The authority, if its key is here.
     pub authority: Option<Authority>,
     /// When Raft's leader was last heard.
     pub(crate) contact: Mutex<Instant>,
-    /// Signs the audit log.
+    /// The signing key for the audit log.
     pub signer: Signer,
-    /// While this member leads: what stood against claims.
+    /// While this member is the leader: why claims were refused.
     pub refused_claims: RefusedClaims,
-    /// While this member leads: when each lease runs out.
+    /// While this member is the leader: when each lease expires.
     pub lease_clocks: Mutex<Option<LeaseClocks>>,
     pub levels: Levels,
-    /// While this member leads: which gossip keys agents have.
+    /// While this member is the leader: which gossip keys agents have.
     pub keys_held: KeysHeld,
-    /// On the disk.
+    /// The space on this member's disk.
     pub room: Room,
-    /// Of the members' disks.
+    /// The shortages of all members' disks.
     pub shortages: Arc<Shortages>,
-    /// While this member leads: what keeps others from being told.
+    /// While this member is the leader: why notifications fail.
     pub notify: Notify,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
@@ -101,40 +103,41 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Whether this member leads, as far as it knows.
+    /// Whether this member is the leader, as far as it knows.
     pub fn leads(&self) -> bool {
         self.leader() == Some(self.config.id)
     }
 
-    /// Who leads, as far as this member knows.
+    /// The leader, as far as this member knows.
     pub fn leader(&self) -> Option<u64> {
         self.raft.metrics().borrow().current_leader
     }
 
-    /// The membership in force here, committed or not.
+    /// The current membership here, committed or not.
     pub fn roster(&self) -> Roster {
         Roster::of(&self.raft.metrics().borrow().membership_config)
     }
 
-    /// The members for agents: what is committed.
+    /// The member list for agents: the committed one.
     pub fn member_list(&self) -> MemberList {
         let roster = self.agreed.roster();
         MemberList { generation: self.agreed.ledger().generation(), since: roster.index(), services: roster.services() }
     }
 
-    /// A leader's message was taken.
+    /// A message from the leader was accepted.
     pub fn heard_leader(&self) {
         *self.contact.lock() = Instant::now();
     }
 
-    /// Whether there is a leader now: this member with a majority behind it, or one that is heard.
+    /// Whether there is a leader now: this member with a majority, or another one whose messages
+    /// arrive.
     pub fn has_leader(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.current_leader.is_some() && self.silence_by(&metrics) < Duration::from_millis(self.config.election_ms)
     }
 
-    /// For how long this member has been in touch with no leader, or as leader with no majority.
+    /// How long this member has had no contact with a leader, or as leader with no majority.
     pub fn silence(&self) -> Duration {
         self.silence_by(&self.raft.metrics().borrow())
     }
@@ -147,12 +150,12 @@ impl Core {
         }
     }
 
-    /// Where that member serves agents, as a header has it.
+    /// That member's service address as a header value.
     pub fn service_of(&self, id: u64) -> Option<MetadataValue<Ascii>> {
         self.roster().members.get(&id)?.service.parse().ok()
     }
 
-    /// What the members' disks lack, as far as this member knows.
+    /// The shortages of the members' disks, as far as this member knows.
     pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
         let mut all = self.shortages.all();
         all.remove(&self.config.id);
@@ -160,7 +163,8 @@ impl Core {
         all
     }
 
-    /// Why a leader does not propose this now: there is no room for it here, or at so many others that they are no majority.
+    /// Why a leader does not propose this now: its disk has no space, or so many others' that the
+    /// rest is no majority.
     pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
         let mut short = self.shortages();
         short.retain(|_, shortage| match urgency {
@@ -175,17 +179,18 @@ impl Core {
         Some(Refusal::DiskFull { short: short.into_iter().map(|(id, shortage)| (MemberId(id), shortage)).collect() })
     }
 
-    /// Proposes commands here, in this order, and waits for all. Only the leader can.
-    /// None of them is proposed where there is no room for one of them, or where one needs a higher cluster level: members of an
-    /// older version could not read the entry.
+    /// Proposes commands here, in this order, and waits for all. Only possible on the leader. If
+    /// there is no disk space for one of them, or one needs a higher cluster level, none is
+    /// proposed: members of an older version could not read the entry.
     pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.led.borrow() {
-            // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
+            // It may have lost its majority: callers would wait in vain, while another member may
+            // be the leader.
             return Err(Unserved::NotLeader(None));
         }
         let needed = actions.iter().map(Action::level).max().unwrap_or_default();
         if self.agreed.ledger().level() < needed {
-            // A new leader may not have applied the raise yet.
+            // A new leader may not have applied the raised level yet.
             self.reads.pass().await?;
             if let Err(refusal) = self.agreed.ledger().admits(needed) {
                 return Ok(vec![Err(refusal); actions.len()]);
@@ -196,11 +201,11 @@ impl Core {
         {
             return Ok(vec![Err(refusal); actions.len()]);
         }
-        // The log grows by nothing that its owner may not submit yet.
+        // A submission that its owner may not make yet must not be written to the log.
         if self.leads()
             && let [Action::Submit { id, owner, .. }] = &actions[..]
         {
-            // It looks at the ledger as well: never under the same lock.
+            // The call reads the ledger as well: never make it while holding the same lock.
             let now = self.timekeeper.time();
             let ledger = self.agreed.ledger();
             if let Some(wait_ms) = ledger.submission_wait_ms(*id, owner, now) {
@@ -209,7 +214,7 @@ impl Core {
         }
         for action in &mut actions {
             if let Action::Register(registration) = action {
-                // Whatever the member wrote there that passed it on.
+                // Overwrites any value from the member that forwarded it.
                 registration.automatic = self.config.node_admission == NodeAdmission::Automatic;
                 let from = registration.from.take();
                 if let Err(refusal) = self.check_admission(registration, from).await? {
@@ -236,7 +241,8 @@ impl Core {
         Ok(results)
     }
 
-    /// Refuses a node that nobody admitted before the log grows by it, and remembers that it waits.
+    /// Refuses a node without admission before anything is written to the log, and remembers that
+    /// it waits.
     async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
         let may_register = || self.agreed.ledger().may_register(&registration.node);
         if !self.leads() || registration.automatic || may_register().is_ok() {
@@ -251,7 +257,7 @@ impl Core {
         Ok(checked)
     }
 
-    /// Waits, at most so long, until this member has applied that revision.
+    /// Waits, at most for `limit`, until this member has applied that revision.
     pub async fn applied(&self, revision: Revision, limit: Duration) -> bool {
         self.raft.wait(Some(limit)).applied_index_at_least(Some(revision.0), "a forwarded command").await.is_ok()
     }

@@ -1,12 +1,13 @@
-//! The site's fencing hook: a program that makes sure that a silent node is dead, as STONITH agents do.
+//! The site's fencing hook: a program that ensures that a silent node is dead, like STONITH agents.
 //!
 //! ```text
-//!   Down, holds work ──▶ runs ──▶ exit 0: the node is confirmed dead, as an operator would
-//!                         └─────▶ anything else: said, and tried again after a pause that doubles, five times in all
+//!   Down, holds work ──▶ runs ──▶ exit 0: the node is confirmed dead, as by an operator
+//!                         └─────▶ anything else: logged, and tried again with doubling pauses, five times in total
 //! ```
 //!
-//! The leader alone runs it, once for each time that a node went Down. A new leader begins anew, so it may be run again: killing
-//! what is dead must do no harm. Where more nodes fell silent at once than can be by chance, none is Down and it is not run.
+//! Only the leader runs it, once for each time that a node becomes Down. A new leader starts again,
+//! so the hook may run twice: fencing a dead node must do no harm. If more nodes fall silent at
+//! once than is plausible by chance, none of them becomes Down and the hook is not run.
 
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, Ledger};
@@ -20,27 +21,28 @@ use tokio::process::{ChildStderr, Command};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Who says so in the audit log.
+/// The actor in the audit log.
 const ACTOR: &str = "fencing_hook";
-/// Runs at once; other nodes wait for their turn.
+/// Largest number of concurrent runs; other nodes wait.
 const AT_ONCE: usize = 8;
-/// Tries for one node that went Down.
+/// Number of attempts for a node that became Down.
 const TRIES_MAX: u32 = 5;
-/// Before each further try.
+/// The pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(40));
-/// Bytes of its output that go into the log, and bytes that are read at all of a program that does not stop.
+/// Largest part of its output that is logged, and that is read at all from a program that does not
+/// stop, in bytes.
 const OUTPUT_BYTES_MAX: usize = 2048;
-/// How long its last words are waited for.
+/// How long to wait for the rest of its output.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Allocations that it is told of; an environment has its bounds.
+/// Largest number of allocations passed to it, because the size of its arguments is limited.
 const TOLD_MAX: usize = 1000;
 
-/// What a node went Down as: the next time is another one.
+/// Identifies one time that a node became Down: another time has another value.
 type Fall = (Incarnation, Timestamp);
 
-/// The duty of one term.
+/// The state for one term.
 pub struct FencingHook {
-    /// Empty: there is none.
+    /// Empty: no hook.
     program: PathBuf,
     limit: Duration,
     cluster: String,
@@ -48,7 +50,7 @@ pub struct FencingHook {
     ended: (mpsc::Sender<Ended>, mpsc::Receiver<Ended>),
 }
 
-/// What became of a run. Taken at the next look.
+/// The result of a run, handled at the next `look`.
 struct Ended {
     node: NodeId,
     fall: Fall,
@@ -66,15 +68,15 @@ enum Standing {
     Waits {
         until: Instant,
     },
-    /// Ends with what it belongs to: the node came back, or this member leads no more.
+    /// Dropped when the node returns or this member is no longer the leader: that ends the run.
     Runs(AbortOnDropHandle<()>),
-    /// It is dead for certain; this is to be committed.
+    /// The node is confirmed dead; this must be committed.
     Dead,
     GivenUp,
 }
 
 impl FencingHook {
-    /// As configured.
+    /// From the configuration.
     pub fn new(config: &QuorumConfig) -> Self {
         Self {
             program: config.fencing_hook.clone(),
@@ -85,8 +87,8 @@ impl FencingHook {
         }
     }
 
-    /// Looks what ended, and which nodes are to be made sure of; gives what is to be committed. What is `heard` is not dead: it is
-    /// Down by a hold, and its work may go on.
+    /// Handles ended runs and starts new ones; returns the commands to propose. A node that is
+    /// `heard` is not dead: it is Down because of a hold, and its work may continue.
     pub fn look(&mut self, ledger: &Ledger, heard: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
         if self.program.as_os_str().is_empty() {
             return Vec::new();
@@ -120,7 +122,7 @@ impl FencingHook {
                     tracing::warn!(%node, program = %program.display(), "the fencing hook is run");
                     let run = tokio::spawn(async move {
                         let result = run(command, limit, "fencing_hook_seconds").await;
-                        // Who asked leads no more.
+                        // If this fails, this member is no longer the leader.
                         let _nobody = told.send(Ended { node, fall, result }).await;
                     });
                     tried.standing = Standing::Runs(AbortOnDropHandle::new(run));
@@ -157,7 +159,7 @@ impl FencingHook {
     }
 }
 
-/// `PROGRAM NODE ALLOCATION...`, with an environment of its own.
+/// `PROGRAM NODE ALLOCATION...`, with a separate environment.
 fn command(program: &Path, cluster: &str, node: &NodeId, work: &BTreeSet<AllocationId>) -> Command {
     let told: Vec<String> = work.iter().take(TOLD_MAX).map(ToString::to_string).collect();
     let mut command = of_the_site(program, cluster, node);
@@ -165,7 +167,7 @@ fn command(program: &Path, cluster: &str, node: &NodeId, work: &BTreeSet<Allocat
     command
 }
 
-/// `PROGRAM NODE`, with an environment of its own.
+/// `PROGRAM NODE`, with a separate environment.
 pub fn of_the_site(program: &Path, cluster: &str, node: &NodeId) -> Command {
     let mut command = Command::new(program);
     command
@@ -178,13 +180,14 @@ pub fn of_the_site(program: &Path, cluster: &str, node: &NodeId) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        // Its children as well, where it is ended.
+        // So that its children are ended together with it.
         .process_group(0)
         .kill_on_drop(true);
     command
 }
 
-/// Whether it ended with 0, in time. `setting`: where that time is configured.
+/// Runs the program; an error unless it exits with 0 in time. `setting`: the name of the setting
+/// with the time limit.
 pub async fn run(mut command: Command, limit: Duration, setting: &str) -> Result<(), String> {
     let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
     let mut group = Group(child.id());
@@ -192,12 +195,12 @@ pub async fn run(mut command: Command, limit: Duration, setting: &str) -> Result
     let Ok(waited) = tokio::time::timeout(limit, child.wait()).await else {
         return Err(format!("it took longer than {} s ({setting}) and was ended", limit.as_secs()));
     };
-    // It is reaped: its number may be somebody else's from now on.
+    // It has been reaped, so its process id may be reused from now on.
     group.0 = None;
     match waited {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {
-            // What it left behind may keep its output open.
+            // Processes that it left behind may keep its output open.
             let said = tokio::time::timeout(OUTPUT_WAIT, said).await;
             let said = said.ok().and_then(Result::ok).unwrap_or_default();
             Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
@@ -206,19 +209,20 @@ pub async fn run(mut command: Command, limit: Duration, setting: &str) -> Result
     }
 }
 
-/// The processes of a run that is given up: they are killed with it.
+/// The process group of a run: killed on drop.
 struct Group(Option<u32>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0.and_then(|pid| i32::try_from(pid).ok()) {
-            // An error: nothing of it is left.
+            // An error means that no process is left.
             let _gone = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(leader), nix::sys::signal::Signal::SIGKILL);
         }
     }
 }
 
-/// The beginning of what it says, on one line. The rest is read and left out, so that it does not wait.
+/// The beginning of its output on one line. The rest is read and discarded, so that the program
+/// does not block.
 async fn read(said: Option<ChildStderr>) -> String {
     let Some(mut said) = said else { return String::new() };
     let (mut kept, mut chunk) = (Vec::new(), [0; 1024]);

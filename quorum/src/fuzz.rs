@@ -1,4 +1,5 @@
-//! What members, agents and holders of a certificate send, and what lies in a backup. `docs/fuzzing.md` has all targets.
+//! Fuzz targets for what members, agents and certificate holders send, and for the contents of
+//! backups. `docs/fuzzing.md` lists all targets.
 
 use crate::hostile::{Decoder, decoders};
 use crate::store::record;
@@ -13,7 +14,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// Those of [`decoders`] with these names, each behind its place in the list.
+/// Fuzzes the [`decoders`] with these names; an input starts with the decoder's index.
 fn fuzz_messages(target: &'static str, names: &[&str]) {
     let wanted: Vec<Decoder> = decoders().into_iter().filter(|decoder| names.contains(&decoder.name)).collect();
     assert_eq!(wanted.len(), names.len());
@@ -26,19 +27,19 @@ fn fuzz_messages(target: &'static str, names: &[&str]) {
     });
 }
 
-/// What a member reads that has an agent's certificate at its other end.
+/// Messages that a member reads from a peer with an agent's certificate.
 #[test]
 fn requests() {
     fuzz_messages("quorum-requests", &["Request", "Up", "WatchRequest"]);
 }
 
-/// What an agent reads that has a member's certificate at its other end.
+/// Messages that an agent reads from a peer with a member's certificate.
 #[test]
 fn answers() {
     fuzz_messages("quorum-answers", &["Answer", "Down", "WatchMessage"]);
 }
 
-/// What members read of each other.
+/// Messages between members.
 #[test]
 fn members() {
     let of_raft = ["AppendEntriesRequest", "AppendEntriesResponse", "VoteRequest", "VoteResponse"];
@@ -47,7 +48,7 @@ fn members() {
     fuzz_messages("quorum-members", &[&of_raft[..], &of_snapshots, &others].concat());
 }
 
-/// What lies in the object store: a snapshot's contents and audit records. With them, records of a log segment.
+/// Contents of the object store: a snapshot and audit records. Also the records of a log segment.
 #[test]
 fn stored() {
     fuzz_messages("quorum-stored", &["Ledger", "AuditRecord", "SnapshotMeta"]);
@@ -67,8 +68,8 @@ fn records() {
     });
 }
 
-/// Certificates in requests and in operators' tokens, and requests for the next certificate. Names and roles are read of
-/// certificates that TLS has verified; a token's is read before.
+/// Certificates in requests and in operators' tokens, and certificate requests. Names and roles of
+/// certificates are normally read after TLS has verified them, but a token's are read before.
 #[test]
 fn certificates() {
     let dir = std::env::temp_dir().join(format!("lattice-fuzz-certificates-{}", std::process::id()));

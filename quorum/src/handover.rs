@@ -1,28 +1,30 @@
-//! The leadership handed to a member that is named.
+//! Transfer of the leadership to a given member.
 //!
-//! openraft 0.9 has no transfer. Its followers refuse every candidate until they have heard nothing of their leader for
-//! a lease (the longest election timeout), and only after a further random time become candidates themselves. So:
+//! openraft 0.9 has no leadership transfer. Its followers refuse every candidate until they have
+//! received nothing from their leader for a lease (the longest election timeout), and become
+//! candidates themselves only after a further random time. So:
 //!
 //! ```text
-//!   gate closed: no new entries, no reads ──▶ the target has all ──▶ no heartbeats ──▶ lease over ──▶ target: elect!
-//!                                                                                          │ leads, or did not in time
+//!   gate closed: no new entries, no reads ──▶ target has all ──▶ no heartbeats ──▶ lease over ──▶ target campaigns
+//!                                                                                          │ elected, or timed out
 //!   gate open ◀── heartbeats on ◀──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. Nothing depends on it coming
-//! right: the old leader goes on, or whoever is elected meanwhile does.
+//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. If the
+//! transfer fails, nothing is lost: the old leader continues, or any member that is elected
+//! meanwhile.
 
 use crate::core::Core;
 use lattice_quorum_client::wire::Refusal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long what is under way may take until the target has it.
+/// How long pending entries may take until the target has them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked.
+/// How often to check the progress.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Hands the leadership to `to`. Returns once it leads.
+/// Transfers the leadership to `to`. Returns once it is the leader.
 pub(crate) async fn to(core: &Core, to: u64) -> Result<(), Refusal> {
     let _gate = Gate::close(core);
     let began = Instant::now();
@@ -32,7 +34,7 @@ pub(crate) async fn to(core: &Core, to: u64) -> Result<(), Refusal> {
     core.raft.runtime_config().heartbeat(false);
     let config = core.raft.config();
     let lease = Duration::from_millis(config.election_timeout_max);
-    // A heartbeat may have been on its way.
+    // A heartbeat may have been in transit.
     sleep(lease + Duration::from_millis(config.heartbeat_interval.min(50))).await;
     if !core.peers.campaign(to, lease).await {
         return refused(format!("member {to} does not answer"));
@@ -73,7 +75,7 @@ async fn drained(core: &Core, to: u64) -> bool {
     }
 }
 
-/// Keeps commands and reads back, and heartbeats off, until it is dropped.
+/// Holds commands, reads and heartbeats back until it is dropped.
 struct Gate<'a>(&'a Core);
 
 impl<'a> Gate<'a> {

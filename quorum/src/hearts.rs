@@ -1,4 +1,5 @@
-//! What this member heard of its agents: in memory, folded into one summary a second for the leader.
+//! Heartbeats received by this member: in memory, combined into one summary a second for the
+//! leader.
 
 use lattice_model::{Incarnation, NodeId};
 use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
@@ -8,22 +9,22 @@ use std::collections::hash_map::Entry;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// What was heard of a node last.
+/// The latest heartbeat of a node.
 #[derive(Clone, Debug)]
 pub struct Heard {
     pub incarnation: Incarnation,
     pub at: Instant,
-    /// The gossip keys that it last said it has; `None`: it said nothing of them.
+    /// The gossip keys that it last reported; `None`: not reported.
     pub keys: Option<HeldKeys>,
-    /// How it last said that it is; `None`: it said nothing of that.
+    /// The health that it last reported; `None`: not reported.
     pub health: Option<NodeHealth>,
 }
 
-/// Nodes heard of since they were last handed on.
+/// Nodes with heartbeats since the last summary.
 #[derive(Debug)]
 pub struct Hearts {
     fresh: Mutex<HashMap<NodeId, Heard>>,
-    /// Everything heard before this moment is known to the leader.
+    /// The leader knows everything received before this moment.
     known: watch::Sender<Instant>,
 }
 
@@ -34,7 +35,7 @@ impl Default for Hearts {
 }
 
 impl Heard {
-    /// Something was heard besides, of the same life or of another one, and in any order.
+    /// Merges another heartbeat, of the same or another incarnation, in any order.
     fn then(&mut self, other: Self) {
         if other.incarnation < self.incarnation {
             return;
@@ -49,12 +50,13 @@ impl Heard {
     }
 }
 
-/// What was said later counts; where one of the two said nothing, the other's word stands.
+/// The later report counts; if one of the two is missing, the other is used.
 fn said<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
     if !same_life || (later && other.is_some()) { other } else { known.or(other) }
 }
 
-/// What a member told the leader of one term of what agents say of themselves: that one remembers it, and is told what is new.
+/// The reports about agents that a member has sent to the leader of one term: the leader remembers
+/// them, so only changes are sent.
 #[derive(Debug)]
 pub struct Told<T> {
     term: u64,
@@ -68,7 +70,8 @@ impl<T> Default for Told<T> {
 }
 
 impl<T: Clone + PartialEq> Told<T> {
-    /// What the leader of this term was not told yet of what was heard; `of`: which part of it.
+    /// The reports that the leader of this term does not have yet; `of`: selects the part of a
+    /// heartbeat.
     pub fn news(&mut self, term: u64, heard: &HashMap<NodeId, Heard>, of: impl Fn(&Heard) -> Option<&T>) -> Vec<(NodeId, T)> {
         if self.term != term {
             *self = Self { term, all: HashMap::new() };
@@ -78,7 +81,7 @@ impl<T: Clone + PartialEq> Told<T> {
         new.map(|(node, _, word)| (node.clone(), word.clone())).collect()
     }
 
-    /// It has all of this.
+    /// The leader has received all of this.
     pub fn told(&mut self, heard: &HashMap<NodeId, Heard>, news: Vec<(NodeId, T)>) {
         let life = |node: &NodeId| heard.get(node).map(|heard| heard.incarnation);
         self.all.extend(news.into_iter().filter_map(|(node, word)| Some((node.clone(), (life(&node)?, word)))));
@@ -86,7 +89,7 @@ impl<T: Clone + PartialEq> Told<T> {
 }
 
 impl Hearts {
-    /// The node showed that it lives.
+    /// Records a heartbeat of the node.
     pub fn heard(&self, node: NodeId, heard: Heard) {
         let mut fresh = self.fresh.lock();
         match fresh.entry(node) {
@@ -95,17 +98,17 @@ impl Hearts {
         }
     }
 
-    /// Everything since the last call.
+    /// Takes everything since the last call.
     pub fn take(&self) -> HashMap<NodeId, Heard> {
         std::mem::take(&mut *self.fresh.lock())
     }
 
-    /// The leader knows everything that was heard before `until`.
+    /// The leader knows everything received before `until`.
     pub fn leader_knows(&self, until: Instant) {
         self.known.send_replace(until);
     }
 
-    /// Up to when the leader knows.
+    /// The time up to which the leader knows everything.
     pub fn known(&self) -> watch::Receiver<Instant> {
         self.known.subscribe()
     }

@@ -1,5 +1,6 @@
-//! Bytes that come from a network or a disk and are not what they should be: no decoder panics, none believes a length
-//! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
+//! Tests of decoders with invalid bytes from a network or a disk: no decoder panics, trusts a
+//! length that exceeds the input, or keeps anything of a refused input. `PROPTEST_CASES` makes the
+//! tests longer.
 
 mod decoders;
 mod values;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use values::{ledger, log_id};
 
-/// What is done to true bytes.
+/// A modification of valid bytes.
 #[derive(Clone, Debug)]
 enum Harm {
     Flip {
@@ -33,7 +34,7 @@ enum Harm {
         at: prop::sample::Index,
         bytes: Vec<u8>,
     },
-    /// A MessagePack length that promises far more than there is.
+    /// A MessagePack length that announces far more than the input contains.
     Boast {
         at: prop::sample::Index,
         kind: usize,
@@ -64,7 +65,7 @@ fn harmed(bytes: &[u8], harms: &[Harm]) -> Vec<u8> {
                 bytes.splice(at..at, more.iter().copied());
             }
             Harm::Boast { at, kind } => {
-                // str 32, bin 32, array 32, map 32: four billion of them.
+                // str 32, bin 32, array 32, map 32: each announces four billion elements.
                 let head = [0xdb, 0xc6, 0xdd, 0xdf][*kind];
                 let at = at.index(bytes.len() + 1);
                 bytes.splice(at..at, [head, 0xff, 0xff, 0xff, 0xff]);
@@ -85,7 +86,7 @@ fn every_decoder_reads_what_is_written() {
 
 #[test]
 fn depth_is_bounded() {
-    // Arrays within arrays, where a field is ignored and where one is read.
+    // Nested arrays, in an ignored field and in one that is read.
     for head in [&[][..], &[0x81, 0xa1, b'x'][..], &[0x81, 0xa6, b'S', b't', b'a', b't', b'u', b's'][..]] {
         let mut bytes = head.to_vec();
         bytes.resize(head.len() + 1_000_000, 0x91);
@@ -132,7 +133,7 @@ proptest! {
         });
         prop_assert!(found.len() <= written.len() && found == written[..found.len()], "another entry than was written");
         match opened {
-            // What is left is read again and goes on.
+            // After the repair, the rest can be read again and appended to.
             Ok(mut segments) => {
                 prop_assert!(!noted || found.len() == written.len(), "an entry that was noted as synced is gone");
                 segments.append(found.len() as u64 + 1, &[b"more".to_vec()]).unwrap();
@@ -156,7 +157,7 @@ proptest! {
     }
 }
 
-/// A folder that goes away with the test.
+/// A directory that is removed after the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -175,7 +176,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The chain in a folder of its own, and its one segment's file.
+/// The chain in a directory of its own, and the file of its only segment.
 fn written_chain(scratch: &Scratch, records: &[AuditRecord]) -> PathBuf {
     let mut chain = AuditChain::open(&scratch.0).unwrap();
     chain.append(records).unwrap();
@@ -189,7 +190,7 @@ fn no_room_is_made_for_four_billion_entries_that_a_ledger_promises() {
         for head in [0xdb, 0xc6, 0xdd, 0xdf] {
             let mut boasts = bytes.clone();
             boasts.splice(at..=at, [head, 0xff, 0xff, 0xff, 0xff]);
-            // Whatever comes of it: who believes it ends here for want of memory.
+            // The result does not matter: a decoder that trusts the length runs out of memory here.
             let _read = from_bytes::<Ledger>(&boasts);
         }
     }

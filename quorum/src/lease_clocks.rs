@@ -1,20 +1,21 @@
-//! When each lease runs out: the leader's memory, as heartbeats are. A renewal costs a check of leadership and no log
-//! entry; a new leader starts every clock afresh, so a lease lives at least as long as it was promised.
+//! The expiry of leases, in the leader's memory like heartbeats. A renewal needs a leadership check
+//! but no log entry. A new leader starts every clock again, so a lease lives at least as long as
+//! promised.
 //!
 //! ```text
-//!   renewal ──▶ still the leader? (reads) ──▶ still held, and the holder not held back? (ledger) ──▶ clock set anew
-//!   tick ──▶ clocks that ran out ──▶ ExpireLease, and from then on no renewal of that grant
+//!   renewal ──▶ still the leader? (reads) ──▶ still held, and no hold on the holder? (ledger) ──▶ clock restarted
+//!   tick ──▶ expired clocks ──▶ ExpireLease, and from then on no renewal of that grant
 //! ```
 //!
-//! Two holders are never told apart by time: what counts is the token, which rises with every
-//! grant.
+//! Correctness does not depend on time: of two holders, the one with the higher token counts, and
+//! the token increases with every grant.
 
 use lattice_ledger::{Action, Lease};
 use lattice_model::Revision;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// The clocks of one term of leadership.
+/// The lease clocks of one term.
 #[derive(Debug, Default)]
 pub struct LeaseClocks(HashMap<String, LeaseClock>);
 
@@ -23,7 +24,7 @@ struct LeaseClock {
     token: u64,
     renewed: Revision,
     ends: Instant,
-    /// Its end is proposed: a renewal would promise what is about to be taken away.
+    /// Its expiry has been proposed: a renewal would promise a lease that is about to end.
     over: bool,
 }
 
@@ -38,7 +39,7 @@ impl LeaseClock {
 }
 
 impl LeaseClocks {
-    /// Gives the lease its whole time from `now`. False: it ran out before.
+    /// Restarts the lease's clock at `now`. Returns false if it had already expired.
     pub fn renew(&mut self, name: &str, lease: &Lease, now: Instant) -> bool {
         if self.0.get(name).is_some_and(|c| c.is_of(lease) && c.over) {
             return false;
@@ -47,12 +48,13 @@ impl LeaseClocks {
         true
     }
 
-    /// How long it lives from `now` if it is not renewed; `None` before its clock began.
+    /// The remaining time at `now` without a renewal; `None`: its clock has not started.
     pub fn left(&self, name: &str, lease: &Lease, now: Instant) -> Option<Duration> {
         self.0.get(name).filter(|c| c.is_of(lease)).map(|c| c.ends.saturating_duration_since(now))
     }
 
-    /// Which leases ran out. Begins the clocks of new ones, and forgets those of leases that are gone.
+    /// The expired leases. Starts the clocks of new leases, and removes those of leases that no
+    /// longer exist.
     pub fn expiries<'a>(&mut self, leases: impl Iterator<Item = (&'a str, &'a Lease)>, now: Instant) -> Vec<Action> {
         let mut standing = HashMap::new();
         let mut over = Vec::new();
@@ -88,12 +90,12 @@ mod tests {
         assert_eq!(c.left("a", &first, s(4)), Some(Duration::from_secs(6)));
         assert!(c.renew("a", &first, s(9)), "in memory");
         assert_eq!(c.expiries([("a", &first)].into_iter(), s(19)), []);
-        // Granted once more, by a command.
+        // Granted again, by a command.
         let again = lease(6);
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(19)), []);
         let want = [Action::ExpireLease { name: "a".to_owned(), token: 1, renewed: Revision(6) }];
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(30)), want);
-        // Its end is on its way into the log, and proposed again while it is not there.
+        // The proposal of its expiry is on its way, and is repeated until it is in the log.
         assert!(!c.renew("a", &again, s(30)));
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(31)), want);
         assert!(c.renew("a", &lease(7), s(31)), "a later grant has a clock of its own");

@@ -1,30 +1,32 @@
-//! Which cluster level each member can follow, as it told the leader. In memory: every term asks anew.
+//! The cluster level that each member supports, as reported to the leader. In memory: collected
+//! again in every term.
 
 use lattice_ledger::Action;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// What members said.
+/// The members' reports.
 #[derive(Debug, Default)]
 pub struct Levels(Mutex<HashMap<u64, u32>>);
 
 impl Levels {
-    /// A member says what it can follow.
+    /// A member reports the level that it supports.
     pub fn told(&self, member: u64, level: u32) {
         self.0.lock().insert(member, level);
     }
 
-    /// Everybody is to say it again.
+    /// Discards all reports: every member must report again.
     pub fn forget(&self) {
         self.0.lock().clear();
     }
 
-    /// What this member is known to follow.
+    /// The level that this member supports, if known.
     pub fn of(&self, member: u64) -> Option<u32> {
         self.0.lock().get(&member).copied()
     }
 
-    /// The level to be proposed, where all of `members` can follow a higher one than the committed.
+    /// The command to raise the level, if all of `members` support a higher one than the committed
+    /// level.
     pub fn raise(&self, members: impl IntoIterator<Item = u64>, committed: u32) -> Option<Action> {
         let can = self.0.lock();
         let all: Option<Vec<u32>> = members.into_iter().map(|id| can.get(&id).copied()).collect();

@@ -1,4 +1,5 @@
-//! The slim quorum: one to five members that agree on who owns what of a node, and on the audit log.
+//! The quorum: one to five members that agree on the ownership of nodes' resources and on the audit
+//! log.
 //!
 //! ```text
 //!   agents ──gRPC, mTLS──▶ service ──▶ proposer ──▶ Raft (openraft) ──▶ store::log     one sync for many commands
@@ -11,22 +12,23 @@
 //! | task | owns | talks by |
 //! |---|---|---|
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
-//! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
+//! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
 //! | room | the reserve on the disk | the file system, watch out |
-//! | duties | the leader's clocks and signatures, or a follower's summaries | proposer, network |
+//! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the store |
-//! | archive | what of the audit chain the object store has | reads the disk, asks the store |
-//! | credentials | the certificate in force | the files, the authority's key here or at another member; watch out |
+//! | archive | the audit chain in the object store | reads the disk, writes the store |
+//! | credentials | the current certificate | the files, the authority's key here or at another member; watch out |
 //! | one per port | handshakes of accepted connections | mpsc out (bounded) |
-//! | membership | whether this member was taken out | network, watch out |
-//! | one per step of a change of members | that step; one at a time | proposer, openraft |
-//! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), the history of changes (cut off when behind) |
+//! | membership | whether this member was removed | network, watch out |
+//! | one per step of a membership change | that step; one at a time | proposer, openraft |
+//! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), history of changes |
 //! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
 //! | openraft's own | Raft | |
 //!
-//! An agent uses [`client::QuorumClient`]. A process that hosts a member uses [`member::run`], or [`member::Member`]
-//! where it must know when the member is ready. The state's parts and why each is agreed upon: [`ledger`].
+//! An agent uses `QuorumClient` of the crate `lattice-quorum-client`. A process that hosts a member
+//! uses [`member::run`], or [`member::Member`] if it must know when the member is ready. The crate
+//! `lattice-ledger` describes the parts of the state and why each is agreed upon.
 
 pub mod audit;
 pub mod backup;

@@ -1,13 +1,15 @@
 //! One member: its disk, its Raft, its two listeners and its tasks.
 //!
 //! ```text
-//!   proposer   commands ──▶ entries            reads      one check of leadership for many questions
-//!   standing   has this member a leader?       duties     while leading: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys;
-//!   2 servers  service (agents), raft (members)           while following: heartbeats ──▶ leader
+//!   proposer   commands ──▶ entries
+//!   reads      one leadership check for many queries
+//!   standing   whether this member has a leader
+//!   duties     leader: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys; follower: heartbeats ──▶ leader
+//!   servers    service (agents), raft (members)
 //! ```
 //!
-//! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
-//! folder is free.
+//! Order of stopping: tasks and streams (by the token), then the servers, then Raft; when
+//! [`Member::stop`] returns, the data directory is free.
 
 mod duties;
 mod standing;
@@ -62,7 +64,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the parts may take to stop.
+/// Timeout for stopping each part.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a member cannot start, or stopped.
@@ -117,7 +119,7 @@ impl From<Fatal<u64>> for MemberError {
     }
 }
 
-/// A member's sockets, bound before it starts.
+/// A member's listening sockets, bound before it starts.
 #[derive(Debug)]
 pub struct Listeners {
     /// For agents.
@@ -127,14 +129,14 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds what the configuration says.
+    /// Binds the configured addresses.
     pub async fn bind(config: &QuorumConfig) -> Result<Self, MemberError> {
         let bind = async |field, address: String| {
             let listener = match TcpListener::bind(&address).await {
                 Ok(listener) => listener,
                 Err(source) => return Err(MemberError::Listen { field, address, source }),
             };
-            // As Debian's /etc/hosts has it for a machine's own name.
+            // Debian's /etc/hosts maps a machine's own name to a loopback address.
             let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
             match listener.local_addr() {
                 Ok(found) if is_name && found.ip().is_loopback() => Err(MemberError::ListenLoopback { field, address, found }),
@@ -157,7 +159,7 @@ pub struct Member {
     released: oneshot::Receiver<()>,
 }
 
-/// Runs a member until `shutdown`, or until it cannot go on.
+/// Runs a member until `shutdown`, or until it cannot continue.
 pub async fn run(config: QuorumConfig, bootstrap: bool, shutdown: CancellationToken) -> Result<(), MemberError> {
     let listeners = Listeners::bind(&config).await?;
     let member = Member::start(config, bootstrap, listeners).await?;
@@ -170,7 +172,8 @@ pub async fn run(config: QuorumConfig, bootstrap: bool, shutdown: CancellationTo
 }
 
 impl Member {
-    /// Starts a member on sockets that are bound already. With `bootstrap`, makes the cluster of all configured members.
+    /// Starts a member on bound sockets. With `bootstrap`, creates the cluster of all configured
+    /// members.
     pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
         config.validate()?;
         let (credentials, authority) = identity(&config)?;
@@ -183,7 +186,7 @@ impl Member {
         let (notify, notifying) = Notify::open(&config)?;
         let signer = Signer::open(&config.audit_signing_key_path, directory.path(), MemberId(config.id))?;
         let stop = CancellationToken::new();
-        // Who waits for room when the start fails gives up.
+        // If the start fails, tasks that wait for disk space must give up.
         let give_up = stop.clone().drop_guard();
         let room = Room::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
         let kept = Kept::default();
@@ -193,7 +196,7 @@ impl Member {
         let held = log.last_index();
         drop(directory);
         if bootstrap && !pristine {
-            // Who is told to start again without it finds the folder free.
+            // A user who is told to start again without the option must find the directory free.
             drop((log, machine));
             let _free = tokio::time::timeout(STOP_TIMEOUT, released).await;
             return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
@@ -255,7 +258,7 @@ impl Member {
             stop,
         });
         let mut tasks = vec![proposing, reading];
-        // Before anybody is served: revocations count from the first connection on.
+        // Before any connection is accepted: revocations apply from the first one on.
         tasks.extend(begin_tasks(&core, led_tx));
         let (service, raft) = core.config.listens();
         let (servers, failures) = service::serve(&core, listeners.service, listeners.raft);
@@ -266,7 +269,8 @@ impl Member {
         Ok(Self { core, tasks, servers, failures, released })
     }
 
-    /// Returns once the cluster is formed, has a leader, and this member can serve. Never, while there is no majority.
+    /// Returns once the cluster is formed and has a leader, and this member can serve. Does not
+    /// return while there is no majority.
     pub async fn ready(&self) {
         let mut metrics = self.core.raft.metrics();
         loop {
@@ -274,14 +278,15 @@ impl Member {
             if leads && !self.core.agreed.ledger().cluster().is_empty() {
                 return;
             }
-            // Metrics change with every applied entry and every election. When Raft ends, `failed` tells.
+            // Metrics change with every applied entry and every election. `failed` reports the end
+            // of Raft.
             if metrics.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Returns when the member cannot go on, with the reason.
+    /// Returns the reason when the member cannot continue.
     pub async fn failed(&self) -> MemberError {
         let mut failures = self.failures.clone();
         let raft = async {
@@ -314,17 +319,17 @@ impl Member {
         }
     }
 
-    /// The agreed state as this member has applied it.
+    /// This member's applied state.
     pub fn agreed(&self) -> &Arc<Agreed> {
         &self.core.agreed
     }
 
-    /// The member that leads, as this one knows.
+    /// The leader, as far as this member knows.
     pub fn leader(&self) -> Option<u64> {
         self.core.leader()
     }
 
-    /// Stops everything and returns when the folder is free.
+    /// Stops everything and returns when the data directory is free.
     pub async fn stop(self) {
         self.core.stop.cancel();
         for server in self.servers {
@@ -335,10 +340,11 @@ impl Member {
             }
         }
         for task in self.tasks {
-            // A task that panicked has said so.
+            // A panicking task has already logged it.
             let _ended = task.await;
         }
-        // The folder is locked by Raft's parts alone: nothing else may write into it once that lock is gone.
+        // Only Raft's parts lock the directory: nothing else may write into it once that lock is
+        // released.
         if tokio::time::timeout(STOP_TIMEOUT, self.core.chain.stopped()).await.is_err() {
             tracing::warn!("audit records are still being written");
         }
@@ -383,27 +389,27 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
     raft.validate().map_err(|error| MemberError::Initialise { why: error.to_string() })
 }
 
-/// What this member has applied, into its list of revoked certificates.
+/// Adds the revocations of the applied state to this member's list of revoked certificates.
 fn learn_revocations(core: &Core) {
     let ledger = core.agreed.ledger();
     core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
 }
 
-/// Forms the cluster with `bootstrap`. The only member that votes is elected at once.
+/// Creates the cluster with `bootstrap`. A single voter starts its election at once.
 async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristine: bool) -> Result<(), MemberError> {
     if bootstrap {
         initialise(raft, config).await?;
     } else if !pristine {
         let votes = raft.with_raft_state(|state| state.membership_state.effective().membership().get_joint_config().clone()).await?;
         if votes == [BTreeSet::from([config.id])] {
-            // There is nobody to wait for.
+            // There are no other voters to wait for.
             raft.trigger().elect().await?;
         }
     }
     Ok(())
 }
 
-/// The tasks that every member has.
+/// Starts the tasks that every member has.
 fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
     let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
     let duties = tokio::spawn(duties(Arc::clone(core)));

@@ -1,12 +1,12 @@
-//! Changes of the membership, step by step, on the leader; and how a member learns that it was taken out.
+//! Membership changes, step by step, on the leader; and how a member learns that it was removed.
 //!
 //! ```text
-//!   change (an operator, again until it is done) ──▶ plan::next ──▶ audited, then done ──▶ plan::next …
-//!   leaderless member ──roster?──▶ the others: a newer committed list without it ends it
+//!   change (an operator, repeated until done) ──▶ plan::next ──▶ audited, then executed ──▶ plan::next …
+//!   member without leader ──roster?──▶ the others: it exits if a newer committed list lacks it
 //! ```
 //!
-//! Nothing of a change is kept beside the membership itself: whoever leads goes on from what is there. Each step is in
-//! the audit log before it happens, under the name of the operator.
+//! A change has no state besides the membership itself: any leader continues from there. Each step
+//! is recorded in the audit log before it happens, with the name of the operator.
 
 pub mod plan;
 
@@ -25,18 +25,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one call works on a change before it says how far it came.
+/// How long one call works on a change before it reports its progress.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether what is waited for has come.
+/// How often to check for an awaited condition.
 const LOOK: Duration = Duration::from_millis(50);
-/// Audit records that a learner may lie behind: what is applied while it is asked.
+/// By how many audit records a learner may lag: those applied while it is being asked.
 const HISTORY_LAG_MAX: u64 = 1000;
-/// A member that has not answered for so long is silent.
+/// A member that has not answered for this long is silent.
 pub const SILENT_AFTER: Duration = Duration::from_secs(2);
-/// How long another member may take for a question about the membership.
+/// Timeout for a membership question to another member.
 pub const QUESTION_MAX: Duration = Duration::from_secs(1);
 
-/// Works on a change, on the leader. What takes longer goes on by itself; the order is given again to hear of it.
+/// Works on a change, on the leader. Longer steps continue in the background; the order is repeated
+/// to learn the result.
 pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answer, Refusal> {
     let begun = |text: &str| Ok(Answer::Changed { done: false, text: text.to_owned() });
     let Ok(turn) = Arc::clone(&core.changing).try_lock_owned() else {
@@ -50,7 +51,8 @@ pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answ
             result
         })
     };
-    // The step goes on where nobody waits for it any more: half a change of Raft's membership helps nobody.
+    // The step continues even if the caller is gone, because a half-finished change of Raft's
+    // membership helps nobody.
     match tokio::time::timeout(CALL_MAX + LOOK, working).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(Refusal::Unavailable { why: error.to_string() }),
@@ -60,7 +62,8 @@ pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answ
 
 async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal> {
     let end = Instant::now() + CALL_MAX;
-    // Not before everything that is committed is applied here: an older membership would be judged.
+    // Not before everything committed is applied here: otherwise an outdated membership would be
+    // evaluated.
     core.reads.pass().await.map_err(unserved)?;
     loop {
         let standing = standing(core);
@@ -109,7 +112,7 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
     }
 }
 
-/// Has another member lead.
+/// Transfers the leadership to another member.
 pub(crate) async fn transfer(core: &Core, by: &Principal, to: u64) -> Result<(), Refusal> {
     audit(core, by, MembersStep::HandOver { to }).await?;
     crate::handover::to(core, to).await
@@ -131,7 +134,8 @@ fn standing(core: &Core) -> Standing {
     }
 }
 
-/// Makes sure that whoever is at the address is the member that is meant, of this cluster, and has no other past.
+/// Checks that the process at the address is the intended member of this cluster, without another
+/// history.
 async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::Members { why });
     let answer = match core.peers.roster(id, peer, &question(core), QUESTION_MAX).await {
@@ -150,11 +154,11 @@ async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Why a learner may not vote yet: it has its vote with the audit chain, or not at all.
+/// Why a learner may not vote yet: it must have the audit chain before it votes.
 async fn lacks_history(core: &Core, learner: Option<u64>) -> Option<String> {
     let id = learner?;
     let want = core.agreed.ledger().audit_head().seq;
-    // The head of what it has applied, with the records up to there.
+    // The head of its applied state; it has the records up to there.
     match core.peers.audit_page(id, u64::MAX).await {
         Ok(page) if page.head.seq + HISTORY_LAG_MAX >= want => None,
         Ok(page) => Some(format!("member {id} catches up: it has {} of {want} audit records", page.head.seq)),
@@ -169,12 +173,14 @@ async fn audit(core: &Core, by: &Principal, step: MembersStep) -> Result<(), Ref
 }
 
 async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refusal> {
-    // Those that lose their vote go on learning until they are forgotten: so they hear that they lost it.
+    // Members that lose their vote stay learners until they are removed, so that they learn of the
+    // loss.
     let altered = core.raft.change_membership(change, true).await;
     altered.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
 }
 
-/// Tells a member that was taken out, as soon as that is applied here. One that does not hear it asks for itself.
+/// Informs a removed member as soon as the removal is applied here. A member that misses this asks
+/// by itself.
 fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
     let core = Arc::clone(core);
     tokio::spawn(async move {
@@ -193,7 +199,7 @@ fn question(core: &Core) -> RosterQuestion {
     RosterQuestion { cluster: core.config.cluster.clone(), from: core.config.id, roster: (*core.agreed.roster()).clone() }
 }
 
-/// Answers another member's question, and takes notice of what it says itself.
+/// Answers another member's question, and evaluates the membership in that question.
 pub(crate) fn answer(core: &Core, question: &RosterQuestion) -> RosterAnswer {
     if question.cluster == core.config.cluster {
         core.peers.introduce(core.config.id, question.roster.members.iter().map(|(id, peer)| (*id, peer)));
@@ -218,7 +224,8 @@ fn notice(core: &Core, roster: &Roster) {
     core.removed.send_replace(true);
 }
 
-/// Asks the others once a second while this member has no leader: perhaps it was taken out while it did not listen.
+/// While this member has no leader, asks the others once a second whether it was removed without
+/// noticing.
 pub(crate) async fn watch(core: Arc<Core>) {
     loop {
         tokio::select! {
@@ -248,7 +255,7 @@ fn write_removed(dir: &Path, index: u64) -> Result<(), crate::store::StoreError>
     crate::store::directory::replace(&removed_file(dir), format!("the membership of log index {index} lacks this member\n").as_bytes())
 }
 
-/// Whether the member of this folder was taken out of its cluster.
+/// Whether the member of this data directory was removed from its cluster.
 pub(crate) fn was_removed(dir: &Path) -> bool {
     removed_file(dir).exists()
 }

@@ -1,4 +1,4 @@
-//! What this member tells of itself at `/metrics`, and pushes. Nothing of it is in the log.
+//! This member's metrics at `/metrics` and their push. Nothing of this is in the log.
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
@@ -20,14 +20,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// What scrapers of the documents' configuration call these series' job.
+/// The job name that the documented scraper configuration uses for these series.
 const JOB: &str = "lattice-quorum";
-/// The folder in `data_dir` with what waits to be pushed.
+/// The directory in `data_dir` for metrics that wait to be pushed.
 const BUFFER: &str = "telemetry";
-/// How deep folders are looked into for their sizes.
+/// Largest depth of directories when sizes are summed.
 const DEPTH_MAX: u32 = 3;
 
-/// A member that stops is not kept by who asks for its numbers.
+/// A weak reference, so that a scrape does not keep a stopping member alive.
 struct Own(Weak<Core>);
 
 impl Collect for Own {
@@ -75,7 +75,8 @@ impl Collect for Own {
 }
 
 fn raft(core: &Core, samples: &mut Samples) {
-    // A copy: what is asked below looks at the same, and who waits to write it would come between two looks of one thread.
+    // A copy: the calls below read the same metrics, and a waiting writer between two read locks of
+    // one thread would block it.
     let metrics = core.raft.metrics().borrow().clone();
     let truth = |is: bool| u64::from(is);
     samples.count(&family::LEADER, &[], truth(metrics.current_leader == Some(core.config.id)));
@@ -114,7 +115,7 @@ fn disk(dir: &Path, samples: &mut Samples) {
             BUFFER => telemetry += bytes,
             name if name.ends_with(".snapshot") => {
                 snapshots += bytes;
-                // Their names are their indices, padded.
+                // The file names are indices with leading zeros.
                 newest = newest.max(Some((name.to_owned(), entry.metadata().map_or(0, |about| about.len()))));
             }
             _ => log += bytes,
@@ -133,7 +134,7 @@ fn disk(dir: &Path, samples: &mut Samples) {
     }
 }
 
-/// Bytes on the disk of a file, or of what is in a folder.
+/// The bytes that a file or a directory's content occupies on the disk.
 fn allocated(path: &Path, depth: u32) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(about) = fs::symlink_metadata(path) else { return 0 };
@@ -143,7 +144,7 @@ fn allocated(path: &Path, depth: u32) -> u64 {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
 }
 
-/// Whether this member can agree with the others; an error says why it cannot, for people.
+/// Whether this member can commit together with the others; the error says why not, for people.
 fn ready(core: &Core) -> Result<(), String> {
     if core.has_leader() {
         return Ok(());
@@ -151,18 +152,19 @@ fn ready(core: &Core) -> Result<(), String> {
     Err(format!("in touch with no leader, or as leader with no majority, for {} s", core.silence().as_secs()))
 }
 
-/// Serves `/metrics` and pushes, as far as both can be had: a member that cannot be measured serves all the same.
+/// Serves `/metrics` and pushes metrics, as far as possible: a member works without metrics, too.
 pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let QuorumConfig { id, data_dir, telemetry, disk_reserve_bytes, .. } = &core.config;
     let mut tasks = Vec::new();
-    // Whoever was first is as good: there is one provider in this program.
+    // If another caller was first, that is just as good: this program has only one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut parts: Vec<Box<dyn Collect>> = vec![Box::new(Own(Arc::downgrade(core)))];
     let store = telemetry.store().unwrap_or_else(|error| {
         tracing::warn!(error = %with_causes(&error), "metrics are not pushed");
         None
     });
-    // The member takes everything while as much as its reserve is free; the buffer stops well before that.
+    // The member accepts everything while as much as its reserve is free; the buffer stops growing
+    // well before that.
     let spare = Spare::Bytes(disk_reserve_bytes.saturating_mul(2));
     let pushing = store.and_then(|store| match push::open(&data_dir.join(BUFFER), telemetry.tsdb_buffer_bytes_max, spare) {
         Ok(pushed) => Some((store, pushed)),
@@ -180,7 +182,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), lattice_pki::identity::member_name(*id));
         tasks.push(tokio::spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await }));
     }
-    // Resolved before, where agents are served.
+    // The address was resolved before, when agents were served.
     let served = tokio::net::lookup_host(core.config.listens().0).await.ok().and_then(|mut found| found.next());
     let ip = served.map_or(Ipv4Addr::LOCALHOST.into(), |at| at.ip());
     let Some(listen) = telemetry.listen((ip, QUORUM_PORT).into()) else { return tasks };

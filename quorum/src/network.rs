@@ -1,5 +1,6 @@
-//! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
-//! membership says; one that moved gets new connections.
+//! Connections between members: one lazy connection each to another member's Raft and service
+//! ports. The membership contains the addresses; a member whose address changed gets new
+//! connections.
 
 use crate::clock::ruler;
 use crate::cluster_clock::Reading;
@@ -34,20 +35,21 @@ use std::time::{Duration, Instant};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-/// With each of Raft's messages: the generation of whoever sends it.
+/// Header of each Raft message: the sender's generation.
 pub const GENERATION_HEADER: &str = "lattice-generation";
-/// What the leader has applied, beside its answer to a summary of heartbeats.
+/// Header of the answer to a heartbeat summary: the revision that the leader has applied.
 pub const REVISION_HEADER: &str = "lattice-revision";
-/// With each answer to one of Raft's messages: what the clock of whoever answers shows, in milliseconds since 1970.
+/// Header of each answer to a Raft message: the time of the answering member's clock, in
+/// milliseconds since 1970.
 pub const CLOCK_HEADER: &str = "lattice-clock";
-/// What a clock shows is not known better than to this time, and where an answer took longer, not well enough.
+/// If an answer took longer than this, its clock reading is too inaccurate to be used.
 const CLOCK_READING_MAX: Duration = Duration::from_secs(1);
-/// How long a member may take for a page of its audit chain.
+/// Timeout for a page of another member's audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an unreachable member is left alone.
+/// Pause before an unreachable member is tried again.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// The other members.
+/// The connections to the other members.
 #[derive(Clone, Debug)]
 pub struct Peers(Arc<Inner>);
 
@@ -57,18 +59,18 @@ struct Inner {
     links: Mutex<BTreeMap<u64, Link>>,
 }
 
-/// One other member.
+/// The connection to another member.
 #[derive(Clone, Debug)]
 struct Link {
     peer: Peer,
     raft: Channel,
     service: Channel,
     since: Instant,
-    /// Milliseconds after `since` at which it last answered, plus 1; 0 when it never did.
+    /// When it last answered, in milliseconds after `since`, plus 1; 0: never.
     answered: Arc<AtomicU64>,
-    /// Whether its silence was told in the log: once, not at each try.
+    /// Whether its silence has been logged: once, not at each attempt.
     silent: Arc<AtomicBool>,
-    /// What its clock showed last.
+    /// The latest reading of its clock.
     clock: Arc<Mutex<Option<Reading>>>,
 }
 
@@ -87,7 +89,7 @@ impl Link {
         self.answered.store(now + 1, Ordering::Relaxed);
     }
 
-    /// It answered so long after it was asked, and its clock showed this when it did.
+    /// Records the clock in an answer that took `took`, received at `at`.
     fn reads(&self, reply: &MetadataMap, took: Duration, at: Duration) {
         let shows = reply.get(CLOCK_HEADER).and_then(|shows| shows.to_str().ok()).and_then(|shows| shows.parse().ok());
         if let Some(shows) = shows.filter(|_| took <= CLOCK_READING_MAX) {
@@ -97,7 +99,7 @@ impl Link {
 }
 
 impl Peers {
-    /// Knows nobody yet.
+    /// Without any members yet.
     pub fn new(credentials: Credentials) -> Self {
         Self(Arc::new(Inner { credentials, links: Mutex::default() }))
     }
@@ -106,7 +108,7 @@ impl Peers {
         self.0.links.lock()
     }
 
-    /// The connections to `member` at `peer`, made where there are none; nothing is sent yet.
+    /// The connections to `member` at `peer`, created if necessary; nothing is sent yet.
     fn link(&self, member: u64, peer: &Peer) -> Result<Link, TlsError> {
         let mut links = self.links();
         if let Some(link) = links.get(&member).filter(|link| link.peer == *peer) {
@@ -134,7 +136,8 @@ impl Peers {
         self.links().get(&member).cloned()
     }
 
-    /// Learns where members are that are not known yet; nothing is sent. What the membership says later counts more.
+    /// Adds the addresses of members that are not known yet; sends nothing. Later addresses from
+    /// the membership replace these.
     pub fn introduce<'a>(&self, this: u64, members: impl IntoIterator<Item = (u64, &'a Peer)>) {
         for (member, peer) in members {
             if member != this
@@ -146,7 +149,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections to a member that is none any more.
+    /// Closes the connections to a removed member.
     pub fn forget(&self, member: u64) {
         self.links().remove(&member);
     }
@@ -158,26 +161,27 @@ impl Peers {
         Some(link.since.elapsed().saturating_sub(Duration::from_millis(answered)))
     }
 
-    /// What the others' clocks showed when they last answered.
+    /// The latest readings of the others' clocks.
     pub fn clocks(&self) -> BTreeMap<u64, Reading> {
         let links = self.links();
         let reading = |link: &Link| *link.clock.lock();
         links.iter().filter_map(|(member, link)| Some((*member, reading(link)?))).collect()
     }
 
-    /// The service of this member.
+    /// A client of this member's service.
     pub fn service(&self, member: u64, peer: &Peer) -> Result<ServiceClient<Channel>, TlsError> {
         let client = ServiceClient::new(self.link(member, peer)?.service);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// The other members.
+    /// The ids of the other members.
     pub fn ids(&self) -> Vec<u64> {
         self.links().keys().copied().collect()
     }
 
-    /// Audit records of this member behind `after`, as many as one message takes. With `u64::MAX` the page's head alone
-    /// comes: the member has its state and its audit chain up to there, and a learner may vote.
+    /// Audit records of this member after `after`, as many as fit in one message. With `u64::MAX`
+    /// the page contains only the head: the member has its state and its audit chain up to there,
+    /// and may vote if it is a learner.
     pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoPage> {
         let link = self.known(member).ok_or_else(|| NoPage("it is not known where it is".to_owned()))?;
         let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage(with_causes(&e)))?;
@@ -188,8 +192,8 @@ impl Peers {
         }
     }
 
-    /// Tells the leader what this member heard. When it took it: which members' disks are short of room, as it knows, and the
-    /// revision that it had applied by then.
+    /// Sends this member's heartbeat summary to the leader. If the leader accepted it, returns its
+    /// answer and the revision that the leader had applied by then.
     pub async fn heartbeats(
         &self,
         leader: u64,
@@ -203,9 +207,10 @@ impl Peers {
         Some((unpack(reply.get_ref()).ok()?, Revision(revision)))
     }
 
-    /// Asks whoever is at `peer` who it is and which membership it has committed; why there is no answer otherwise.
+    /// Asks the member at `peer` for its identity and its committed membership. The error says why
+    /// there is no answer.
     pub async fn roster(&self, member: u64, peer: &Peer, question: &RosterQuestion, limit: Duration) -> Result<RosterAnswer, String> {
-        // Connections of its own: who is asked need not be a member.
+        // Separate connections, because the peer need not be a member.
         let link = self.open(member, peer).map_err(|e| with_causes(&e))?;
         let body = pack(question).map_err(|e| with_causes(&e))?;
         match tokio::time::timeout(limit, raft_client(&link).roster(body)).await {
@@ -215,14 +220,14 @@ impl Peers {
         }
     }
 
-    /// Asks a member to become a candidate now. True when it does.
+    /// Asks a member to become a candidate now. Returns whether it does.
     pub async fn campaign(&self, member: u64, limit: Duration) -> bool {
         let Some(link) = self.known(member) else { return false };
         matches!(tokio::time::timeout(limit, raft_client(&link).campaign(Packed::default())).await, Ok(Ok(_)))
     }
 }
 
-/// Why a member gave no page of its audit chain.
+/// Why a member sent no page of its audit chain.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoPage(String);
@@ -231,16 +236,16 @@ fn raft_client(link: &Link) -> RaftClient<Channel> {
     RaftClient::new(link.raft.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// What Raft sends through.
+/// The network layer for Raft.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// To whom.
+    /// The connections.
     pub peers: Peers,
-    /// What this member has, and of which generation.
+    /// This member's state, with its generation.
     pub agreed: Arc<Agreed>,
-    /// Nobody is told of a commit that is not on this member's disk.
+    /// A commit that is not on this member's disk is not announced to others.
     pub synced: Synced,
-    /// Nobody is sent what there is no room for.
+    /// Members without disk space are not sent entries.
     pub shortages: Arc<Shortages>,
 }
 
@@ -263,12 +268,12 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 #[derive(Debug)]
 pub struct Wire {
     target: u64,
-    /// Or why there can be none.
+    /// The connection, or why there is none.
     link: Result<Link, String>,
     agreed: Arc<Agreed>,
     synced: Synced,
     shortages: Arc<Shortages>,
-    /// Whether openraft was told last how far the logs agree, where entries are held back.
+    /// While entries are held back: whether openraft was last told that the logs match.
     says_matched: bool,
 }
 
@@ -327,7 +332,7 @@ impl Wire {
             Ok(Err(status)) => {
                 let why = status_text(&status);
                 match status.code() {
-                    // It has no room on its disk for what was sent, and says so.
+                    // The member answers that its disk has no space for what was sent.
                     tonic::Code::ResourceExhausted => link.answers(self.target),
                     _ => link.is_silent(self.target, &why),
                 }
@@ -367,9 +372,10 @@ impl RaftNetwork<TypeConfig> for Wire {
         if !held_back || !matches!(answer, AppendEntriesResponse::Success) {
             return Ok(answer);
         }
-        // openraft sends the same again at once. Every other time it hears that the logs agree up to before these entries: the
-        // member counts as one that follows. The times between it hears of a failure: while entries are on their way to a
-        // member, it keeps the whole log for it.
+        // openraft repeats the request at once. Alternately it gets two answers. The first says
+        // that the logs match up to these entries, so that the member counts as a follower. The
+        // second reports a failure, because openraft keeps the whole log for a member as long as
+        // entries are on their way to it.
         tokio::time::sleep(pause).await;
         self.says_matched = !self.says_matched && rpc.prev_log_id.is_some();
         if self.says_matched { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
@@ -381,7 +387,8 @@ impl RaftNetwork<TypeConfig> for Wire {
         option: RPCOption,
     ) -> Result<InstallSnapshotResponse<u64>, RPCError<u64, Peer, RaftError<u64, InstallSnapshotError>>> {
         if self.shortages.of(self.target).is_some() {
-            // No heartbeats go to a member that a snapshot is sent to: without any, it would want to lead.
+            // openraft sends no heartbeats to a member while it sends it a snapshot; without
+            // heartbeats the member would start an election.
             let heartbeat =
                 AppendEntriesRequest::<TypeConfig> { vote: rpc.vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
             let _heard: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;

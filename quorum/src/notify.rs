@@ -1,12 +1,13 @@
-//! Tells others what happens to nodes: a server with HTTP, a program of the site's, or both.
+//! Sends notifications about events of nodes: to an HTTP server, to a program of the site, or both.
 //!
 //! ```text
-//!   audit log ──▶ behind the cursor, about nodes, in its order ──▶ sent until it is taken ──▶ cursor (in the ledger)
+//!   audit log ──▶ records about nodes after the cursor, in order ──▶ sent until accepted ──▶ cursor (in the ledger)
 //! ```
 //!
-//! The audit log is the queue: it is on every member's disk, so nothing is lost with a leader, and the next one goes on behind the
-//! cursor. What was taken and not yet written there is sent once more, under the same id. One that is not taken keeps those behind it
-//! waiting, since a later word must not overtake an earlier one; the members' own work waits for none of it.
+//! The audit log is the queue: it is on every member's disk, so nothing is lost with a leader, and
+//! the next leader continues after the cursor. A record that was accepted but is not yet covered by
+//! the cursor is sent again, with the same id. A record that is not accepted delays the following
+//! ones, because they must arrive in order; the members' own work never waits for notifications.
 
 use crate::background;
 use crate::config::QuorumConfig;
@@ -29,20 +30,20 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::time::MissedTickBehavior;
 
-/// How often it is looked for something new.
+/// How often to check for new records.
 const LOOK: Duration = Duration::from_millis(200);
-/// Records that are read at once.
+/// Number of records read at once.
 const BATCH: usize = 64;
-/// How often the cursor is written at most, while one is taken after the other.
+/// Shortest interval between two updates of the cursor while records are being accepted.
 const CURSOR_EVERY: Duration = Duration::from_secs(1);
-/// Records about other things that are passed over before the cursor is written for them alone.
+/// Number of skipped records about other subjects after which the cursor is updated for them alone.
 const PASSED_MAX: u64 = 4096;
-/// Before it is tried again.
+/// The pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-/// Bytes that a secret has at least.
+/// Smallest size of a secret, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// A configuration that nobody can be told with.
+/// An invalid notification configuration.
 #[derive(Debug, Error)]
 pub enum NotifyError {
     #[error("{setting} {}: {why}", path.display())]
@@ -54,7 +55,7 @@ pub enum NotifyError {
     Client(#[source] reqwest::Error),
 }
 
-/// One way, to be run.
+/// One kind of notification, ready to run.
 pub struct Telling {
     means: Means,
     limit: Duration,
@@ -66,25 +67,25 @@ enum Means {
     Hook { program: PathBuf },
 }
 
-/// One thing that happened to a node, as it is told.
+/// An event of a node, as it is sent.
 #[derive(Debug, Serialize)]
 struct Event<'a> {
-    /// The same whenever it is sent again.
+    /// The same whenever the event is sent again.
     id: String,
-    /// Rises with each.
+    /// Increases with each event.
     seq: u64,
     at: String,
     cluster: &'a str,
     node: &'a str,
     event: &'a str,
-    /// Where the node stands from now on, where that is what happened.
+    /// The node's new state, if the event is a change of state.
     state: Option<&'a str>,
     actor: &'a str,
     detail: &'a str,
 }
 
 impl Notify {
-    /// As configured. Asks nobody yet.
+    /// From the configuration. Connects to nothing yet.
     pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Telling>), NotifyError> {
         let (notify, mut ways) = (Self::default(), Vec::new());
         let limit = Duration::from_secs(config.notify_seconds);
@@ -109,11 +110,11 @@ impl Means {
 }
 
 impl Telling {
-    /// Tells while this member leads, until it stops.
+    /// Sends while this member is the leader, until it stops.
     pub(crate) async fn run(self, core: Arc<Core>) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Up to where all was taken, in this term of leadership.
+        // The last record accepted in this term.
         let mut told = 0;
         loop {
             tokio::select! {
@@ -131,7 +132,7 @@ impl Telling {
         }
     }
 
-    /// What is new, as far as one batch goes.
+    /// Processes new records, at most one batch.
     async fn round(&self, core: &Arc<Core>, told: &mut u64) {
         let way = self.means.way();
         let (cluster, generation, head, known) = {
@@ -142,7 +143,7 @@ impl Telling {
             (ledger.cluster().to_owned(), ledger.generation(), ledger.audit_head().seq, ledger.notified(way))
         };
         let Some(known) = known else {
-            // What was before anybody was to be told is history.
+            // Records from before notifications were enabled are not sent.
             return self.write(core, head).await;
         };
         *told = (*told).max(known);
@@ -170,7 +171,7 @@ impl Telling {
         let mut written = Instant::now();
         let full = records.len() == BATCH;
         for record in &records {
-            // The next leader tells the rest: what it told must not be followed by what was before.
+            // The next leader sends the rest, because an older event must not follow a newer one.
             if !core.leads() || !self.told(core, &cluster, generation.0, record).await {
                 return;
             }
@@ -188,7 +189,7 @@ impl Telling {
         }
     }
 
-    /// Sends one until it is taken. False: this member leads no more.
+    /// Sends one event until it is accepted. Returns false if this member is no longer the leader.
     async fn told(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
         let mut pauses = PAUSES;
         loop {
@@ -240,14 +241,15 @@ impl Telling {
                     .header("lattice-timestamp", at)
                     .header("lattice-signature", signature(secret, at, &body))
                     .body(body);
-                // An address may have a secret in it.
+                // A URL may contain a secret.
                 let answer = request.send().await.map_err(|error| with_causes(&error.without_url()))?;
                 if answer.status().is_success() { Ok(()) } else { Err(format!("the server answers {}", answer.status())) }
             }
         }
     }
 
-    /// Writes down how far it is. Where that cannot be now, it is written with what comes next, or told again by the next leader.
+    /// Updates the cursor. If that fails now, it is updated with the next event, or the next leader
+    /// sends the events again.
     async fn write(&self, core: &Arc<Core>, upto: u64) {
         let way = self.means.way();
         match core.propose_here(vec![Action::Notified { way, upto }]).await {
@@ -271,7 +273,7 @@ fn signature(secret: &hmac::Key, at_ms: u64, body: &[u8]) -> String {
     })
 }
 
-/// Of `Ready -> Degraded: silent for 31 s` the second.
+/// The new state in a text like `Ready -> Degraded: silent for 31 s`.
 fn state_after(detail: &str) -> Option<&str> {
     let after = detail.split_once(" -> ")?.1;
     after.split(':').next().map(str::trim)
@@ -281,7 +283,7 @@ fn webhook(config: &QuorumConfig, limit: Duration) -> Result<Means, NotifyError>
     let url = config.notify_url.parse::<reqwest::Url>().ok().filter(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
     let url = url.ok_or_else(|| NotifyError::Url)?;
     let secret = secret(&config.notify_secret_file)?;
-    // Whoever was first is as good: there is one provider in this program.
+    // If another caller was first, that is just as good: this program has only one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = Client::builder().timeout(limit).connect_timeout(limit).redirect(Policy::none());
     let ca = &config.notify_ca;

@@ -1,4 +1,4 @@
-//! How far others are told what happens to nodes.
+//! The state of notifications about nodes.
 
 use lattice_ledger::{Ledger, NotifyWay};
 use lattice_quorum_client::wire::NotifyStanding;
@@ -6,12 +6,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is known of the ways that are configured. Cloneable; all clones are one.
+/// The state of each configured kind of notification. Cloneable; all clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
 
 impl Notify {
-    /// How far each way is.
+    /// The progress of each kind.
     pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
         let ways = self.0.lock();
         let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {
@@ -26,7 +26,7 @@ impl Notify {
         self.0.lock().insert(way, trouble);
     }
 
-    /// Notes what keeps a way from being told. `true`: it was not known.
+    /// Records why a kind of notification fails. Returns whether the reason is new.
     pub fn fails(&self, way: NotifyWay, why: &str) -> bool {
         let mut ways = self.0.lock();
         let known = ways.insert(way, Some(why.to_owned()));

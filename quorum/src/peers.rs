@@ -1,4 +1,4 @@
-//! What members tell each other beside Raft.
+//! Messages between members, besides Raft's.
 
 use crate::roster::Roster;
 use lattice_ledger::AuditHead;
@@ -8,60 +8,63 @@ use lattice_quorum_client::wire::{ClockAlarm, HeldKeys, NodeHealth};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a member tells the leader about the agents that have a session with it, once a second, in memory only.
+/// A member's summary for the leader about the agents that have sessions with it; once a second, in
+/// memory only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatSummary {
     pub from: MemberId,
-    /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
+    /// The nodes heard since the last summary: their incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
-    /// The gossip keys that some of them say they have, in the same lives: where the leader of this term was not told so yet.
+    /// The gossip keys reported by some of them in these incarnations, unless the leader of this
+    /// term already has them.
     pub keys: Vec<(NodeId, HeldKeys)>,
-    /// How some of them say their nodes are, likewise.
+    /// The health reported by some of them, under the same conditions.
     pub health: Vec<(NodeId, NodeHealth)>,
-    /// The highest cluster level that this member can follow.
+    /// The highest cluster level that this member supports.
     pub level: u32,
-    /// When its certificate ends.
+    /// When its certificate expires.
     pub certificate_until: Timestamp,
-    /// What its disk lacks. Answered with what each member's lacks.
+    /// The shortage of its disk. The answer contains all members' shortages.
     pub shortage: Option<Shortage>,
-    /// What agents with a session there said of silent nodes: which node, and who hears it.
+    /// The answers of agents with sessions here about silent nodes: the silent node, and the
+    /// agent's node that reaches it.
     pub words: Vec<(NodeId, NodeId)>,
 }
 
-/// What the leader answers.
+/// The leader's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryAnswer {
-    /// What each member's disk lacks.
+    /// The shortages of all members' disks.
     pub shortages: BTreeMap<u64, Shortage>,
-    /// Nodes that agents are to be asked about.
+    /// Nodes that agents must be asked about.
     pub silent: Vec<NodeId>,
-    /// What is amiss with the members' clocks.
+    /// The problem with the members' clocks, if any.
     pub clocks: Option<ClockAlarm>,
 }
 
-/// From a member to another one: send the audit records behind this one.
+/// A request to another member for the audit records after this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditPageRequest {
-    /// The last record that is known.
+    /// The last known record.
     pub after: u64,
 }
 
-/// Some audit records, in order, and how far the sender's state goes.
+/// Some audit records in order, and how far the sender's state reaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditPage {
     /// The last record of the sender's state.
     pub head: AuditHead,
-    /// Records behind the one that was named; none where there are no more.
+    /// Records after the requested one; empty if there are none.
     pub records: Vec<AuditRecord>,
 }
 
-/// One member asks another who it is and who the members are.
+/// A member asks another one for its identity and its membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterQuestion {
     pub cluster: String,
-    /// Who asks.
+    /// The asking member.
     pub from: u64,
-    /// What is committed, as far as it knows.
+    /// Its committed membership, as far as it knows.
     pub roster: Roster,
 }
 
@@ -69,10 +72,10 @@ pub struct RosterQuestion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterAnswer {
     pub cluster: String,
-    /// Who answers.
+    /// The answering member.
     pub member: u64,
     /// Whether its log is empty.
     pub pristine: bool,
-    /// What is committed, as far as it knows.
+    /// Its committed membership, as far as it knows.
     pub roster: Roster,
 }

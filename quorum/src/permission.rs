@@ -1,17 +1,20 @@
-//! Which certificate role may ask a member for what, in one table. Every call of both services is in it: one that is not does
-//! not compile. All commands are one call of role `api`; each has its own row, with who may ask for it, in the table of
-//! [`lattice_ledger::Action`].
+//! The table of permissions: which certificate role may make which call to a member. It contains
+//! every call of both services: a missing one does not compile. All commands together are one call,
+//! for the role `api`; the table of [`lattice_ledger::Action`] states for each command who may
+//! request it.
 //!
 //! | cell | meaning |
 //! |---|---|
 //! | `No` | refused |
-//! | `Own` | only what is the caller's own; the table's comment says what that is |
+//! | `Own` | only for the caller's own objects; the comments in the table say which |
 //! | `Yes` | granted |
 //!
-//! `person` says whose wish a request carries: nobody's (`Itself`: the agent or member speaks for itself), a user's or an
-//! operator's. The quorum takes a user from the agent that authenticated them, so only role `api` has a cell other than `No`
-//! there, and `RecordAccess`, which a node may do for people on that node. It takes an operator from nobody: their own token
-//! proves them ([`lattice_pki::operator`]), and the table names the methods of the API that such a token is signed for.
+//! `person` says on whose behalf a request is made: nobody's (`Itself`: the agent or member acts
+//! for itself), a user's or an operator's. For users, the quorum trusts the agent that
+//! authenticated them, so only the role `api` may make such calls; the exception is `RecordAccess`,
+//! which a node may make for people on that node. For operators, the quorum trusts no agent: the
+//! operator's own token is the proof ([`lattice_pki::operator`]), and the table names the API
+//! methods that the token must be signed for.
 
 use lattice_ledger::Asker;
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
@@ -21,32 +24,33 @@ use lattice_pki::identity::{Caller, Role};
 use lattice_pki::operator::Operator;
 use lattice_quorum_client::wire::{Refusal, Request};
 
-/// The method of the API that an operator signs for who changes the members.
+/// The API method that an operator signs to change the members.
 const CHANGE_MEMBERS: &str = "AdminService/ChangeMembers";
-/// Bytes of the name of a person.
+/// Largest size of a person's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What a role may do with one kind of call.
+/// The permission of a role for one kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// It is refused.
+    /// Refused.
     No,
-    /// It is granted for what is the caller's own.
+    /// Granted for the caller's own objects.
     Own,
-    /// It is granted.
+    /// Granted.
     Yes,
 }
 
-/// Whose wish a call carries.
+/// The person on whose behalf a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Person {
-    /// Nobody's: the caller speaks for itself.
+    /// Nobody: the caller acts for itself.
     Itself,
-    /// A user's whom the calling agent authenticated.
+    /// A user authenticated by the calling agent.
     User,
-    /// A user's whom the calling agent authenticated; or an operator's, who may do more, by such a token.
+    /// A user authenticated by the calling agent; or an operator with a token for one of these
+    /// methods, who may do more.
     UserOrOperator(&'static [&'static str]),
-    /// An operator's, proven by a token that they signed for one of these methods.
+    /// An operator with a token signed for one of these methods.
     Operator(&'static [&'static str]),
 }
 
@@ -56,7 +60,7 @@ pub struct Row {
     quorum: Grant,
     api: Grant,
     node: Grant,
-    /// Whose wish it carries.
+    /// On whose behalf it is made.
     pub person: Person,
 }
 
@@ -67,12 +71,12 @@ impl Row {
             Role::Quorum => self.quorum,
             Role::Api => self.api,
             Role::Node => self.node,
-            // A person's certificate opens no connection.
+            // An operator's certificate cannot open connections.
             Role::Operator => Grant::No,
         }
     }
 
-    /// The roles for which it is granted without condition, as people read them.
+    /// The roles to which it is granted unconditionally, for people.
     fn roles(self) -> String {
         let roles = [Role::Quorum, Role::Api, Role::Node].into_iter();
         let granted =
@@ -87,7 +91,7 @@ macro_rules! table {
         requests { $($(#[$request_doc:meta])* $request:ident: $rq:ident $ra:ident $rn:ident $rp:expr;)* }
         others { $($(#[$other_doc:meta])* $other:ident: $oq:ident $oa:ident $on:ident $op:expr;)* }
     ) => {
-        /// Everything that a member can be asked for.
+        /// All calls to a member.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Call {
             $($(#[$request_doc])* $request,)*
@@ -95,7 +99,7 @@ macro_rules! table {
         }
 
         impl Call {
-            /// All of them.
+            /// All calls.
             pub const ALL: &'static [Self] = &[$(Self::$request,)* $(Self::$other,)*];
 
             /// Its row in the table.
@@ -107,7 +111,8 @@ macro_rules! table {
                 }
             }
 
-            /// What a request asks for. A question that may be answered from an old state is that question.
+            /// The call made by a request. A query that may be answered from an outdated state
+            /// counts as that query.
             pub fn of(request: &Request) -> Self {
                 let mut asked = request;
                 loop {
@@ -122,40 +127,40 @@ macro_rules! table {
 }
 
 table! {
-    // Call: quorum api node, and whose wish it carries.
+    // Call: quorum api node, and the person on whose behalf it is made.
     requests {
-        /// Whose wish it carries, or that nobody may ask for it, is in the command's own row.
+        /// The command's own row states the person, or that nobody may request it.
         Command: No Yes No Itself;
         Submit: No Yes No User;
         CheckSubmission: No Yes No User;
-        /// A node: one that has, or had, a share on it.
+        /// For a node: an allocation that has or had a share on it.
         GetAllocation: No Yes Own Itself;
         ListAllocations: No Yes No Itself;
         ListNodes: No Yes Yes Itself;
         Claim: No Yes No Itself;
-        /// Held by the caller itself, or by a user at it.
+        /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
         QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
-        /// A node: on that node, to an allocation that has a share on it, by its owner or root.
+        /// For a node: on that node, to an allocation with a share on it, by its owner or root.
         RecordAccess: No Yes Own User;
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
         Members: Yes Yes Yes Itself;
         ChangeMembers: No Yes No Operator(&[CHANGE_MEMBERS]);
-        /// Held by the caller itself, or by a user at it.
+        /// Held by the caller itself, or by a user of its machine.
         RenewLease: No Own No User;
         ListLeases: No Yes No Itself;
         RefusedClaim: No Yes No Itself;
-        /// The next one of the caller, under its name and role.
+        /// The caller's next certificate, with its name and role.
         RenewCertificate: Own Own Own Itself;
         ListTenants: No Yes No Itself;
         GetVniPool: No Yes No Itself;
         ListDomains: No Yes No Itself;
-        /// A node: those of the tenants whose work is on it.
+        /// For a node: services of tenants whose work is on it.
         ListServices: No Yes Own Itself;
-        /// A node: those of the tenants whose work is on it.
+        /// For a node: services of tenants whose work is on it.
         LookupService: No Yes Own Itself;
         GetLimits: No Yes No Itself;
         ListKeys: No Yes No Itself;
@@ -166,19 +171,19 @@ table! {
         ListAdmissions: No Yes No Itself;
     }
     others {
-        /// Of the node whose name the certificate has.
+        /// For the node named in the certificate.
         Session: No Own Own Itself;
         WatchNodes: No Yes Yes Itself;
-        /// A node: those that have, or had, a share on it.
+        /// For a node: allocations that have or had a share on it.
         WatchAllocations: No Yes Own Itself;
         WatchTenants: No Yes No Itself;
         WatchLeases: No Yes No Itself;
         WatchVClusters: No Yes No Itself;
         WatchDomains: No Yes No Itself;
         WatchLimits: No Yes No Itself;
-        /// What a present member passes on to the leader.
+        /// A request that a current member forwards to the leader.
         Forward: Own No No Itself;
-        /// Raft's messages: each member speaks in its own name.
+        /// Raft's messages: each member only in its own name.
         Append: Own No No Itself;
         Vote: Own No No Itself;
         InstallSnapshot: Own No No Itself;
@@ -189,10 +194,10 @@ table! {
     }
 }
 
-/// What the table grants the caller.
+/// The caller's permission in the table.
 ///
 /// # Errors
-/// [`Refusal::Role`] where that is nothing.
+/// [`Refusal::Role`] if there is none.
 pub fn granted(call: Call, caller: &Caller) -> Result<Grant, Refusal> {
     match call.row().of(caller.role) {
         Grant::No => Err(refused(call, caller)),
@@ -200,13 +205,14 @@ pub fn granted(call: Call, caller: &Caller) -> Result<Grant, Refusal> {
     }
 }
 
-/// Refuses what is not the caller's own.
+/// The refusal for objects that are not the caller's own.
 pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
     Refusal::Role { needed: call.row().roles(), role: caller.role.to_string() }
 }
 
-/// Whether the caller may ask this, as far as the request itself shows; and that the names of persons in it are well-formed.
-/// What is an allocation's is checked where the allocation is known.
+/// Checks whether the caller may make this request, as far as the request itself shows it, and that
+/// the names of persons in it are well-formed. Conditions about an allocation are checked where the
+/// allocation is known.
 pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut Request) -> Result<Grant, Refusal> {
     let grant = granted(Call::of(request), caller)?;
     check_operator(request, operator)?;
@@ -223,10 +229,10 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut 
     Ok(grant)
 }
 
-/// Whose wish a request carries.
+/// The person on whose behalf a request is made.
 ///
 /// # Errors
-/// [`Refusal::Malformed`] where it is a command that members alone propose.
+/// [`Refusal::Malformed`]: a command that only members may propose.
 pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     let action = match request {
         Request::Stale(inner) | Request::AsOperator { request: inner, .. } => return person(inner),
@@ -242,7 +248,8 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     }
 }
 
-/// That an operator's call comes with an operator, who signed for it, and another one without.
+/// Checks that a request for operators comes with an operator who signed for it, and other requests
+/// come without one.
 fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<(), Refusal> {
     let person = person(request)?;
     let what = match request {
@@ -263,8 +270,9 @@ fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<
     }
 }
 
-/// Names who asks, for the audit log: an operator whom the quorum knows by their token, at the machine whose agent passed the request
-/// on; and a machine's root, where the work is another user's. What the agent wrote there is replaced.
+/// Sets the requester's name for the audit log, replacing whatever the agent wrote there: an
+/// operator, known from the token, with the machine whose agent forwarded the request; or a
+/// machine's root, if the work belongs to another user.
 pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
     let at = |name: &str| format!("{name}@{}", caller.name);
     match asker(request) {
@@ -286,12 +294,13 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
                 None => {}
             }
         }
-        // Who owns something keeps their name, and an access names its machine already.
+        // An owner's name stays, and an access record already contains its machine.
         Some(Asker::Owner(_) | Asker::Member) | None => {}
     }
 }
 
-/// The name of the person whose wish a request carries. Leases are a user's or the agent's own.
+/// The name of the person on whose behalf a request is made. Leases belong to a user or to the
+/// agent itself.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
     match asker(request)? {
         Asker::User(by, _) | Asker::UserOrOperator { by, .. } => Some(&by.name),
@@ -301,7 +310,7 @@ pub fn name_of_person(request: &mut Request) -> Option<&str> {
     }
 }
 
-/// Who asks, as the request has it; `None`: the caller asks for itself.
+/// The requester named in a request; `None`: the caller requests it for itself.
 fn asker(request: &mut Request) -> Option<Asker<'_>> {
     match request {
         Request::Stale(inner) | Request::AsOperator { request: inner, .. } => asker(inner),
@@ -339,7 +348,7 @@ fn asker(request: &mut Request) -> Option<Asker<'_>> {
     }
 }
 
-/// The audit log has the name for ever.
+/// The name stays in the audit log for ever.
 fn check_name(name: &str) -> Result<(), Refusal> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let why = format!("the name of who asks has 1 to {NAME_BYTES_MAX} bytes without control characters");
@@ -348,7 +357,7 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What shows from the record alone.
+/// Checks what is visible from the record alone.
 fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Refusal> {
     if access.detail.len() > TEXT_BYTES_MAX {
         let (bytes, most) = (access.detail.len() as u64, TEXT_BYTES_MAX as u64);
@@ -364,7 +373,7 @@ fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Re
     Ok(())
 }
 
-/// Whether an allocation has a share on this node, or had one that its record still names.
+/// Whether an allocation has a share on this node, or had one that its record still contains.
 pub fn is_of_node(allocation: &Allocation, node: &str) -> bool {
     allocation.nodes().any(|of| of.as_str() == node)
         || allocation.attempts.iter().any(|attempt| {
@@ -372,10 +381,10 @@ pub fn is_of_node(allocation: &Allocation, node: &str) -> bool {
         })
 }
 
-/// Who acts on an allocation at a node: its owner, or the root of that machine. Nobody else is served there.
+/// Checks who acts on an allocation at a node: only its owner or the root of that machine may.
 ///
 /// # Errors
-/// [`Refusal::Malformed`] where it is another one.
+/// [`Refusal::Malformed`]: somebody else.
 pub(crate) fn check_actor(by: &Principal, allocation: &Allocation) -> Result<(), Refusal> {
     if by.owns(&allocation.owner) || (by.is_root() && by.name == "root") {
         return Ok(());
@@ -396,7 +405,7 @@ mod tests {
             assert!(row.person == Person::Itself || row.node == Grant::No || *call == Call::RecordAccess, "{call:?}");
             assert_ne!(row.roles(), "", "{call:?}: somebody may");
         }
-        // Most commands carry a person's wish.
+        // Most commands are made on behalf of a person.
         let commands = Call::Command.row();
         assert_eq!((commands.quorum, commands.node), (Grant::No, Grant::No));
         let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();

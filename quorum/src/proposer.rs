@@ -1,10 +1,11 @@
-//! Commands on their way into the log.
+//! Proposes commands to the log.
 //!
-//! openraft 0.9 syncs each entry that is written before it takes the next, so what shares a sync must share an entry:
-//! commands that arrive while entries are under way are gathered and proposed together. One alone goes at once.
+//! openraft 0.9 syncs each entry before it accepts the next one, so commands that share a sync must
+//! share an entry: commands that arrive while entries are in flight are collected and proposed
+//! together. A single command is proposed at once.
 //!
 //! ```text
-//!   propose ──▶ queue ──▶ gather (up to 256, 1 MiB) ──▶ entry, at most 2 under way ──▶ applied ──▶ each its own reply
+//!   propose ──▶ queue ──▶ batch (up to 256, 1 MiB) ──▶ entry, at most 2 in flight ──▶ applied ──▶ a reply for each
 //! ```
 
 use crate::raft::{Proposal, Raft, TypeConfig};
@@ -22,25 +23,25 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Commands that wait to be proposed; more are refused.
+/// Largest number of queued commands; more are refused.
 const WAITING_MAX: usize = 16 * 1024;
-/// Commands in one entry.
+/// Largest number of commands in one entry.
 const BATCH_MAX: usize = 256;
-/// Bytes in one entry, about: a command that is larger goes alone.
+/// Approximate maximum size of an entry, in bytes: a larger command gets an entry of its own.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Entries under way at once: one being synced here, one on its way to the others.
+/// Largest number of entries in flight: one being synced here, one being sent to the others.
 const UNDER_WAY_MAX: usize = 2;
 
-/// Why this member did not take a command or question.
+/// Why this member did not handle a command or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unserved {
-    /// Another member leads, where that is known.
+    /// Another member is the leader, if known.
     NotLeader(Option<u64>),
-    /// It cannot be said whether it happened, or it did not.
+    /// It is unknown whether the command was executed, or it was not.
     Unavailable(String),
 }
 
-/// A command's outcome and where it was committed.
+/// A command's result and the revision of its commit.
 pub type Reply = Result<(Result<Outcome, Refusal>, Revision), Unserved>;
 
 struct Waiting {
@@ -48,7 +49,7 @@ struct Waiting {
     reply: oneshot::Sender<Reply>,
 }
 
-/// Takes commands.
+/// Accepts commands for the log.
 #[derive(Clone, Debug)]
 pub struct Proposer(mpsc::Sender<Waiting>);
 
@@ -67,7 +68,8 @@ impl Proposer {
         (Self(tx), task)
     }
 
-    /// Proposes a command; its reply comes when it is applied. Commands are committed in the order of these calls.
+    /// Proposes a command; the reply arrives when it is applied. Commands are committed in the
+    /// order of these calls.
     pub fn propose(&self, action: Action) -> oneshot::Receiver<Reply> {
         let (tx, rx) = oneshot::channel();
         if let Err(error) = self.0.try_send(Waiting { action, reply: tx }) {
@@ -82,7 +84,7 @@ impl Proposer {
 }
 
 fn answer(to: oneshot::Sender<Reply>, reply: Reply) {
-    // Whoever asked may be gone.
+    // The caller may be gone.
     let _gone = to.send(reply);
 }
 
@@ -110,7 +112,7 @@ impl ProposerTask {
             let Some(first) = first else { return };
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Its other end lives as long as the member.
+                // The sender lives as long as the member.
                 _open = self.gate.wait_for(|open| *open) => {}
             }
             let permit = tokio::select! {
@@ -121,7 +123,8 @@ impl ProposerTask {
             let (at, since_ms) = self.timekeeper.stamp();
             let mut bytes = first.action.bytes_about();
             let (mut commands, mut replies) = (Vec::new(), Vec::new());
-            // The leader vouches for what has passed since the last entry; without that, an entry moves the time by a little at most.
+            // The leader confirms how much time has passed since the last entry; otherwise an entry
+            // advances the time only a little.
             if since_ms > ENTRY_LEAP_MS_MAX / 2 {
                 commands.push(Command { at, action: Action::AdvanceTime });
                 replies.push(oneshot::channel().0);
@@ -145,7 +148,8 @@ impl ProposerTask {
             };
             let (counts, began) = (Arc::clone(&self.agreed.counts), Instant::now());
             count(&counts.entries);
-            // Handed over here, so that entries keep the order of their commands; waited for elsewhere.
+            // Submitted here, so that entries keep the order of their commands; their results are
+            // awaited elsewhere.
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
                     tokio::spawn(async move {
@@ -198,7 +202,7 @@ fn fail_all(waiting: Vec<oneshot::Sender<Reply>>, why: &Unserved) {
     }
 }
 
-/// As a refusal, for those who asked for an answer.
+/// The error as a refusal, for callers that expect an answer.
 pub(crate) fn unserved(why: Unserved) -> Refusal {
     match why {
         Unserved::NotLeader(leader) => Refusal::NotLeader { leader: leader.map(MemberId) },

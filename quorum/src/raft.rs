@@ -28,18 +28,19 @@ pub type Raft = openraft::Raft<TypeConfig>;
 pub type Entry = openraft::Entry<TypeConfig>;
 /// A vote.
 pub type Vote = openraft::Vote<u64>;
-/// A failure of the disk, as openraft takes it.
+/// A disk failure in openraft's form.
 pub type StorageError = openraft::StorageError<u64>;
-/// What a snapshot is of.
+/// The metadata of a snapshot.
 pub type SnapshotMeta = openraft::SnapshotMeta<u64, Peer>;
 
-/// Commands that are committed together: one entry, one sync. Encoded once, by whoever proposes; the log and the
-/// network carry the same bytes.
+/// Commands that are committed together: one entry, one sync. The proposing member encodes them
+/// once; the log and the network use the same bytes.
 #[derive(Clone)]
 pub struct Proposal {
-    /// The commands, encoded.
+    /// The encoded commands.
     bytes: Bytes,
-    /// The same, where this process encoded them and they are not applied yet: who proposed need not decode them.
+    /// The decoded commands, if this process encoded them and has not applied them yet: so the
+    /// proposing member need not decode them.
     known: Arc<Mutex<Option<Vec<Command>>>>,
 }
 
@@ -50,12 +51,12 @@ impl Proposal {
         Ok(Self { bytes, known: Arc::new(Mutex::new(Some(commands))) })
     }
 
-    /// Of bytes that were encoded elsewhere.
+    /// A proposal from bytes that were encoded elsewhere.
     pub fn encoded(bytes: Bytes) -> Self {
         Self { bytes, known: Arc::default() }
     }
 
-    /// The commands, to be applied.
+    /// The commands to apply.
     pub fn commands(&self) -> Result<Vec<Command>, lattice_api::pack::PackError> {
         let known = self.known.lock().take();
         known.map_or_else(|| lattice_api::pack::from_bytes(&self.bytes), Ok)
@@ -88,6 +89,6 @@ impl std::fmt::Debug for Proposal {
     }
 }
 
-/// What the commands of one entry were answered with, in their order.
+/// The results of the commands of one entry, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replies(pub Vec<Result<Outcome, Refusal>>);

@@ -1,23 +1,23 @@
-//! What a member counts of its commands.
+//! Counters of a member's commands.
 
 use lattice_telemetry::catalogue::LATENCY_SECONDS;
 use lattice_telemetry::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counted since the member began.
+/// Counts since the member started.
 #[derive(Debug)]
 pub struct RaftCounts {
-    /// Commands proposed here that were applied, by their answer; and those of which nobody can say.
+    /// Commands proposed here: accepted, refused, and with unknown result.
     pub accepted: AtomicU64,
     pub refused: AtomicU64,
     pub unserved: AtomicU64,
-    /// Entries that they were gathered into.
+    /// Number of entries that contained them.
     pub entries: AtomicU64,
-    /// From an entry's proposal here to its being applied.
+    /// Time from proposing an entry here until it is applied.
     pub commit: Histogram,
-    /// Applying one entry.
+    /// Time to apply one entry.
     pub apply: Histogram,
-    /// Making a snapshot.
+    /// Time to make a snapshot.
     pub snapshot: Histogram,
 }
 
@@ -36,7 +36,7 @@ impl Default for RaftCounts {
     }
 }
 
-/// Counts one.
+/// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,8 +1,9 @@
-//! Linearizable reads: the leader makes sure that it still leads, once for all questions that wait.
+//! Linearizable reads: the leader confirms its leadership, once for all waiting queries.
 //!
-//! openraft 0.9 takes a leader that was restarted within its term for the leader that it was: it is asked to have applied its
-//! term's *first* entry alone, while entries that it had acknowledged before the restart may not be applied yet. A member
-//! therefore answers nothing before it has applied all that its log held when it started.
+//! openraft 0.9 treats a leader that was restarted within its term like one that was not: it only
+//! requires that the *first* entry of the term is applied, while entries acknowledged before the
+//! restart may not be applied yet. Therefore a member answers nothing before it has applied
+//! everything that was in its log when it started.
 
 use crate::proposer::Unserved;
 use crate::raft::Raft;
@@ -11,25 +12,26 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Questions that wait; more are refused.
+/// Largest number of waiting queries; more are refused.
 const WAITING_MAX: usize = 16 * 1024;
-/// Tries before the members are taken for unreachable. Each lasts at most one Raft heartbeat.
+/// Number of attempts before the members are considered unreachable. Each lasts at most one Raft
+/// heartbeat.
 const TRIES: usize = 5;
 
-/// How long a restarted member may take to apply its log before those who ask are told to come again.
+/// How long a restarted member may take to apply its log before callers are asked to retry.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 type Waiting = oneshot::Sender<Result<(), Unserved>>;
 
-/// Lets reads through.
+/// Confirms leadership for reads.
 #[derive(Clone, Debug)]
 pub struct ReadGate(mpsc::Sender<Waiting>);
 
 impl ReadGate {
-    /// Starts the task that asks the members.
+    /// Starts the task that confirms the leadership with the members.
     ///
-    /// `held`: the index of the last entry that the log had when the member started; applied before the first answer.
-    /// While `gate` is false, questions wait.
+    /// `held`: the index of the last entry in the log when the member started; it must be applied
+    /// before the first answer. While `gate` is false, queries wait.
     pub fn start(raft: Raft, held: u64, mut gate: watch::Receiver<bool>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, mut rx) = mpsc::channel::<Waiting>(WAITING_MAX);
         let task = tokio::spawn(async move {
@@ -42,7 +44,7 @@ impl ReadGate {
                 let Some(first) = first else { return };
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    // Its other end lives as long as the member.
+                    // The sender lives as long as the member.
                     _open = gate.wait_for(|open| *open) => {}
                 }
                 let mut waiting = vec![first];
@@ -61,7 +63,7 @@ impl ReadGate {
                     } => result,
                 };
                 for to in waiting {
-                    // Whoever asked may be gone.
+                    // The caller may be gone.
                     let _gone = to.send(result.clone());
                 }
             }
@@ -69,7 +71,8 @@ impl ReadGate {
         (Self(tx), task)
     }
 
-    /// Returns when everything that was committed before this call is applied here, and this member leads.
+    /// Returns when everything committed before this call is applied here and this member is the
+    /// leader.
     pub async fn pass(&self) -> Result<(), Unserved> {
         let (tx, rx) = oneshot::channel();
         let stopping = || Unserved::Unavailable("this member is stopping".to_owned());
@@ -81,7 +84,8 @@ impl ReadGate {
     }
 }
 
-/// Waits until everything that the log held at the start is applied. What of it another leader cut off since does not count.
+/// Waits until everything that was in the log at the start is applied. Entries that another leader
+/// has removed since do not count.
 async fn catch_up(raft: &Raft, held: u64) -> Result<(), Unserved> {
     let wait = raft.wait(Some(CATCH_UP_MAX));
     let applied = wait.metrics(

@@ -1,5 +1,5 @@
-//! What stood against claims that were refused: the leader's memory, for who asks why an allocation waits. A refusal changes
-//! nothing, so there is nothing of it in the log.
+//! The reasons of refused claims, in the leader's memory, to explain why an allocation waits. A
+//! refusal changes nothing, so the log does not contain it.
 
 use lattice_ledger::Action;
 use lattice_model::{AllocationId, Timestamp};
@@ -7,10 +7,10 @@ use lattice_quorum_client::wire::{Refusal, RefusedClaim};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 
-/// Claims that are remembered; the oldest are forgotten.
+/// Largest number of claims remembered; the oldest are dropped.
 const KEPT_MAX: usize = 256;
 
-/// The last refused claim of each allocation, oldest first.
+/// The latest refused claim of each allocation, oldest first.
 #[derive(Debug, Default)]
 pub struct RefusedClaims(Mutex<VecDeque<RefusedClaim>>);
 
@@ -23,7 +23,7 @@ impl RefusedClaims {
         }
     }
 
-    /// A claim for `allocation` was taken, or refused.
+    /// Records that a claim for `allocation` was granted or refused.
     pub fn told<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
         let mut kept = self.kept();
         kept.retain(|claim| claim.allocation != allocation);
@@ -35,7 +35,7 @@ impl RefusedClaims {
         }
     }
 
-    /// The last claim for `allocation`, where it was refused.
+    /// The latest claim for `allocation`, if it was refused.
     pub fn of(&self, allocation: AllocationId) -> Option<RefusedClaim> {
         self.kept().iter().find(|claim| claim.allocation == allocation).cloned()
     }

@@ -1,28 +1,29 @@
-//! Sessions that a leader leaves to the other members.
+//! Moves agents' sessions from the leader to the other members.
 //!
-//! Everybody's commands go through the leader; heartbeats of thousands of agents would be a load beside them. A session
-//! goes to the leader only when no other member can be reached, and a member that comes to lead sends its sessions on, so
-//! many a second, because each is registered anew.
+//! All commands go through the leader, and heartbeats of thousands of agents would be an additional
+//! load. A session goes to the leader only if no other member can be reached, and a member that
+//! becomes the leader moves its sessions to others. It moves a limited number a second, because
+//! each one registers again.
 //!
 //! Ten thousand agents send a thousand heartbeats a second. A third of them cost the leader of
-//! three members 7.6 % of a core, on the member that every command passes. A follower adds one
-//! message to the way of a node's list. The leader takes a session when the agent says that no
-//! other member did.
+//! three members 7.6 % of a core, on the member that handles every command. The price is one more
+//! message between members before a node gets its list. The leader accepts a session if the agent
+//! says that no other member did.
 
 use lattice_quorum_client::wire::MayMove;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How long a member leads before its sessions go: an election is often followed by another.
+/// How long after an election sessions are moved: one election is often followed by another.
 pub const AFTER: Duration = Duration::from_secs(10);
-/// How often sessions go.
+/// How often sessions are moved.
 pub const EVERY: Duration = Duration::from_secs(1);
-/// Sessions that go each time.
+/// Number of sessions moved each time.
 pub const AT_ONCE: usize = 50;
-/// How long a session that no other member took stays before it is tried again.
+/// How long a session that no other member accepted stays before another attempt.
 const STAYS: Duration = Duration::from_secs(300);
 
-/// The turns of a member's sessions.
+/// Limits how many of a member's sessions are moved.
 #[derive(Debug)]
 pub struct Relief(Semaphore);
 
@@ -33,13 +34,13 @@ impl Default for Relief {
 }
 
 impl Relief {
-    /// So many sessions may go from now on, whatever was allowed before.
+    /// Allows this number of sessions to move from now on, replacing any earlier allowance.
     pub fn allow(&self, sessions: usize) {
         self.0.forget_permits(usize::MAX);
         self.0.add_permits(sessions);
     }
 
-    /// Returns when it is the session's turn to go.
+    /// Returns when this session should move.
     pub async fn turn(&self, may_move: MayMove) {
         match may_move {
             MayMove::Later => tokio::time::sleep(STAYS).await,

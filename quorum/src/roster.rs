@@ -1,35 +1,36 @@
-//! Who the members are, as Raft's membership says it: the only truth. The configuration's list is the first contact alone.
+//! The members according to the Raft membership, which alone decides. The list in the configuration
+//! is only for the first contact.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A log entry's id: term, leader, index.
 pub type LogId = openraft::LogId<u64>;
-/// Who the members are, and since when.
+/// The members, and the log entry of that membership.
 pub type StoredMembership = openraft::StoredMembership<u64, Peer>;
 
-/// Where a member is reached, as the Raft membership has it.
+/// A member's addresses in the Raft membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// By agents, `host:port`.
+    /// For agents, `host:port`.
     pub service: String,
-    /// By members, `host:port`.
+    /// For members, `host:port`.
     pub raft: String,
 }
 
-/// A membership, and where in the log it stands.
+/// A membership and its place in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Its log entry; `None` where this member knows of no membership yet.
+    /// Its log entry; `None`: this member knows no membership yet.
     pub since: Option<LogId>,
-    /// Everybody, those that learn and do not vote as well.
+    /// All members, including learners, which do not vote.
     pub members: BTreeMap<u64, Peer>,
-    /// Who votes. More than one set while a change is under way: a majority of each decides.
+    /// The voters. More than one set during a membership change: a majority of each set decides.
     pub votes: Vec<BTreeSet<u64>>,
 }
 
 impl Roster {
-    /// The membership as Raft keeps it.
+    /// The membership in Raft's state.
     pub fn of(stored: &StoredMembership) -> Self {
         let membership = stored.membership();
         Self {
@@ -44,18 +45,19 @@ impl Roster {
         self.votes.iter().any(|set| set.contains(&id))
     }
 
-    /// Where agents reach those that vote; none where no membership is known.
+    /// The agent addresses of the voters; empty if no membership is known.
     pub fn services(&self) -> Vec<String> {
         self.members.iter().filter(|(id, _)| self.has_vote(**id)).map(|(_, peer)| peer.service.clone()).collect()
     }
 
-    /// Its place in the log; 0 where it has none.
+    /// Its log index; 0 if it has none.
     pub fn index(&self) -> u64 {
         self.since.map_or(0, |id| id.index)
     }
 
-    /// Whether this membership, which another member has as committed, tells `id` that it was taken out: it is newer
-    /// than what `id` itself knows. An older one says nothing: its owner lags behind.
+    /// Whether this membership, which another member has committed, shows that `id` was removed:
+    /// only if it is newer than the one that `id` knows. An older one proves nothing: that member
+    /// lags behind.
     pub fn expels(&self, id: u64, known: &Self) -> bool {
         self.since > known.since && known.members.contains_key(&id) && !self.members.contains_key(&id)
     }

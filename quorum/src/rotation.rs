@@ -1,13 +1,16 @@
-//! The leader's part in a rotation of the gossip keys: which agent has which keys, and when the next step may be taken.
+//! The leader's part in a rotation of the gossip keys: it tracks which agent has which keys, and
+//! when the next step may be taken.
 //!
 //! ```text
-//!   brought in ──all have it──▶ it seals ──all seal with it, and what was under way has come──▶ the older one goes
+//!   introduced ──all have it──▶ encrypts ──all encrypt with it, no older message in transit──▶ older key deleted
 //! ```
 //!
-//! A revoked certificate's machine had the key: the leader begins the rotation itself then.
+//! If a certificate is revoked, its machine had the key: the leader then starts a rotation by
+//! itself.
 //!
-//! All: nodes that are not Down, in their present lives, and that are not revoked. A node that is Down is not waited for; it is given the ring when it
-//! registers again. What agents say is kept in memory alone: every term asks anew, and waits until it has heard.
+//! "All" means the nodes that are neither Down nor revoked, in their current incarnations. A
+//! rotation does not wait for a node that is Down; it gets the keyring when it registers again. The
+//! agents' reports are only in memory: every term collects them again before it takes a step.
 
 use lattice_ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
 use lattice_ledger::{Action, Ledger};
@@ -17,17 +20,17 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// For how long datagrams that were sealed with the older key may be under way, and in the queues of sockets.
+/// How long messages encrypted with the older key may be in transit and in socket queues.
 const GRACE: Duration = Duration::from_secs(2);
-/// Nodes that are named as those that are waited for.
+/// Largest number of awaited nodes that are named.
 const NAMED_MAX: usize = 16;
 
-/// What agents said that they have, each in its present life.
+/// The keys reported by agents, each in its current incarnation.
 #[derive(Debug, Default)]
 pub struct KeysHeld(Mutex<HashMap<NodeId, (Incarnation, HeldKeys)>>);
 
 impl KeysHeld {
-    /// A node says it. What it said in an earlier life counts no more.
+    /// Records a node's report. Reports of earlier incarnations no longer count.
     pub fn told(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
         let mut all = self.0.lock();
         if all.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
@@ -35,12 +38,12 @@ impl KeysHeld {
         }
     }
 
-    /// Everybody is to say it again.
+    /// Discards all reports: every agent must report again.
     pub fn forget(&self) {
         self.0.lock().clear();
     }
 
-    /// Nodes that are not Down, each with what its present life said.
+    /// Nodes that are not Down, each with the report of its current incarnation.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
         let all = self.0.lock();
         let counts = ledger.nodes().filter(|n| !n.state.is_away() && !ledger.is_revoked(&n.id));
@@ -48,13 +51,13 @@ impl KeysHeld {
         counts.filter_map(|n| look(&n.id, said(n))).collect()
     }
 
-    /// Nodes of which it is not known that this holds of their keys.
+    /// Nodes whose reported keys do not (yet) satisfy `wanted`.
     fn lacking<'a>(&self, ledger: &'a Ledger, wanted: impl Fn(&HeldKeys) -> bool) -> Vec<&'a NodeId> {
         self.of(ledger, |node, keys| (!keys.is_some_and(&wanted)).then_some(node))
     }
 }
 
-/// What a rotation waits for, if there is one.
+/// The nodes that a rotation waits for; empty if there is no rotation.
 fn awaited<'a>(ledger: &'a Ledger, held: &KeysHeld) -> Vec<&'a NodeId> {
     let ring = ledger.keyring();
     let newest = ring.newest();
@@ -67,10 +70,10 @@ fn awaited<'a>(ledger: &'a Ledger, held: &KeysHeld) -> Vec<&'a NodeId> {
     }
 }
 
-/// The duty of one term.
+/// The state for one term.
 #[derive(Debug, Default)]
 pub struct Rotation {
-    /// Since when all are known to seal with the newest key.
+    /// Since when all are known to encrypt with the newest key.
     sealed: Option<Instant>,
 }
 
@@ -96,7 +99,7 @@ impl Rotation {
     }
 }
 
-/// How the keys stand, for a caller that has made sure that this member leads.
+/// The state of the keys; the caller has confirmed that this member is the leader.
 pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
     let ring = ledger.keyring();
     let said: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));

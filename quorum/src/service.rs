@@ -1,5 +1,5 @@
-//! What a member serves: agents on one port, members on the other. mTLS on both; who may do what is decided by the
-//! role in the caller's certificate.
+//! A member's servers: agents on one port, members on the other. Both use mTLS; the role in the
+//! caller's certificate decides about permissions.
 
 mod answer;
 mod auditing;
@@ -40,22 +40,23 @@ use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tonic::{Response, Status, Streaming};
 
-/// Calls of one connection that are worked on at once.
+/// Largest number of concurrent calls of one connection.
 const CALLS_PER_CONNECTION: usize = 256;
-/// Calls of all connections that are worked on at once.
+/// Largest number of concurrent calls of all connections.
 const CALLS_MAX: usize = 8192;
-/// Streams of one connection (a session and some watches).
+/// Largest number of streams of one connection (a session and some watches).
 const STREAMS_PER_CONNECTION: u32 = 1024;
-/// A connection that is silent for so long is asked whether it is there. Longer than agents and members are silent: their
-/// heartbeats show it, and ten thousand connections that are asked as often as they speak cost as much again.
+/// A connection that is silent for this long is pinged. Longer than agents and members are normally
+/// silent: their heartbeats show that they are alive, and pinging ten thousand connections that
+/// often would double the cost.
 const KEEPALIVE: Duration = Duration::from_secs(40);
-/// How long the asked one may take.
+/// Timeout of a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The servers, and why one of them ended by itself.
+/// The server tasks, and why one of them ended by itself.
 type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
 
-/// Begins to serve both ports.
+/// Starts to serve both ports.
 pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpListener) -> Serving {
     let server = || {
         Server::builder()
@@ -121,7 +122,7 @@ impl Service {
             .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
-    /// What the table grants, of a call that is no [`Request`].
+    /// The permission for a call that is not a [`Request`].
     fn granted(&self, call: Call, caller: &Caller) -> Result<Grant, Status> {
         permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
     }

@@ -1,12 +1,12 @@
-//! Which members have too little room on their disks, as they said it last. In memory: the leader hears it with their heartbeats
-//! and tells it to all.
+//! Shortages of disk space as last reported by the members. In memory: the leader learns them from
+//! heartbeat summaries and sends them to all members.
 
 use crate::roster::Roster;
 use lattice_ledger::shortage::{Lack, Shortage};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What members said.
+/// The members' reports.
 #[derive(Debug, Default)]
 pub struct Shortages(Mutex<BTreeMap<u64, Shortage>>);
 
@@ -15,7 +15,7 @@ impl Shortages {
         self.0.lock()
     }
 
-    /// A member says how it stands with it.
+    /// A member reports its shortage, or that there is none.
     pub fn told(&self, member: u64, shortage: Option<Shortage>) {
         match shortage {
             Some(shortage) => self.known().insert(member, shortage),
@@ -23,28 +23,28 @@ impl Shortages {
         };
     }
 
-    /// The leader says how all stand with it.
+    /// The leader sends all members' shortages.
     pub fn are(&self, shortages: BTreeMap<u64, Shortage>) {
         *self.known() = shortages;
     }
 
-    /// Everybody is to say it again.
+    /// Discards all reports: every member must report again.
     pub fn forget(&self) {
         self.known().clear();
     }
 
-    /// What there is no room for at this member, if anything.
+    /// What this member's disk has no space for, if anything.
     pub fn of(&self, member: u64) -> Option<Lack> {
         self.known().get(&member).map(|shortage| shortage.lack)
     }
 
-    /// All that are known.
+    /// All known shortages.
     pub fn all(&self) -> BTreeMap<u64, Shortage> {
         self.known().clone()
     }
 }
 
-/// Whether the members that vote decide without these.
+/// Whether the other voters form a majority without the members in `short`.
 pub fn is_majority_without(roster: &Roster, short: &BTreeSet<u64>) -> bool {
     roster.votes.iter().all(|votes| votes.difference(short).count() > votes.len() / 2)
 }

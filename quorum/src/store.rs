@@ -1,26 +1,28 @@
-//! What a member keeps on disk.
+//! A member's files.
 //!
 //! ```text
-//!   DIR/lock                 held by the process that uses the folder
-//!   DIR/member.json          whose folder it is: cluster and member
-//!   DIR/vote                 the last vote, replaced whole
-//!   DIR/purged               up to where the log was cut off behind the snapshot before the newest, replaced whole
+//!   DIR/lock                 held by the process that uses the directory
+//!   DIR/member.json          the owner: cluster and member
+//!   DIR/vote                 the last vote, replaced as a whole
+//!   DIR/purged               the end of the purged part of the log, replaced as a whole
 //!   DIR/log/FIRST.log        the log, in segments named by their first index
 //!   DIR/log/synced           how far the log is synced, written in place ([`synced_end`])
 //!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
 //!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
-//!   DIR/reserve              nothing: room for a full disk ([`room`])
+//!   DIR/reserve              allocated but empty: disk space for emergencies ([`room`])
 //! ```
 //!
-//! Every record has its length and checksum. What was being written at a crash (a torn tail) is cut off with a line in
-//! the log; damage anywhere else, also to the last record that was synced, refuses to start and names file and offset. The audit chain is *derived*: records of
-//! entries behind the last snapshot are made again by applying the log, so it is synced with the snapshot and not with
-//! every entry.
+//! Every record has its length and a checksum. If a crash interrupted a write (a torn tail), the
+//! incomplete record is cut off, with a log message. With damage anywhere else, including the last
+//! synced record, the member refuses to start, and names file and offset. The audit chain is
+//! *derived*: records of entries after the last snapshot are created again by applying the log, so
+//! it is synced with each snapshot and not with every entry.
 //!
-//! A newest snapshot that is damaged is moved aside, and the one before it is taken with the log behind that.
+//! If the newest snapshot is damaged, it is moved aside, and the previous one is used with the log
+//! entries after it.
 //!
-//! A snapshot has the audit chain's head and nothing else of it: a member fetches the records that it lacks from the one
-//! that sends the snapshot before it takes it, and checks them against the head.
+//! A snapshot contains only the head of the audit chain: before a member installs a snapshot from
+//! another one, it fetches the missing records from there, and checks them against the head.
 
 pub mod audit;
 pub mod directory;
@@ -53,7 +55,7 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// It is not done again: a later success would tell nothing of what this one lost.
+    /// The sync is not repeated: a later success would not prove that the earlier data is on disk.
     #[error("{}: cannot be synced; what of it is on the disk is not known", path.display())]
     Unsynced {
         path: PathBuf,

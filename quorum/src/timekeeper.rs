@@ -1,4 +1,4 @@
-//! Reads this member's clocks for [`ClusterClock`], and knows what is amiss with them.
+//! Reads this member's clocks for [`ClusterClock`], and detects problems with the members' clocks.
 
 use crate::clock::{now, ruler};
 use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long the leader's clock shows another time than a majority's until another member is to lead.
+/// How long the leader's clock may differ from the majority's before the leadership is handed over.
 const WRONG_MAX: Duration = Duration::from_secs(5);
-/// A hand-over that failed is tried again after this time.
+/// Pause before a failed hand-over is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// The time of entries, and how the members' clocks stand to it.
+/// The time of entries, and the comparison of the members' clocks.
 pub struct Timekeeper {
     this: u64,
     raft: Raft,
@@ -31,13 +31,14 @@ pub struct Timekeeper {
 struct Kept {
     clock: ClusterClock,
     alarm: Option<ClockAlarm>,
-    /// Since when this member's own clock shows another time, and when the leadership was last to be handed over.
+    /// Since when this member's own clock has been wrong, and when the last hand-over was
+    /// attempted.
     wrong_since: Option<Duration>,
     tried: Option<Duration>,
 }
 
 impl Timekeeper {
-    /// Of member `this`.
+    /// For the member `this`.
     pub fn new(this: u64, raft: Raft, agreed: Arc<Agreed>, peers: Peers) -> Self {
         Self { this, raft, agreed, peers, kept: Mutex::default() }
     }
@@ -46,7 +47,7 @@ impl Timekeeper {
         self.kept.lock()
     }
 
-    /// Lets the time pass until this moment.
+    /// Advances the time to now.
     fn pass(&self) -> (MutexGuard<'_, Kept>, Comparison, Duration) {
         let (term, roster) = {
             let metrics = self.raft.metrics();
@@ -66,17 +67,19 @@ impl Timekeeper {
         (kept, comparison, ruler)
     }
 
-    /// The time that a command carries which is proposed now, and how many milliseconds that is behind the one before.
+    /// The time for a command that is proposed now, and the number of milliseconds since the
+    /// previous one.
     pub fn stamp(&self) -> (Timestamp, u64) {
         self.pass().0.clock.stamp()
     }
 
-    /// The time that a command would carry now. Of a leader.
+    /// The time that a command would have now. For the leader.
     pub fn time(&self) -> Timestamp {
         self.pass().0.clock.time()
     }
 
-    /// Looks whether the clocks agree. Who is to lead instead of this member, whose own clock has been wrong for too long.
+    /// Checks whether the clocks agree. Returns the member that should become the leader if this
+    /// member's own clock has been wrong for too long.
     pub fn look(&self) -> Option<u64> {
         let (mut kept, comparison, ruler) = self.pass();
         let alarm = alarm(&comparison, kept.clock.time());
@@ -94,20 +97,20 @@ impl Timekeeper {
         let roster = Roster::of(&metrics.membership_config);
         let is_right = |id: &u64| roster.has_vote(*id) && comparison.read.contains(id) && !comparison.apart.contains_key(id);
         let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten().map(|at| at.index);
-        // Whoever lies behind the least.
+        // The one with the most complete log.
         let next = roster.members.keys().copied().filter(is_right).max_by_key(matched)?;
         kept.tried = Some(ruler);
         Some(next)
     }
 
-    /// This member does not lead: what is amiss with the clocks, the leader says.
+    /// On a follower: adopts the leader's assessment of the clocks.
     pub fn follow(&self, alarm: Option<ClockAlarm>) {
         let mut kept = self.kept();
         kept.alarm = alarm;
         (kept.wrong_since, kept.tried) = (None, None);
     }
 
-    /// What is amiss with the members' clocks, as far as this member knows.
+    /// The problem with the members' clocks, as far as this member knows.
     pub fn alarm(&self) -> Option<ClockAlarm> {
         self.kept().alarm.clone()
     }

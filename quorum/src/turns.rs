@@ -1,14 +1,15 @@
-//! Members make their snapshots one after the other.
+//! Staggers the members' snapshots.
 //!
-//! All of them apply the same entries, so that all would make theirs at the same one, and no majority would be as fast as it is between
-//! snapshots. Each makes its first one after a start at an entry of its own, and the next as many entries later as all do.
+//! All members apply the same entries, so all would make their snapshots at the same entry, and no
+//! majority would be fast during that time. Therefore each makes its first snapshot after a start
+//! at a different entry, and later ones at the common interval.
 
 use crate::core::Core;
 use crate::raft::Peer;
 use openraft::RaftMetrics;
 use std::sync::Arc;
 
-/// Makes this member's first snapshot since its start when it is its turn.
+/// Makes this member's first snapshot since its start at its assigned entry.
 pub async fn take(core: Arc<Core>) {
     let mut metrics = core.raft.metrics();
     let begun = applied(&metrics.borrow());
@@ -33,8 +34,8 @@ fn applied(metrics: &RaftMetrics<u64, Peer>) -> u64 {
     metrics.last_applied.map_or(0, |id| id.index)
 }
 
-/// The first entry behind `begun` at which the member before which `before` of `all` members stand makes a snapshot, where
-/// each makes one in `every` entries.
+/// The first entry after `begun` at which a member makes a snapshot, if there are `before` members
+/// before it of `all`, and each makes one every `every` entries.
 fn turn(begun: u64, every: u64, before: u64, all: u64) -> u64 {
     let phase = every * before / all.max(1);
     let behind = (begun + every - phase) % every;
@@ -52,12 +53,12 @@ mod tests {
             let mut turns: Vec<u64> = (0..all).map(|before| turn(begun, every, before, all)).collect();
             prop_assert!(turns.iter().all(|turn| *turn > begun && *turn <= begun + every), "{turns:?}");
             turns.sort_unstable();
-            // The distance between the last and the first of the next round counts as well.
+            // The distance between the last one and the first one of the next round counts as well.
             turns.push(turns[0] + every);
             for pair in turns.windows(2) {
                 prop_assert!(pair[1] - pair[0] >= every / all, "{pair:?}");
             }
-            // Members that started at different times agree on whose turn is when.
+            // Members that started at different times use the same order.
             for before in 0..all {
                 let (one, other) = (turn(begun, every, before, all), turn(begun + 7, every, before, all));
                 prop_assert_eq!(one % every, other % every);

@@ -1,5 +1,5 @@
-//! Which nodes registered and were refused, since nobody admitted them. In memory, while this member leads: their agents
-//! ask again every second, so the next leader knows them soon.
+//! Nodes whose registration was refused because nobody has admitted them. In memory while this
+//! member is the leader: their agents retry every second, so the next leader soon knows them.
 
 use lattice_ledger::{Ledger, Registration};
 use lattice_model::{NodeId, Timestamp};
@@ -7,9 +7,10 @@ use lattice_quorum_client::wire::{AdmissionsStanding, AdmittedNode, WaitingNode}
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Nodes that are remembered; of more, the one that asked longest ago is forgotten.
+/// Largest number of nodes remembered; beyond that, the one whose latest attempt is oldest is
+/// dropped.
 const WAITING_LEN_MAX: usize = 1000;
-/// Bytes of an address.
+/// Largest size of an address, in bytes.
 const FROM_BYTES_MAX: usize = 64;
 
 /// Nodes that wait for admission.
@@ -17,7 +18,7 @@ const FROM_BYTES_MAX: usize = 64;
 pub struct WaitingNodes(Mutex<BTreeMap<NodeId, WaitingNode>>);
 
 impl WaitingNodes {
-    /// A node that is not admitted asked for its registration.
+    /// Records that a node without admission tried to register.
     pub fn asked(&self, refused: &Registration, from: Option<String>, now: Timestamp) {
         let mut waiting = self.0.lock();
         let known = waiting.get(&refused.node).map(|known| known.since);
@@ -36,7 +37,7 @@ impl WaitingNodes {
         waiting.insert(refused.node.clone(), asking);
     }
 
-    /// Those that still wait, and the admissions that were not used yet.
+    /// The nodes that still wait, and the unused admissions.
     pub fn standing(&self, ledger: &Ledger) -> AdmissionsStanding {
         let mut waiting: Vec<WaitingNode> = {
             let mut waiting = self.0.lock();

@@ -1,8 +1,9 @@
-//! The second witness of silent nodes: agents with a session here are asked what their gossip says.
+//! Witnesses for silent nodes: agents with a session here are asked whether their gossip still
+//! reaches a node.
 //!
 //! ```text
-//!   leader ──which are about to be Down──▶ itself, and each member with its answer to a summary of heartbeats
-//!   member ──question──▶ three of its agents, at random ──who of them is alive──▶ with the next summary ──▶ leader
+//!   leader ──nodes about to become Down──▶ itself, and each member in its answer to a heartbeat summary
+//!   member ──question──▶ three of its agents, at random ──which are alive──▶ in the next summary ──▶ leader
 //! ```
 //!
 //! In memory only.
@@ -14,25 +15,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Agents that each member asks.
+/// Number of agents that each member asks.
 const WITNESSES: usize = 3;
-/// Nodes that are asked about at once. Of more, each question takes some at random: there is one a second.
+/// Largest number of nodes in one question. If there are more, each question, once a second,
+/// contains a random selection.
 pub const ASKED_MAX: usize = 256;
-/// Words that wait to be told to the leader; more are left out, and said again at the next question.
+/// Largest number of answers that wait for the next summary; further ones are dropped, and come
+/// again with the next question.
 pub const WORDS_MAX: usize = ASKED_MAX * WITNESSES;
 
-/// Who hears whom: a silent node, and one that has it alive.
+/// A silent node, and a node whose gossip reaches it.
 pub type Word = (NodeId, NodeId);
 
-/// The agents of this member that answer, and what they said.
+/// The agents of this member that can be asked, and their answers.
 #[derive(Debug, Default)]
 pub struct Witnesses {
-    /// The sessions of each, the newest last: one that a peer carries and one of the node's own may overlap.
+    /// The sessions of each agent, newest last: a relayed session and a direct one may overlap.
     agents: Mutex<BTreeMap<NodeId, Vec<mpsc::Sender<Vec<NodeId>>>>>,
     said: Mutex<BTreeSet<Word>>,
 }
 
-/// An agent that is asked while this lives.
+/// Registers an agent to be asked, until this is dropped.
 #[derive(Debug)]
 pub struct Witness {
     of: Arc<Witnesses>,
@@ -42,15 +45,15 @@ pub struct Witness {
 }
 
 impl Witnesses {
-    /// An agent that answers.
+    /// Registers an agent that can be asked.
     pub fn attend(self: &Arc<Self>, node: NodeId) -> Witness {
-        // One question at a time: an agent that is slow is left out.
+        // One question at a time: a slow agent is skipped.
         let (sender, questions) = mpsc::channel(1);
         lock(&self.agents).entry(node.clone()).or_default().push(sender.clone());
         Witness { of: Arc::clone(self), node, sender, questions }
     }
 
-    /// Asks some agents about these nodes; none of those themselves.
+    /// Asks some agents about these nodes, but none of the nodes' own agents.
     pub fn ask(&self, about: &[NodeId]) {
         if about.is_empty() {
             return;
@@ -59,17 +62,17 @@ impl Witnesses {
         let agents = lock(&self.agents);
         let others = agents.iter().filter(|(node, _)| !silent.contains(node)).filter_map(|(_, sessions)| sessions.last());
         for sender in others.choose_multiple(&mut rand::rng(), WITNESSES) {
-            // Full: it has not answered the one before.
+            // Full: it has not answered the previous question.
             let _busy = sender.try_send(about.to_vec());
         }
     }
 
-    /// Of so many nodes at most, some at random.
+    /// At most the maximum number of nodes, selected at random.
     pub fn choose<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> Vec<NodeId> {
         nodes.cloned().choose_multiple(&mut rand::rng(), ASKED_MAX)
     }
 
-    /// `by` hears these.
+    /// The agent `by` reaches these nodes.
     pub fn said(&self, by: &NodeId, alive: Vec<NodeId>) {
         let mut said = lock(&self.said);
         for node in alive.into_iter().take(ASKED_MAX) {
@@ -79,14 +82,14 @@ impl Witnesses {
         }
     }
 
-    /// Everything since the last call.
+    /// Takes all answers since the last call.
     pub fn take(&self) -> Vec<Word> {
         std::mem::take(&mut *lock(&self.said)).into_iter().collect()
     }
 }
 
 impl Witness {
-    /// The next question. None comes while a newer session of the same node attends.
+    /// The next question. There is none while a newer session of the same node is registered.
     pub async fn question(&mut self) -> Vec<NodeId> {
         match self.questions.recv().await {
             Some(question) => question,
@@ -127,7 +130,7 @@ mod tests {
         all.ask(&[node(0), node(9)]);
         let asked: Vec<usize> = (0..5).filter(|n| attending[*n].questions.try_recv().is_ok()).collect();
         assert!(asked.len() == 3 && !asked.contains(&0), "{asked:?}");
-        // Of two questions an agent that is slow has one.
+        // A slow agent receives one of two questions.
         (0..200).for_each(|_| all.ask(&[node(9)]));
         assert_eq!(attending[4].questions.try_recv().unwrap(), [node(9)]);
         assert!(attending[4].questions.try_recv().is_err());

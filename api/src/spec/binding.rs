@@ -1,4 +1,4 @@
-//! How ranks are bound: an empty text and 0 mean that no value is given.
+//! The binding of ranks: an empty string or 0 means that the field is not set.
 
 use crate::v1;
 use lattice_model::RankBinding;
@@ -8,7 +8,7 @@ use lattice_model::binding::{BindingRequest, CpuBind, GPUS_PER_TASK_MAX, GpuBind
 /// Decodes the binding.
 ///
 /// # Errors
-/// An unknown name, or more GPUs than a rank may have.
+/// [`SpecError::Invalid`]: an unknown name, or more GPUs than a rank may have.
 pub fn binding_request(message: Option<&v1::RankBinding>) -> Result<BindingRequest, SpecError> {
     let Some(v1::RankBinding { cpu_bind, gpus_per_task, gpu_bind, memory_policy }) = message else {
         return Ok(BindingRequest::default());

@@ -1,4 +1,4 @@
-//! How work is asked to save itself.
+//! The checkpoint settings.
 
 use crate::v1;
 use lattice_model::SpecError;
@@ -6,17 +6,19 @@ use lattice_model::checkpoint::EVERY_SECONDS;
 use lattice_model::{AskBy, Automatic, CheckpointPolicy};
 use std::num::NonZeroU16;
 
-/// Ways of the documents that are not built yet.
+/// Documented ways that are not implemented yet.
 const LATER: [(&str, &str); 2] = [("manual", "--checkpoint=manual"), ("dmtcp", "--checkpoint=dmtcp")];
 
-/// `signal`, `shmem`, `grpc`, and `auto`, which is by a signal; `none` and an empty text are the same.
+/// `signal`, `shmem`, `grpc`, or `auto`, which uses a signal; `none` and an empty string mean no
+/// checkpoints.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
     let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
     let invalid = |why: String| SpecError::Invalid { field: "checkpoint", why };
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
-    // With a time it is asked by that: an agent that knows no such times refuses the strategy by its name.
+    // If `auto` has an interval, that interval applies. Agents that do not know intervals refuse
+    // the strategy by its name.
     let automatic = automatic(*auto || (strategy == "auto" && *every_ms == 0), *every_ms).map_err(invalid)?;
     match strategy.as_str() {
         "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
@@ -42,7 +44,7 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
     }
 }
 
-/// When it is asked without anybody's request.
+/// When checkpoints are requested automatically.
 fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, String> {
     let (least, most) = EVERY_SECONDS;
     match (weighed, every_ms) {

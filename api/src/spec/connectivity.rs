@@ -4,7 +4,7 @@ use crate::v1;
 use lattice_model::SpecError;
 use lattice_model::network::{Connectivity, Exposed, PROTOCOL_DEFAULT};
 
-/// `name`: the allocation's, for ports that have none of their own.
+/// `name`: the allocation's name, used for exposed ports without a name.
 pub(super) fn to_model(connectivity: Option<&v1::Connectivity>, name: &str) -> Result<Connectivity, SpecError> {
     let Some(v1::Connectivity { network_domain, expose }) = connectivity else { return Ok(Connectivity::default()) };
     let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };

@@ -1,20 +1,22 @@
-//! `resources.constraints`: a map from what to how. What the map calls `features` is a list with commas; a key without a value
-//! is a feature as well, and one that is not known here is a feature with a value.
+//! `resources.constraints`: a map from keys to values. The value of the key `features` is a
+//! comma-separated list. A key without a value is also a feature, and an unknown key is a feature
+//! with a value.
 
 use crate::v1;
 use lattice_model::NodeId;
 use lattice_model::SpecError;
 use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
 
-/// Bytes of one `memory_gb`.
+/// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
 
-/// The constraints, and the memory policy among them; empty: there is none.
+/// The constraints, and the memory policy, which is in the same map; empty: none.
 pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Constraints, String), SpecError> {
     let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
     let invalid = |why: String| SpecError::Invalid { field: "constraint", why };
     for (key, value) in resources.into_iter().flat_map(|r| &r.constraints) {
-        // Among `features`, where `from_model` puts it, spaces at the ends do not count either.
+        // `from_model` writes the key among `features`, where surrounding spaces are removed, so
+        // they are removed here too.
         let value = value.trim();
         let at_least = || {
             let number = value.strip_prefix(">=").unwrap_or(value).parse::<u32>();
@@ -35,7 +37,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
                 "false" => {}
                 _ => return Err(invalid("require_conformance is true or false".to_owned())),
             },
-            // Refused by `unbuilt`, but for a plain no.
+            // `unbuilt` refuses these unless the value is false.
             "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),

@@ -1,4 +1,4 @@
-//! What runs: a script or a command.
+//! The entry point: a script or a command.
 
 use crate::v1;
 use crate::v1::entrypoint::What;

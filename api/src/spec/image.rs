@@ -5,16 +5,16 @@ use crate::v1;
 use lattice_model::SpecError;
 use std::path::PathBuf;
 
-/// A uenv as the user asked for it: the digest is only there when they pinned it.
+/// A uenv as requested by the user; the digest is set only if the user pinned it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRequest {
-    /// The SquashFS file, absolute.
+    /// The SquashFS file, an absolute path.
     pub path: PathBuf,
-    /// The SHA-256 it must have, 64 hexadecimal digits in lower case.
+    /// The required SHA-256, 64 lower-case hexadecimal digits.
     pub sha256: Option<String>,
 }
 
-/// The uenv that a specification names, if it names one.
+/// The uenv that a specification names, if any.
 ///
 /// # Errors
 /// A path that is not absolute, a digest that is not 64 hexadecimal digits.
@@ -25,7 +25,7 @@ pub fn image_request(spec: &v1::AllocationSpec) -> Result<Option<ImageRequest>, 
     }
 }
 
-/// Reads `PATH[@sha256:HEX]`.
+/// Parses `PATH[@sha256:HEX]`.
 ///
 /// # Errors
 /// As [`image_request`].
@@ -49,7 +49,7 @@ fn digest_of(text: &str) -> Result<String, SpecError> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// The image with the digest that was recorded at submission; a pinned digest must agree with it.
+/// The image with the digest recorded at submission, which must equal a pinned digest.
 pub(super) fn to_model(spec: &v1::AllocationSpec) -> Result<Option<Image>, SpecError> {
     let Some(request) = image_request(spec)? else { return Ok(None) };
     let recorded = spec.environment.as_ref().map(|e| e.sha256.clone()).unwrap_or_default();

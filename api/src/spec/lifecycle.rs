@@ -1,11 +1,11 @@
-//! How long, how preemptible, how often again, and what becomes of it where it is cut off.
+//! Walltime, preemption class, requeues, and what happens on isolation.
 
 use super::Duration;
 use crate::v1;
 use lattice_model::SpecError;
 use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy};
 
-/// Requeues when the message has 0.
+/// Number of requeues when the message has 0.
 const REQUEUES_DEFAULT: u32 = 3;
 const BOUNDED: &str = "bounded";
 const UNBOUNDED: &str = "unbounded";
@@ -16,7 +16,8 @@ pub(super) struct Lifecycle {
     pub preemption_class: u8,
 }
 
-/// [`super::unbuilt::refuse`] has checked `type`. A missing walltime is left 0, which validation refuses by name.
+/// [`super::unbuilt::refuse`] has already checked `type`. A missing walltime stays 0, which
+/// validation refuses by name.
 pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, SpecError> {
     let Some(lifecycle) = lifecycle else {
         return Ok(Lifecycle { walltime: Some(Duration::ZERO), preemption_class: PREEMPTION_CLASS_DEFAULT });
@@ -52,8 +53,8 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// Without a policy, a service is requeued after any failure, other work when a node is lost, and a session never:
-/// somebody sits before it.
+/// Without a policy, a service is requeued after any failure and other work when a node is lost. A
+/// session is never requeued, because a user is waiting at its terminal.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
     let absent = v1::Requeue::default();
     let requeue = spec.requeue.as_ref().unwrap_or(&absent);

@@ -1,9 +1,9 @@
-//! A terminal for a command's first rank.
+//! The terminal of a command's first rank.
 
 use crate::v1;
 use lattice_model::launch::TerminalSize;
 
-/// Its size; 0 is the usual one, and what no terminal has is the largest there is.
+/// A size of 0 means the default; a larger size than any terminal has is reduced to the maximum.
 pub(super) fn to_model(size: v1::TerminalSize) -> TerminalSize {
     let of = |given: u32, usual: u16| if given == 0 { usual } else { u16::try_from(given).unwrap_or(u16::MAX) };
     let usual = TerminalSize::default();

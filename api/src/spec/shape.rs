@@ -1,4 +1,4 @@
-//! How a launch's ranks are laid out: an empty text and 0 mean that no value is given.
+//! The layout of a launch's ranks: an empty string or 0 means that the field is not set.
 
 use super::binding::named_value;
 use crate::v1;
@@ -7,9 +7,10 @@ use lattice_model::SpecError;
 use lattice_model::layout::{CPUS_PER_TASK_MAX, Program, ShapeRequest};
 use lattice_model::{Distribution, EntryLaunch, LaunchShape, NodeId};
 
-/// Places that one launch may list: it has no more nodes with so many ranks each.
+/// Largest number of entries in an explicit list; a launch has no more nodes with that many ranks
+/// each.
 const PLACES_MAX: usize = 1_000_000;
-/// What becomes of the others when a rank ends badly.
+/// Whether the other ranks are ended when a rank ends with an error.
 const ON_BAD_EXIT: [(&str, bool); 2] = [("kill", true), ("keep", false)];
 
 /// Decodes a launch's layout.
@@ -43,7 +44,7 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
     })
 }
 
-/// Of an inline command, or for a script's launches.
+/// The settings for the launch of an inline command, or the defaults for a script's launches.
 pub(super) fn to_model(message: Option<&v1::LaunchShape>) -> Result<EntryLaunch, SpecError> {
     let asked = shape_request(message)?;
     if asked.nodes > 0 {

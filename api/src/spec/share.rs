@@ -1,10 +1,10 @@
-//! How much of each node: `resources.cpus`, `memory_gb` or `memory_bytes`, `gpus`.
+//! The share of each node: `resources.cpus`, `memory_gb` or `memory_bytes`, `gpus`.
 
 use crate::v1;
 use lattice_model::Resources;
 use lattice_model::SpecError;
 
-/// Bytes of one `memory_gb`.
+/// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
 
 pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option<Resources>, SpecError> {
@@ -19,7 +19,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option
         (_, _) => return invalid("memory_gb and memory_bytes say the same: give one"),
     };
     let asked = Resources { cores: resources.cpus, memory_bytes, gpus: resources.gpus };
-    // The model refuses an empty share with a text that names what is missing.
+    // The model refuses an empty share with a message that names what is missing.
     Ok((resources.shared || asked != Resources::default()).then_some(asked))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn from_model(nodes: u32, share: Option<&Resources>) -> v1::ResourceR
     }
 }
 
-/// An amount as a message.
+/// A resource amount as a message.
 pub fn amount(resources: &Resources) -> v1::Amount {
     v1::Amount { cores: resources.cores, memory_bytes: resources.memory_bytes, gpus: resources.gpus }
 }

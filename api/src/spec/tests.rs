@@ -10,7 +10,7 @@ use lattice_model::{
 };
 use proptest::prelude::*;
 
-/// All that can ask for a checkpoint.
+/// All valid checkpoint signals.
 fn signals() -> Vec<AskSignal> {
     (0..=u8::MAX).filter_map(AskSignal::of_number).collect()
 }
@@ -56,7 +56,7 @@ fn constraints_are_read_as_the_documents_write_them() {
     assert_eq!(to_model(&from_model(&model)), Ok(model));
 }
 
-/// Found by `fuzz::requests`: the written form of a specification asked for another feature.
+/// Found by `fuzz::requests`: after encoding, a specification requested a different feature.
 #[test]
 fn spaces_around_a_constraints_value_are_not_part_of_it() {
     let mut said = minimal();
@@ -137,7 +137,7 @@ fn what_is_not_built_is_refused_by_name() {
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
-        // Refused before anything else is checked, so that the user learns of it at once.
+        // Refused before anything else is checked, so that the user sees this message first.
         ("--sensitive", |s| (s.sensitive, s.name) = (true, String::new())),
     ];
     for (field, change) in cases {
@@ -400,7 +400,7 @@ proptest! {
         prop_assert_eq!(to_model(&message), Ok(spec));
     }
 
-    /// And the other way, through bytes: a message in its full form is what comes back.
+    /// The other direction, through bytes: a message in canonical form is reproduced.
     #[test]
     fn message_to_model_and_back(spec in model_spec()) {
         use prost::Message;
@@ -409,7 +409,7 @@ proptest! {
         prop_assert_eq!(from_model(&to_model(&read).unwrap()), message);
     }
 
-    /// Bytes from a network never panic, whatever they are.
+    /// Bytes from a network never cause a panic.
     #[test]
     fn hostile_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         use prost::Message;

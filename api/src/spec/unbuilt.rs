@@ -1,9 +1,9 @@
-//! Documented fields that this version cannot honour: refused by name, never ignored.
+//! Documented fields that this version does not implement: refused by name, never ignored.
 
 use crate::v1;
 use lattice_model::SpecError;
 
-/// Hints of the documents that no placement minds yet.
+/// Documented placement hints that no scheduler uses yet.
 const CONSTRAINTS: [(&str, &str); 4] = [
     ("prefer_same_numa", "--constraint prefer_same_numa"),
     ("prefer_local_memory", "--constraint prefer_local_memory"),
@@ -11,9 +11,10 @@ const CONSTRAINTS: [(&str, &str); 4] = [
     ("topology", "--constraint topology"),
 ];
 
-/// Refuses the first such field that is set. Values that mean "as it is today" (`bounded`, `prod`) pass.
+/// Refuses the first such field that is set. Values that describe the current behaviour (`bounded`,
+/// `prod`) are accepted.
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
-    // Destructured, so that a field added to the message does not compile until it is dealt with here.
+    // Destructured, so that a new field of the message does not compile until it is handled here.
     let v1::AllocationSpec {
         name: _,
         tenant: _,

@@ -1,8 +1,8 @@
-//! Circles of a graph.
+//! Cycles of a graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The sets of at least two nodes that all lead to each other, the largest first.
+/// The sets of at least two nodes that can all reach each other, the largest first.
 pub fn circles<Node: Clone + Ord>(edges: &BTreeMap<Node, BTreeSet<Node>>) -> Vec<BTreeSet<Node>> {
     let reached: BTreeMap<&Node, BTreeSet<&Node>> = edges.keys().map(|node| (node, reached_from(edges, node))).collect();
     let mut circles: Vec<BTreeSet<Node>> = Vec::new();

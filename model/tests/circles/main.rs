@@ -1,15 +1,17 @@
-//! No set of modules of one crate needs each other in a circle. Where one does, one can neither read a module of it
-//! nor move it elsewhere without all the others.
+//! Checks that the modules of each crate have no cyclic dependencies. A module in a cycle can
+//! neither be read nor moved without all the others in it.
 //!
-//! The rule. A module uses another one where its code names something of it: in a `use`, or by a path that begins with
-//! `crate`, `super`, `self`, a child or an imported module. Each directory module (`foo.rs` with `foo/`) is judged by
-//! itself: its nodes are its own file, without those beneath, and each of its children with all that is beneath it.
-//! So seen from outside, a directory is one node; and a child may use its parent if the parent does not use that child.
+//! The rule: a module uses another one if its code names an item of it, in a `use`, or by a path
+//! that begins with `crate`, `super`, `self`, a child or an imported module. Each directory module
+//! (`foo.rs` with `foo/`) is checked separately. Its graph has one node for its own file, and one
+//! for each child with everything below that child. So from outside, a directory is one node; and a
+//! child may use its parent if the parent does not use that child.
 //!
-//! * A name counts for the file that declares it, not for one on the way that re-exports it. So `mod child;` and
-//!   `pub use child::Name;` make no edge from parent to child; code of the parent that uses `Name` does.
-//! * What is called on a value is not seen: a method may be declared anywhere.
-//! * Tests (`#[cfg(test)]`) may use what they like.
+//! * A name counts for the file that declares it, not for a file that re-exports it. So `mod
+//!   child;` and `pub use child::Name;` make no edge from parent to child; code of the parent that
+//!   uses `Name` does.
+//! * Method calls are ignored, because a method may be declared anywhere.
+//! * Tests (`#[cfg(test)]`) may use any module.
 
 mod graph;
 mod modules;
@@ -38,7 +40,7 @@ fn modules_do_not_need_each_other_in_a_circle() {
     assert!(found.is_empty(), "modules need each other in a circle:\n{found}");
 }
 
-/// Folder and file of the root of each library and each program of ours.
+/// The folder and the root file of each of our libraries and programs.
 fn crate_roots(workspace: &std::path::Path) -> Vec<(String, String)> {
     let output = Command::new(env!("CARGO")).args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -77,7 +79,7 @@ fn shown(path: &Path) -> String {
     if path.is_empty() { "the crate's root".to_owned() } else { path.join("::") }
 }
 
-/// The circles within each directory module.
+/// The cycles within each directory module.
 fn circles_of(modules: &Modules) -> Vec<(Path, Vec<Circle>)> {
     let uses = modules.uses();
     let directories = modules.directories().into_iter();
@@ -109,7 +111,7 @@ fn circles_within(directory: &Path, uses: &Uses) -> Vec<Circle> {
     circles.collect()
 }
 
-/// The nodes of the circles in a crate of these files, those of the crate's root first.
+/// The modules in cycles for a crate with these files, the crate's root first.
 fn circles_in(files: &[(&str, &str)]) -> Vec<(String, Vec<String>)> {
     let read = |file: &str| files.iter().find(|(name, _)| *name == file).map(|(_, text)| text.to_string());
     let circles = circles_of(&Modules::read("src", "lib.rs", &read)).into_iter();
@@ -127,7 +129,7 @@ fn a_circle_is_found_whatever_way_its_modules_name_each_other() {
         ["use crate::a::A;", "use super::{b::B, a::A as Other};", "fn f() { crate::a::f(&['\"', '\\'']) }", "use super::*; fn f(it: A) {}"];
     for way in ways {
         let files = [lib, ("src/a.rs", "use crate::b;\npub struct A(b::B);"), ("src/b.rs", "pub use crate::c::C;"), ("src/c.rs", way)];
-        // `super::*` has what the root imports.
+        // `super::*` also imports what the root imports.
         let lib = if way.contains('*') { ("src/lib.rs", "mod a;\nmod b;\nmod c;\nuse a::A;") } else { lib };
         let outside = ("src/outside.rs", "use crate::{a::A, c::C};");
         let mut files = [&[lib][..], &files[1..], &[outside][..]].concat();

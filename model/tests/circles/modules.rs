@@ -1,15 +1,15 @@
-//! The modules of one crate, and which of them names what in which other.
+//! The modules of one crate, and which module names which items of another.
 
 use crate::source::{GLOB, Path, Source};
 use std::collections::BTreeMap;
 
-/// What a module names in another one, and in which lines.
+/// The names that a module uses from another one, with line numbers.
 pub type Uses = BTreeMap<(Path, Path), Vec<(usize, String)>>;
 
-/// Imports that lead to each other are followed this far.
+/// Longest chain of imports that is followed.
 const IMPORTS_FOLLOWED_MAX: usize = 12;
 
-/// What a path names: a module, or something within one.
+/// The target of a path: a module, or an item in one.
 enum Target {
     Module(Path),
     Item(Path),
@@ -18,12 +18,13 @@ enum Target {
 pub struct Modules(BTreeMap<Path, Source>);
 
 impl Modules {
-    /// Reads the crate whose root lies in the folder `root_folder` by the name `root_file`. `read` gives the text of a file.
+    /// Reads the crate whose root is the file `root_file` in the folder `root_folder`. `read`
+    /// returns the text of a file.
     pub fn read(root_folder: &str, root_file: &str, read: &dyn Fn(&str) -> Option<String>) -> Modules {
         let mut modules = BTreeMap::new();
         let mut unread = vec![(Path::new(), format!("{root_folder}/{root_file}"))];
         while let Some((path, file)) = unread.pop() {
-            // A file that is not there lies elsewhere by a `#[path]`: it is a module that names nothing.
+            // A missing file has a `#[path]` attribute: treat it as an empty module.
             let module = read(&file).map(|text| Source::parse(&text)).unwrap_or_default();
             for child in &module.children {
                 let path = child_path(&path, child);
@@ -35,7 +36,7 @@ impl Modules {
         Modules(modules)
     }
 
-    /// The modules that have modules within them, the crate's root first.
+    /// The modules that have child modules, the crate's root first.
     pub fn directories(&self) -> Vec<Path> {
         self.0.iter().filter(|(_, module)| !module.children.is_empty()).map(|(path, _)| path.clone()).collect()
     }
@@ -60,7 +61,8 @@ impl Modules {
                         }
                     }
                     Target::Item(to) if !import.is_public || module.words.contains(&import.name) => add(&to, import.line, named),
-                    // What is used within an imported module is named by paths, and who uses a re-export names it.
+                    // Items of an imported module are named by paths, and code that uses a
+                    // re-export names the item.
                     Target::Module(_) | Target::Item(_) => {}
                 }
             }
@@ -79,7 +81,7 @@ impl Modules {
         has && !module.items.contains(name) && !module.children.contains(name)
     }
 
-    /// What a path in the code of `here` names. Nothing for what is of another crate.
+    /// The target of a path in the code of `here`; `None`: it belongs to another crate.
     fn resolve(&self, here: &Path, names: &[String], followed: usize) -> Option<Target> {
         if followed > IMPORTS_FOLLOWED_MAX {
             return None;
@@ -103,8 +105,8 @@ impl Modules {
         if rest.is_empty() { Some(Target::Module(at)) } else { self.find(&at, rest, true, followed) }
     }
 
-    /// What `names` are within the module `at`. Where the path says that they must be there, a name that was not seen
-    /// declared is one that a macro makes.
+    /// The target of `names` in the module `at`. If `must_be_there`, a name without a visible
+    /// declaration is assumed to come from a macro.
     fn find(&self, at: &Path, names: &[String], must_be_there: bool, followed: usize) -> Option<Target> {
         let module = &self.0[at];
         let (name, rest) = names.split_first()?;

@@ -1,31 +1,31 @@
-//! What one file declares, imports and names.
+//! What one source file declares, imports and names.
 
 use crate::tokens::{Placed, Token, shipped_tokens};
 use std::collections::BTreeSet;
 
-/// The names that lead from the crate's root to a module, or to something within one.
+/// The names on the path from the crate's root to a module or an item in it.
 pub type Path = Vec<String>;
 
-/// How an import of everything is called.
+/// The name of a glob import.
 pub const GLOB: &str = "*";
-/// Words before the name of an item.
+/// Keywords before the name of an item.
 const ITEMS: &[&str] = &["struct", "enum", "union", "fn", "trait", "type", "const", "static"];
 
 #[derive(Default)]
 pub struct Source {
-    /// Modules in files of their own.
+    /// Child modules in files of their own.
     pub children: BTreeSet<String>,
     pub items: BTreeSet<String>,
     pub imports: Vec<Import>,
-    /// Paths of at least two names, and their lines.
+    /// Paths of at least two names, with their line numbers.
     pub paths: Vec<(Path, usize)>,
-    /// All words of its code, but those of imports.
+    /// All identifiers in its code, except in imports.
     pub words: BTreeSet<String>,
 }
 
 pub struct Import {
     pub path: Path,
-    /// What the code calls it, or `*`.
+    /// The local name, or `*`.
     pub name: String,
     pub is_public: bool,
     pub line: usize,
@@ -54,7 +54,7 @@ impl Source {
                     at = source.add_imports(&tokens, at + 1, Path::new());
                     source.imports[first..].iter_mut().for_each(|import| import.is_public = is_public);
                 }
-                // The path in `pub(in …)` uses nothing.
+                // The path in `pub(in …)` is not a use.
                 "pub" if is_mark(&tokens, at + 1, '(') => {
                     while at < tokens.len() && !is_mark(&tokens, at, ')') {
                         at += 1;
@@ -75,7 +75,7 @@ impl Source {
         source
     }
 
-    /// Takes what the tree at `at` imports, beneath `prefix`. Gives the index behind it.
+    /// Adds the imports of the use tree at `at`, below `prefix`. Returns the index after it.
     fn add_imports(&mut self, tokens: &[Placed], mut at: usize, prefix: Path) -> usize {
         let mut path = prefix;
         while at < tokens.len() {
@@ -115,7 +115,7 @@ impl Source {
         at
     }
 
-    /// Takes the path that begins at `at`. Gives the index behind it.
+    /// Adds the path that begins at `at`. Returns the index after it.
     fn add_path(&mut self, tokens: &[Placed], first: usize) -> usize {
         let goes_on = first > 0 && (tokens[first - 1].0 == Token::Separator || is_mark(tokens, first - 1, '.'));
         let mut names = Path::new();
@@ -140,7 +140,7 @@ impl Source {
 fn declared_at(tokens: &[Placed], at: usize) -> Option<&str> {
     match word_at(tokens, at)? {
         "macro_rules" => word_at(tokens, at + 2),
-        // One with a file is a child.
+        // A module with a file of its own is a child.
         "mod" => word_at(tokens, at + 1),
         word if ITEMS.contains(&word) => word_at(tokens, at + 1),
         _ => None,

@@ -1,5 +1,5 @@
-//! Rust source as the tokens from which one sees what it names. Comments, lifetimes, attributes and items that exist
-//! in tests alone are left out.
+//! Rust source as the tokens that show which names it uses. Comments, lifetimes, attributes and
+//! test-only items are left out.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
@@ -14,7 +14,7 @@ pub enum Token {
 /// A token and the number of its line.
 pub type Placed = (Token, usize);
 
-/// The tokens of `source` without its attributes and its tests.
+/// The tokens of `source` without attributes and tests.
 pub fn shipped_tokens(source: &str) -> Vec<Placed> {
     let tokens = Lexer { rest: source, line: 1 }.tokens();
     let mut shipped = Vec::new();
@@ -31,7 +31,7 @@ pub fn shipped_tokens(source: &str) -> Vec<Placed> {
     shipped
 }
 
-/// The index behind the group whose opening bracket is at `at`.
+/// The index after the group whose opening bracket is at `at`.
 fn group_end(tokens: &[Placed], mut at: usize) -> usize {
     let mut depth = 0;
     while at < tokens.len() {
@@ -62,7 +62,7 @@ fn is_of_tests(attribute: &[Placed]) -> bool {
     has("cfg") && has("test") && !has("not") && !has("any")
 }
 
-/// The index behind the item that begins at `at`: a block, a declaration, a field or a variant.
+/// The index after the item that begins at `at`: a block, a declaration, a field or a variant.
 fn item_end(tokens: &[Placed], mut at: usize) -> usize {
     let mut is_import = false;
     while at < tokens.len() {
@@ -127,7 +127,7 @@ fn word_length(rest: &str) -> usize {
     rest.find(|character| !is_of_word(character)).unwrap_or(rest.len())
 }
 
-/// The length of the white space, comment or lifetime at the beginning.
+/// The length of the leading white space, comment or lifetime.
 fn skipped_length(rest: &str) -> usize {
     if rest.starts_with("//") {
         return rest.find('\n').unwrap_or(rest.len());

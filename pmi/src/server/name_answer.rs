@@ -1,10 +1,11 @@
-//! What a rank of PMI-2 is answered to a command about a name.
+//! Answers to PMI-2 commands about names.
 
 use crate::message::{Answer, Code};
 use crate::names::Answered;
 use crate::wire::NameRefused;
 
-/// The answer to a command about a name. Of what is looked up MPICH's client reads `port`, Slurm's `value`.
+/// The answer to a command about a name. For a lookup, MPICH's client reads `port`, Slurm's reads
+/// `value`.
 pub(super) fn answer_of_name(name: &[u8], thread: Option<&[u8]>, answered: Answered) -> Answer {
     match answered {
         Answered::Done => Answer::done(name, thread),

@@ -1,4 +1,4 @@
-//! What ranks of PMI-1 say.
+//! Handling of PMI-1 lines from ranks.
 
 use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, Server, Version, send};
 use crate::names::Ask;
@@ -34,7 +34,7 @@ impl Server {
         }
     }
 
-    /// How clients begin that come by a port and know their number.
+    /// The first command of clients that connect by port and know their number.
     fn init_ack(&mut self, local: u32, told: Option<u32>, out: &mut Vec<Action>) {
         let rank = self.rank(local);
         if told.is_none_or(|told| u64::from(told) != rank) {
@@ -97,13 +97,14 @@ impl Server {
         }
     }
 
-    /// A client of PMI-1 asks one thing at a time: it says nothing before the answer is there.
+    /// A PMI-1 client has one request at a time: it sends nothing before it has the answer.
     fn line_of_name(&mut self, local: u32, how: Asked, ask: Ask, out: &mut Vec<Action>) {
         self.session(local).phase = Phase::Naming;
         self.ask_name(Asker { local, how }, ask, out);
     }
 
-    /// Who goes through all pairs asks for one number after the other: what is behind the last one is found at once.
+    /// A client that iterates over all pairs asks for consecutive numbers, so the next pair is
+    /// found without a search.
     fn get_by_index(&mut self, local: u32, kvsname: Option<&[u8]>, index: Option<usize>, out: &mut Vec<Action>) {
         let known = self.known_key(Key { kvsname, key: b"any" });
         let (Ok(()), Some(index)) = (known, index) else {
@@ -123,7 +124,7 @@ impl Server {
         self.session(local).by_index = Some((next, last));
     }
 
-    /// A spawn command is read to its end and refused; its arguments are nobody's business until then.
+    /// Reads a spawn command to its end and refuses it; its arguments are ignored.
     fn spawn_line(&mut self, local: u32, line: &[u8], total: u32, so_far: u32, out: &mut Vec<Action>) {
         let said = |name: &[u8]| line.strip_prefix(name).and_then(wire::number);
         let total = said(b"totspawns=").unwrap_or(total);
@@ -136,7 +137,7 @@ impl Server {
     }
 }
 
-/// Whether no line can have it in it.
+/// Whether the text contains a byte that cannot occur in a line's value.
 fn ends_lines(text: &[u8]) -> bool {
     text.contains(&b'\n')
 }

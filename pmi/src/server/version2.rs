@@ -1,11 +1,12 @@
-//! What ranks of PMI-2 say (source: `pmi-2.0.txt` of MPICH, and what the clients of MPICH and Slurm read).
+//! Handling of PMI-2 messages from ranks (source: `pmi-2.0.txt` of MPICH, and what the clients of
+//! MPICH and Slurm read).
 
 use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, RING_PREFIX, Server, WAITS_MAX, Wait, answer};
 use crate::message::{Answer, Code, Message};
 use crate::names::Ask;
 use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, MAPPING_KEY, VALUE_BYTES_MAX, number};
 
-/// A command that was not done, and why.
+/// The error code and reason of a refused command.
 type Refused = (Code, &'static str);
 
 impl Server {
@@ -21,7 +22,7 @@ impl Server {
         let thread = message.thread();
         let reply = match &message.name[..] {
             b"abort" => return self.abort_said(local, &message, out),
-            // Other threads of it may go on asking meanwhile.
+            // Other threads of the rank may send further commands meanwhile.
             b"kvs-fence" | b"ring" | b"finalize" if fenced => {
                 let why = format!("said {} while it waited in a fence", Excerpt(&message.name));
                 return self.abort_for(local, ABORT_CODE, &why, out);
@@ -54,7 +55,7 @@ impl Server {
         answer(local, reply, out);
     }
 
-    /// The answer to what is answered at once.
+    /// The answer to a command that is answered immediately.
     fn reply(&mut self, local: u32, message: &Message<'_>) -> Result<Answer, Refused> {
         let done = || Answer::done(&message.name, message.thread());
         let get = |key: &str| message.get(key).unwrap_or_default();
@@ -100,7 +101,7 @@ impl Server {
         Ok(answer.with("debugged", b"FALSE").with("pmiverbose", b"FALSE"))
     }
 
-    /// Its client ends after this, with a code that it does not say here; newer ones say it.
+    /// The client ends after this command, with an exit code that only newer clients send in it.
     fn abort_said(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {
         let text = message.get("msg").or_else(|| message.get("message")).filter(|text| !text.is_empty());
         let said = text.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
@@ -131,7 +132,7 @@ impl Server {
         }
     }
 
-    /// `None`: it is answered when the attribute is put.
+    /// `None`: the answer is sent when the attribute is put.
     fn get_attribute(&mut self, local: u32, message: &Message<'_>) -> Result<Option<Answer>, Refused> {
         let key = message.get("key").unwrap_or_default();
         if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
@@ -150,7 +151,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Clients send one value for both neighbours.
+    /// Clients send the same value for both neighbours.
     fn put_ring(&mut self, local: u32, message: &Message<'_>) -> Result<(), Refused> {
         let value = message.get("ring-left").unwrap_or_default();
         if value.len() > VALUE_BYTES_MAX {
@@ -160,7 +161,8 @@ impl Server {
         self.put_known(&key, value).map_err(of_key)
     }
 
-    /// The neighbours' values at the fence that has just ended; an error is the neighbour that came to another kind of fence.
+    /// The neighbours' values at the fence that has just completed. The error is the neighbour that
+    /// came to another kind of fence.
     pub(super) fn ring_answer(&self, local: u32, thread: Option<&[u8]>) -> Result<Answer, u64> {
         let (rank, size) = (self.rank(local), u64::from(self.job.size));
         let value = |rank: u64| self.kvs.get(&ring_key(u64::from(self.fences), rank)).ok_or(rank);
@@ -170,7 +172,7 @@ impl Server {
     }
 }
 
-/// Of a command about a name.
+/// The request in a command about a name.
 fn ask_of(message: &Message<'_>) -> Ask {
     let get = |key: &str| message.get(key).unwrap_or_default().to_vec();
     match &message.name[..] {

@@ -1,4 +1,4 @@
-//! Asking one member after another: why each gave no answer, and the pauses between rounds.
+//! Attempts with one member after another: why each failed, and the pauses between rounds.
 
 use crate::wire::Refusal;
 use lattice_model::Backoff;
@@ -7,25 +7,26 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-/// Pauses between rounds over all members, each halved at random.
+/// Pauses between rounds over all members; a random part of up to half is subtracted.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 pub(super) const NO_ANSWER: &str = "no answer in time";
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// The quorum refused; asking again changes nothing.
+    /// The quorum refused the request; a retry would not help.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// No member could answer in time. A command may nevertheless have been committed.
+    /// No member could answer in time. A command may still have been committed.
     #[error("the quorum cannot be reached: {why}")]
     Unavailable {
-        /// What each member said last, or why it could not be reached.
+        /// The latest error of each member.
         why: String,
     },
 }
 
-/// Why each member that was asked gave no answer: what one that lives says is not hidden by those that are gone.
+/// The latest error of each member: so the answer of a member that is alive is not hidden by those
+/// that are down.
 #[derive(Default)]
 pub(super) struct Failures(BTreeMap<String, String>);
 
@@ -45,7 +46,7 @@ impl From<Failures> for CallError {
     }
 }
 
-/// Growing, jittered pauses that end with the deadline.
+/// Growing pauses with jitter, until the deadline.
 pub(super) struct Rounds {
     end: Instant,
     pauses: Backoff,
@@ -56,7 +57,7 @@ impl Rounds {
         Self { end, pauses: PAUSES }
     }
 
-    /// Waits a little; false when the deadline has come.
+    /// Waits; returns false when the deadline has passed.
     pub(super) async fn pause(&mut self) -> bool {
         let pause = self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         if Instant::now() + pause >= self.end {
@@ -67,7 +68,7 @@ impl Rounds {
     }
 }
 
-/// Transport-level refusals that no other member would answer differently.
+/// Transport-level errors that every other member would also return, as refusals.
 pub(super) fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
     match status.code() {
         tonic::Code::InvalidArgument | tonic::Code::OutOfRange | tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {

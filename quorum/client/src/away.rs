@@ -1,24 +1,25 @@
-//! Members that cannot be connected to. Whoever asks finds that out for all: the longer it is so, the less often a connection is tried,
-//! however many ask.
+//! Unreachable members. All callers share the result of a failed attempt: the longer a member is
+//! unreachable, the less often a connection is tried, however many callers there are.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// A connection is tried again after this part of the time for which there was none, and at last this long.
+/// A connection is tried again after this fraction (1/8) of the time that the member has been
+/// unreachable, but at most this long.
 const AGAIN_PART: u32 = 8;
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// Whether one member is.
+/// Whether one member is unreachable.
 #[derive(Debug, Default)]
 pub(super) struct Away(Mutex<Option<Since>>);
 
 #[derive(Debug)]
 struct Since {
-    /// The first of the tries that failed one after another.
+    /// The first of the consecutive failed attempts.
     first: Instant,
-    /// When the next may be.
+    /// When the next attempt is allowed.
     next: Instant,
     why: String,
 }
@@ -28,7 +29,8 @@ impl Away {
         self.0.lock()
     }
 
-    /// An error says why it is not to be asked now. Who gets leave takes that of the others.
+    /// Permission for an attempt. The error says why the member must not be tried now. A caller
+    /// that gets permission uses up that of the others.
     pub(super) fn leave(&self, now: Instant) -> Result<(), String> {
         match &mut *self.state() {
             Some(since) if now < since.next => Err(since.why.clone()),
@@ -40,9 +42,9 @@ impl Away {
         }
     }
 
-    /// What came of asking.
+    /// Records the result of an attempt.
     pub(super) fn asked<T>(&self, answer: &Result<T, Status>, now: Instant) {
-        // Only what this side makes has a cause; what a member says, of whatever kind, is an answer.
+        // Only errors made on this side have a source; any error that a member sent is an answer.
         let failed = answer.as_ref().err().filter(|status| std::error::Error::source(*status).is_some());
         let mut state = self.state();
         *state = failed.map(|status| {
@@ -66,7 +68,7 @@ mod tests {
         let (away, began) = (Away::default(), Instant::now());
         let refused = || Err::<(), _>(Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused))));
         let mut tries = Vec::new();
-        // Many ask, each every few milliseconds.
+        // Many callers, each retrying every few milliseconds.
         for ms in 0..60_000 {
             let now = began + Duration::from_millis(ms);
             if away.leave(now).is_ok() {
@@ -79,7 +81,7 @@ mod tests {
         assert!(between(0, 10_000) < 100 && (48..=50).contains(&between(10_000, 60_000)), "{tries:?}");
         let later = began + Duration::from_secs(61);
         assert!(away.leave(later).is_ok() && away.leave(later).is_err_and(|why| why.contains("refused")), "one for all");
-        // An answer, be it a refusal, is one.
+        // A refusal is an answer, too.
         away.asked(&Err::<(), _>(Status::unavailable("no leader")), later);
         assert!(away.leave(later).is_ok() && away.leave(later).is_ok());
     }

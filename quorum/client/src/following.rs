@@ -1,8 +1,8 @@
-//! A watch that outlives its streams: whatever member it is at, each change is told once, in order, and an entry's changes
-//! together.
+//! A watch that survives the loss of its streams: regardless of the member, each change is
+//! delivered once, in order, and the changes of one entry together.
 //!
 //! ```text
-//!            ┌─────────── StartAgain: what is known leads nowhere ──────────┐
+//!            ┌────────── StartAgain: the known place is compacted ──────────┐
 //!            ▼                                                              │
 //!   nothing ─▶ List ─▶ Changes ─▶ Changes ─▶ stream lost ─▶ since the place of the last ─▶ Changes …
 //! ```
@@ -11,14 +11,14 @@ use crate::wire::{Change, WatchMessage, WatchPlace, WatchRequest};
 use crate::{CallError, QuorumClient, WatchStream};
 use lattice_model::Revision;
 
-/// What is told.
+/// What the watch delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// All that there is, in place of all that was known.
+    /// The complete list, which replaces everything known before.
     List { revision: Revision, all: Vec<Change> },
-    /// What the entries up to this revision changed.
+    /// The changes of the entries up to this revision.
     Changes { revision: Revision, changes: Vec<Change> },
-    /// Changes were forgotten before they could be told, for this reason: a list comes next.
+    /// Changes were dropped before they could be delivered, for this reason: a list follows.
     StartAgain { why: String },
 }
 
@@ -28,24 +28,25 @@ pub struct Following {
     client: QuorumClient,
     request: WatchRequest,
     stream: Option<(WatchStream, Reading)>,
-    /// The newest that was heard of: nothing older is taken from a member that lies behind.
+    /// The newest known place: nothing older is accepted from a member that lags behind.
     known: WatchPlace,
 }
 
 impl Following {
-    /// Follows what `request` names, from its place where it has one. Nothing is asked yet.
+    /// Creates a watch for `request`, starting at its place if it has one. Sends nothing yet.
     pub fn new(client: QuorumClient, request: WatchRequest) -> Self {
         let known = request.since.unwrap_or_default();
         Self { client, request, stream: None, known }
     }
 
-    /// Where another watch of the same things would go on; `None` where it must begin with a list.
+    /// The place from which another watch of the same things could continue; `None`: it must start
+    /// with a list.
     pub fn place(&self) -> Option<WatchPlace> {
         self.request.since
     }
 
-    /// The next news. An error says why there is none now; the next call tries again, at another member, and goes on where
-    /// this one was. Cancel-safe.
+    /// The next delivery. An error says why there is none now; the next call retries with another
+    /// member, and continues at the same place. Cancel-safe.
     pub async fn next(&mut self) -> Result<News, CallError> {
         loop {
             let (stream, reading) = match &mut self.stream {
@@ -98,19 +99,19 @@ impl Following {
     }
 }
 
-/// How far one stream is.
+/// The progress of one stream.
 #[derive(Debug)]
 struct Reading {
     place: WatchPlace,
     within: Within,
-    /// Of a list or an entry that is not complete yet.
+    /// Parts of an incomplete list or entry.
     parts: Vec<Change>,
 }
 
 /// What the next parts belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Within {
-    /// Nothing was heard yet.
+    /// Nothing was received yet.
     Start,
     List,
     Changes,
@@ -121,7 +122,7 @@ enum Taken {
     Nothing,
     News(News),
     StartAgain(String),
-    /// The member's list is older than what is known.
+    /// The member's list is older than the known place.
     Behind,
 }
 

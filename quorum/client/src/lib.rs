@@ -1,13 +1,14 @@
-//! The quorum as an agent reaches it: any member, the next one when it fails.
+//! The agents' client of the quorum: it uses any member, and the next one if that fails.
 //!
 //! ```text
 //!   call ──▶ member ──Unavailable, no answer──▶ next member, after a short jittered pause ──▶ … until the deadline
 //! ```
 //!
-//! Every command is idempotent, so sending it again is right. A call goes to the leader, where an earlier answer named it:
-//! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
-//! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers. One that cannot be
-//! connected to is tried less and less often, by all callers together (`away`).
+//! Every command is idempotent, so it may be sent again. A call goes to the leader if an earlier
+//! answer named it, because any other member would only forward it. Sessions and watches go to the
+//! member that answered last, and so stay distributed. The quorum sends the list of its members
+//! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
+//! connections to a member fail, all callers together try it less and less often (`away`).
 
 pub mod following;
 pub mod wire;
@@ -41,40 +42,41 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
-/// How long one member may take for one answer before the next one is asked. Pings tell within two seconds of one that does
-/// not live, and one that leads no majority says so: what is left is a leader whose disk takes seconds, and who is asked
-/// again before it has answered never gets to an answer.
+/// Timeout of one member's answer before the next member is tried. Pings detect a dead member
+/// within two seconds, and a leader without a majority says so. What remains is a leader whose disk
+/// takes seconds: if callers retried earlier, they would never get its answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long opening a stream may take.
+/// Timeout for opening a stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long all members together may take for a certificate.
+/// Timeout for a certificate, over all members together.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The quorum's members. Cheap to clone; clones share their connections.
+/// A client of the quorum's members. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct QuorumClient(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     credentials: Credentials,
-    /// Where the quorum is first looked for.
+    /// The configured addresses of members.
     configured: Vec<String>,
     known: Mutex<Known>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// The quorum's own list.
+    /// The latest list from the quorum.
     list: MemberList,
-    /// In the order in which they are asked: those of the list at random, then those that are configured and not in it.
+    /// In the order of use: members of the list in random order, then configured ones that are not
+    /// in it.
     members: Vec<Arc<Member>>,
-    /// The member that answered last.
+    /// The index of the member that answered last.
     present: usize,
-    /// Where the leader serves, as the last answer had it.
+    /// The leader's address according to the latest answer.
     leader: Option<String>,
 }
 
-/// In a member's answer: where the leader serves, when that is another one.
+/// Header of a member's answer: the leader's address, if another member is the leader.
 pub const LEADER_HEADER: &str = "lattice-leader";
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ struct Member {
 }
 
 impl Member {
-    /// Waits for an answer, and notes whether the member could be asked.
+    /// Waits for an answer, and records whether the member could be reached.
     async fn heard<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
         let answer = answer.await;
         self.away.asked(&answer, Instant::now());
@@ -95,16 +97,18 @@ impl Member {
 }
 
 impl QuorumClient {
-    /// Prepares connections to these members (`host:port` each); nothing is sent yet. Needs a tokio runtime.
+    /// Prepares connections to these members (`host:port` each); sends nothing yet. Needs a tokio
+    /// runtime.
     pub fn new(endpoints: Vec<String>, credentials: Credentials) -> Result<Self, TlsError> {
         let mut members = endpoints.iter().map(|address| open(&credentials, address)).collect::<Result<Vec<_>, TlsError>>()?;
-        // Agents begin at different members, and leave one that fails for different ones.
+        // Agents start with different members, and leave a failing one for different others.
         members.shuffle(&mut rand::rng());
         let known = Known { list: MemberList::default(), members, present: 0, leader: None };
         Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
     }
 
-    /// The same members, over connections of its own: a stream there that is not read holds up nothing here.
+    /// The same members over separate connections, so that a stream there that is not read does not
+    /// block anything here.
     pub fn apart(&self) -> Result<Self, TlsError> {
         let apart = Self::new(self.0.configured.clone(), self.0.credentials.clone())?;
         apart.learn(&self.known().list.clone());
@@ -115,8 +119,9 @@ impl QuorumClient {
         self.0.known.lock()
     }
 
-    /// Takes the quorum's list, unless a newer one is known: a member that lags behind has an old one. True when it was
-    /// taken. The member in use stays in use while it is in the list.
+    /// Adopts the quorum's member list unless a newer one is known: a member that lags behind has
+    /// an old one. Returns whether it was adopted. The current member stays in use if it is in the
+    /// list.
     pub fn learn(&self, list: &MemberList) -> bool {
         let mut known = self.known();
         if list.services.is_empty() || !list.is_newer_than(&known.list) {
@@ -138,17 +143,17 @@ impl QuorumClient {
         true
     }
 
-    /// The role in the certificate that the members see.
+    /// The role in this client's certificate.
     pub fn role(&self) -> Role {
         self.0.credentials.material().borrow().own.role
     }
 
-    /// The member that answered last, or will be asked first: `host:port`.
+    /// The member that answered last, or will be tried first: `host:port`.
     pub fn present_member(&self) -> String {
         self.member().map_or_else(String::new, |m| m.address.clone())
     }
 
-    /// Asks until there is an answer or `deadline` has passed. A refusal is an answer.
+    /// Retries until there is an answer or `deadline` has passed. A refusal is an answer.
     pub async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, CallError> {
         let end = Instant::now() + deadline;
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
@@ -176,7 +181,8 @@ impl QuorumClient {
                         Ok(Err(Refusal::Unavailable { why })) => why,
                         Ok(Err(refusal @ Refusal::NotLeader { .. })) => refusal.to_string(),
                         Ok(answer) => {
-                            // It was passed on and came back: who is named does lead.
+                            // The call was forwarded and answered, so the named member is the
+                            // leader.
                             self.heed(reply.metadata());
                             return answer.map_err(CallError::from);
                         }
@@ -197,7 +203,8 @@ impl QuorumClient {
         }
     }
 
-    /// Asks the present member once and waits as long as `limit` says: for what takes long and is not to be begun twice.
+    /// Asks the current member once, with timeout `limit`: for requests that take long and must not
+    /// be started twice.
     pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let Some(member) = self.member() else { return Err(Failures::default().into()) };
@@ -216,7 +223,7 @@ impl QuorumClient {
         Err(CallError::Unavailable { why: format!("{}: {why}", member.address) })
     }
 
-    /// Asks the quorum's authority through these connections.
+    /// A function that requests certificates from the quorum's authority through these connections.
     pub fn authority(&self) -> AskAuthority {
         let client = self.clone();
         Box::new(move |request| {
@@ -236,14 +243,14 @@ impl QuorumClient {
         self.known().members.len()
     }
 
-    /// The leader where it is known, else the member that answered last.
+    /// The leader if known, else the member that answered last.
     fn asked_first(&self) -> Option<Arc<Member>> {
         let known = self.known();
         let leader = known.leader.as_ref().and_then(|leader| known.members.iter().find(|m| m.address == *leader));
         leader.or_else(|| known.members.get(known.present)).cloned()
     }
 
-    /// Notes who leads, where the answer came from another member.
+    /// Records the leader if the answer names another member.
     fn heed(&self, metadata: &tonic::metadata::MetadataMap) {
         if let Some(leader) = metadata.get(LEADER_HEADER).and_then(|value| value.to_str().ok()) {
             self.known().leader = Some(leader.to_owned());
@@ -255,7 +262,7 @@ impl QuorumClient {
         known.members.get(known.present).cloned()
     }
 
-    /// From now on the member after this one, unless somebody has moved on already.
+    /// Switches to the member after this one, unless another caller has already switched.
     pub fn leave(&self, address: &str) {
         let mut known = self.known();
         known.leader.take_if(|leader| leader == address);

@@ -1,4 +1,4 @@
-//! Sessions: each member is tried once, and the leader last.
+//! Opening sessions: tries each member once, and the leader last.
 
 use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
 use super::away::Away;
@@ -18,16 +18,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
-/// With a session: when another member may take it ([`MayMove`]).
+/// Request header of a session: when the session may be moved to another member ([`MayMove`]).
 pub const MAY_MOVE_HEADER: &str = "lattice-may-move";
-/// Messages that wait to go up a session, at most.
+/// Largest number of messages queued for sending in a session.
 const UP_QUEUE: usize = 256;
 
 impl QuorumClient {
-    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once, and the leader
-    /// only when no other takes it: thousands of sessions would be a load for the one that everybody's commands go
-    /// through. The caller tries again after a pause. When the stream ends or says [`Down::Close`] or [`Down::Move`], the
-    /// next session goes to the next member.
+    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each
+    /// member once, and the leader only when no other member accepts it: thousands of sessions
+    /// would be a load for the member that processes all commands. On an error the caller retries
+    /// after a pause. When the stream ends, or brings [`Down::Close`] or [`Down::Move`], the next
+    /// session goes to the next member.
     pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
         let mut failures = Failures::default();
         let mut leads = None;
@@ -51,7 +52,8 @@ impl QuorumClient {
         Err(failures.into())
     }
 
-    /// The same over bytes that another agent carries to the member that serves at `address`.
+    /// As [`Self::session`], over a byte stream that another agent relays to the member with this
+    /// `address`.
     pub async fn session_over<S>(&self, stream: S, address: &str, register: &Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -69,8 +71,10 @@ impl QuorumClient {
         }
     }
 
-    /// Whether any member that would take a session serves from here, each asked for so long: one that takes connections and hangs,
-    /// or reaches no leader, does not; nor does the leader, while there are others ([`Self::session`]). The next session begins with it.
+    /// Whether any member that would accept a session is reachable from here; each is asked for at
+    /// most `limit`. A member that accepts connections but hangs or has no leader does not count,
+    /// nor does the leader while there are others ([`Self::session`]). The next session starts with
+    /// the member found.
     pub async fn is_served(&self, limit: Duration) -> bool {
         let Ok(body) = pack(&Request::Members) else { return false };
         let members: Vec<_> = self.known().members.clone();
@@ -98,7 +102,7 @@ impl QuorumClient {
         may_move: MayMove,
     ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
         let (tx, rx) = mpsc::channel(UP_QUEUE);
-        // The queue is empty and its receiver is here.
+        // The queue is empty and its receiver exists.
         let _fits = tx.try_send(register.clone());
         let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
             Ok(packed) => Some(packed),
@@ -123,15 +127,15 @@ impl QuorumClient {
 
 /// Why a member did not open a session.
 enum NotOpened {
-    /// It leads: others are asked first.
+    /// It is the leader: others are tried first.
     Leads,
-    /// No other member would answer differently.
+    /// The refusal would be the same from any other member.
     Refused(Refusal),
     Failed(String),
 }
 
-/// Whether the member at `address` takes a session before others are tried. `status`: as the leader answered through it, or what it
-/// says itself where it knows of none.
+/// Whether the member at `address` accepts sessions before the others are tried. `status` is the
+/// leader's answer through this member, or the member's own answer if it knows no leader.
 fn takes_sessions(status: &QuorumStatus, address: &str) -> bool {
     let voters = status.members.iter().filter(|m| m.votes).count();
     let leads = |leader| status.members.iter().any(|m| m.id == leader && m.service == address);

@@ -1,8 +1,8 @@
-//! What a failed call says.
+//! Messages for failed calls.
 
 use lattice_model::with_causes;
 
-/// What a failed call says, with the transport's causes where it has some.
+/// The message of a failed call, with the transport's causes if any.
 pub fn status_text(status: &tonic::Status) -> String {
     std::error::Error::source(status).map_or_else(|| status.message().to_owned(), with_causes)
 }

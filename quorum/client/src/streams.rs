@@ -1,4 +1,4 @@
-//! Streams of messages from one member: a session's, and a watch's.
+//! Streams of messages from one member, for sessions and watches.
 
 use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
 use super::{OPEN_TIMEOUT, QuorumClient, grpc};
@@ -12,30 +12,30 @@ use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// What comes down a session.
+/// The messages of a session from the member.
 pub type DownStream = MemberStream<Down>;
-/// What a watch says.
+/// The messages of a watch.
 pub type WatchStream = MemberStream<WatchMessage>;
 
-/// Messages from one member, until it ends them.
+/// Messages from one member, until the stream ends.
 #[derive(Debug)]
 pub struct MemberStream<T> {
     stream: Streaming<Packed>,
     client: QuorumClient,
     member: String,
-    /// The connection, where it is of this stream alone.
+    /// The connection, if it belongs to this stream alone.
     pub(super) carried: Option<Channel>,
     what: PhantomData<fn() -> T>,
 }
 
 impl<T: serde::de::DeserializeOwned> MemberStream<T> {
-    /// The member at the other end, `host:port`.
+    /// The address of the member at the other end, `host:port`.
     pub fn member(&self) -> &str {
         &self.member
     }
 
-    /// The next message; an error when the stream is over, for whatever reason. Cancel-safe. After an error the
-    /// client's next call or stream begins with another member.
+    /// The next message; an error when the stream has ended, for whatever reason. Cancel-safe.
+    /// After an error the client's next call or stream starts with another member.
     pub async fn next(&mut self) -> Result<T, CallError> {
         let why = match self.stream.message().await {
             Ok(Some(packed)) => match unpack(&packed) {
@@ -54,7 +54,8 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
 }
 
 impl QuorumClient {
-    /// Opens a watch. Tries each member once. What goes on after a stream's end is [`crate::following::Following`].
+    /// Opens a watch. Tries each member once. [`crate::following::Following`] continues after the
+    /// end of a stream.
     pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let mut failures = Failures::default();

@@ -1,5 +1,5 @@
-//! What agents and members say to each other. MessagePack with field names inside gRPC, and one vocabulary (the
-//! model's) on both ends.
+//! Messages between agents and members: MessagePack with field names inside gRPC, with the model's
+//! types on both ends.
 
 mod answer;
 mod audit_walk;
@@ -9,7 +9,7 @@ mod standing;
 mod status;
 mod watch;
 
-// What the ledger answers with, and what its commands carry, is sent as it is.
+// Results and commands of the ledger are sent unchanged.
 pub use answer::{Answer, AuditFound, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use lattice_ledger::{
@@ -22,5 +22,5 @@ pub use standing::{AdmissionsStanding, AdmittedNode, KeyRole, KeyStanding, Keyri
 pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};
 
-/// The longest message either side takes, in bytes.
+/// Largest size of a message in either direction, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -1,8 +1,8 @@
-//! The table of all commands. A row has what a command carries, the cluster level from which on it may be
-//! proposed, its urgency, who may ask for it, about how many bytes it takes in the log, and the function of
-//! the ledger that applies it.
+//! The table of all commands. A row contains the command's fields, the cluster level that it needs,
+//! its urgency, who may request it, its approximate size in the log, and the function of the ledger
+//! that applies it.
 //!
-//! A new command is a row here, and a function in the file of its family beside this one.
+//! To add a command, add a row here, and a function in the file of its family beside this one.
 
 use super::asker::Asker::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::refusal::Refusal;
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Makes [`Action`] of a table with a row for each command:
+/// Generates [`Action`] from a table with a row for each command:
 ///
 /// ```ignore
 /// /// A node of this name may register.
@@ -34,50 +34,51 @@ use uuid::Uuid;
 ///     => 1, New, Operator(by, &["NodeService/Admit"]), 256 + reason.len(), ledger.admit(context, node, by, reason);
 /// ```
 ///
-/// Behind the arrow stand its cluster level, its [`Urgency`], its [`Asker`], about how many bytes it takes in
-/// the log, and how it is applied. Each of them is an expression that may use the fields.
+/// After the arrow follow its cluster level, its [`Urgency`], its [`Asker`], its approximate size
+/// in the log in bytes, and the call that applies it. Each is an expression that may use the
+/// fields.
 macro_rules! commands {
     (|$ledger:ident, $context:ident| $(
         $(#[$about:meta])*
         $name:ident $(($content:ident: $content_type:ty))? $({ $($(#[$attribute:meta])* $field:ident: $type:ty),+ $(,)? })?
             => $level:expr, $urgency:expr, $asker:expr, $bytes:expr, $apply:expr;
     )+) => {
-        /// What is to be done. Once a version is released, kinds are added and never changed: newer versions
-        /// read its log.
+        /// The action of a command. Once a version is released, actions are only added, never
+        /// changed: newer versions read its log.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Action {
             $($(#[$about])* $name $(($content_type))? $({ $($(#[$attribute])* $field: $type),+ })?,)+
         }
 
         impl Action {
-            /// The names of all of them.
+            /// The names of all actions.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// Its name.
+            /// The action's name.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name { .. } => stringify!($name),)+ }
             }
 
-            /// The cluster level that it needs. Raising the level needs none: it is proposed when every
-            /// member knows it.
+            /// The cluster level that it needs. Raising the level needs none: it is proposed when
+            /// every member knows the new level.
             #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn level(&self) -> u32 {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $level,)+ }
             }
 
-            /// What it is for, where the disk has little room.
+            /// Its urgency when disk space is low.
             #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn urgency(&self) -> Urgency {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $urgency,)+ }
             }
 
-            /// Who may ask for it.
+            /// Who may request it.
             #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn asker(&mut self) -> Asker<'_> {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $asker,)+ }
             }
 
-            /// About how many bytes it will take in the log.
+            /// Its approximate size in the log, in bytes.
             #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn bytes_about(&self) -> usize {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $bytes,)+ }
@@ -91,20 +92,20 @@ macro_rules! commands {
 }
 
 commands! { |ledger, context|
-    /// Names the cluster, once.
+    /// Sets the cluster's name, once.
     Bootstrap { cluster: String }
         => 1, Keeps, Member, 256, ledger.bootstrap(context, cluster);
 
-    /// See `wire::Request::Submit`.
+    /// See `lattice_quorum_client::wire::Request::Submit`.
     Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim> }
         => 1, New, Member, submission_bytes(spec, claim.as_ref()),
         ledger.submit(context, *id, spec, owner, claim.as_ref());
 
-    /// Ends an allocation. Ended ones stay as they are (success).
+    /// Ends an allocation. An ended one stays as it is (success).
     Cancel { id: AllocationId, by: Principal }
         => 1, Keeps, User(by, *id), 256, ledger.cancel(context, *id, by);
 
-    /// See `wire::Request::Claim`.
+    /// See `lattice_quorum_client::wire::Request::Claim`.
     Claim(claim: Claim)
         => 1, New, Member, claim_bytes(claim), ledger.claim(context, claim);
 
@@ -116,32 +117,33 @@ commands! { |ledger, context|
     Report(report: NodeReport)
         => 1, Keeps, Member, 512, ledger.report(context, report);
 
-    /// After a recovery: all that a node has. See `wire::Up::Holds`.
+    /// After a recovery: everything that a node has. See `lattice_quorum_client::wire::Up::Holds`.
     Adopt { node: NodeId, incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> }
         => 1, Keeps, Member, adoption_bytes(held, unreported),
         ledger.adopt(context, node, *incarnation, (held, unreported));
 
-    /// The leader's clocks say where nodes stand.
+    /// The leader's clocks propose node states.
     NodeStates(standings: Vec<NodeStanding>)
         => 1, Keeps, Member, 64 + standings.len() * 128, ledger.node_states(context, standings);
 
-    /// Gives a lease back, whatever holds there are.
+    /// Releases a lease, regardless of holds.
     ReleaseLease { name: String, token: u64, user: Option<Principal> }
         => 1, Keeps, Owner(user.as_mut()), 256, ledger.release_lease(context, name, *token, user.as_ref());
 
-    /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
+    /// The leader's timer for a lease ran out: the lease ends unless it was renewed after
+    /// `renewed`.
     ExpireLease { name: String, token: u64, renewed: Revision }
         => 1, Keeps, Member, 256, ledger.expire_lease(context, name, *token, *renewed);
 
-    /// A step of a change of the members that is about to be taken: written down first.
+    /// Records a step of a membership change before it is taken.
     Members { by: Principal, step: MembersStep }
         => 1, Mends, Member, 1024, ledger.record_members(context, by, step);
 
-    /// See `wire::Request::RecordAccess`.
+    /// See `lattice_quorum_client::wire::Request::RecordAccess`.
     RecordAccess(access: Access)
         => 1, access_urgency(access.kind), Member, 512 + access.detail.len(), ledger.record_access(context, access);
 
-    /// The member signs with this key from now on: 64 hexadecimal digits.
+    /// The member signs with this key from now on: its public half, 64 hexadecimal digits.
     SetSigningKey { member: MemberId, key: String }
         => 1, New, Member, 256, ledger.set_signing_key(context, *member, key);
 
@@ -149,16 +151,17 @@ commands! { |ledger, context|
     SignHead(signed: SignedHead)
         => 1, New, Member, 512, ledger.sign_head(context, signed);
 
-    /// See `wire::Request::AcquireLease`.
+    /// See `lattice_quorum_client::wire::Request::AcquireLease`.
     GrantLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> }
         => level::of_lease(name), New, Member, 256, ledger.grant_lease(context, name, holder, *ttl_ms, user.as_ref());
 
-    /// Takes a lease away, where a token is given only that grant of it.
+    /// Revokes a lease; if a token is given, only the grant with that token.
     RevokeLease { name: String, token: Option<u64>, by: String }
         => 1, Keeps, Operator(by, &["LeaseService/Revoke"]), 256, ledger.revoke_lease(context, name, *token, by);
 
-    /// Keeps new work and leases off a node. A further reason is appended. `until`: when it ends by itself;
-    /// `deadline`, of a drain: when what is still there is ended. Both by the leader's clock.
+    /// Keeps new work and leases off a node. If the hold exists, the reason is added. `until`: when
+    /// it ends by itself; `deadline` (of a drain): when work that is still there is ended. Both are
+    /// times of the leader's clock.
     SetHold {
         node: NodeId,
         kind: HoldKind,
@@ -172,7 +175,7 @@ commands! { |ledger, context|
         => 1, Keeps, Operator(by, &["NodeService/SetHold"]), 256 + reason.len(),
         ledger.set_requested_hold(context, node, *kind, by, reason, holds::Ends { until: *until, deadline: *deadline });
 
-    /// Lifts such a hold; where `until` is given, only one that ends then: the leader's clock proposes that.
+    /// Lifts a hold. If `until` is given, only a hold with that end: used by the leader's clock.
     LiftHold {
         node: NodeId,
         kind: HoldKind,
@@ -183,71 +186,70 @@ commands! { |ledger, context|
         => 1, Keeps, Operator(by, &["NodeService/LiftHold"]), 256,
         ledger.lift_requested_hold(context, node, *kind, by, *until);
 
-    /// Every member understands commands of this level.
+    /// All members understand commands of this level.
     RaiseLevel { level: u32 }
         => 1, New, Member, 256, ledger.raise_level(context, *level);
 
-    /// Creates a tenant, or changes its quotas. The same again is the same success.
+    /// Creates a tenant, or changes its quotas. A repetition is a success.
     SetTenant { change: TenantChange, by: String }
         => 1, New, Operator(by, &["AdminService/CreateTenant", "AdminService/UpdateTenant"]), 256,
         ledger.set_tenant(context, change, by);
 
-    /// Forgets a tenant that has no work. Its name is without limits then.
+    /// Deletes a tenant that has no work. Its name then has no limits.
     DeleteTenant { name: String, by: String }
         => 1, Keeps, Operator(by, &["AdminService/DeleteTenant"]), 256, ledger.delete_tenant(context, name, by);
 
-    /// Certificates of this name, of any role, that were issued until now count no more, anywhere. The gossip
+    /// Revokes all certificates of this name, of any role, that were issued until now. The gossip
     /// key is replaced.
     Revoke { name: String, by: String, reason: String }
         => 1, Keeps, Operator(by, &["AdminService/RevokeCertificates"]), 256 + name.len() + reason.len(),
         ledger.revoke(context, name, by, reason);
 
-    /// Brings in a gossip key that the asker has drawn, or names the one that is being brought in. The leader
-    /// takes the steps behind it.
+    /// Introduces a gossip key that the requester has generated, or returns the one that is already
+    /// being introduced. The leader takes the next steps.
     AddKey { secret: Secret, by: String }
         => 1, New, Operator(by, &["AdminService/RotateGossipKeys"]), 256, ledger.add_key(context, secret, by);
 
-    /// All agents that can be heard have the key: it seals from now on.
+    /// All reachable agents have the key: it encrypts from now on.
     SealWithKey { id: u32 }
         => 1, New, Member, 256, ledger.seal_with_key(context, *id);
 
-    /// All of them seal with the one after it: the key is forgotten.
+    /// All reachable agents encrypt with its successor: the key is deleted.
     RetireKey { id: u32 }
         => 1, New, Member, 256, ledger.retire_key(context, *id);
 
-    /// Creates a vCluster, or changes one. The same again is the same success.
+    /// Creates a vCluster, or changes one. A repetition is a success.
     SetVCluster { change: VClusterChange, by: String }
         => 1, New, Operator(by, &["VClusterService/Create", "VClusterService/SetConfig"]), change.bytes_about(),
         ledger.set_vcluster(context, change, by);
 
-    /// Forgets a vCluster that has no work. Its nodes are the default's then.
+    /// Deletes a vCluster that has no work. Its nodes then belong to the default vCluster.
     DeleteVCluster { name: String, by: String }
         => 1, Keeps, Operator(by, &["VClusterService/Delete"]), 256, ledger.delete_vcluster(context, name, by);
 
-    /// Opens a session in an allocation that runs and is held for one; for its owner alone.
+    /// Opens a session in a running allocation that is kept for one; only for its owner.
     CreateSession { id: Uuid, allocation: AllocationId, by: Principal }
         => 1, New, Owner(Some(by)), 256, ledger.create_session(context, *id, *allocation, by);
 
-    /// Ends a session, and the allocation that is held for it.
+    /// Ends a session, and the allocation that is kept for it.
     DeleteSession { id: Uuid, allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.delete_session(context, *id, *allocation, by);
 
-    /// Makes the pool that network domains have their numbers from another one. Domains keep the numbers that
-    /// they have. The same again is the same success.
+    /// Changes the pool of VNIs. Domains keep the VNIs that they have. A repetition is a success.
     SetVniPool { change: VniPoolChange, by: String }
         => 1, New, Operator(by, &["AdminService/SetVniPool"]), 256, ledger.set_vni_pool(context, change, by);
 
-    /// The leader's clock says that network domains have been without work for long enough.
+    /// The leader's clock: network domains have been without work for long enough.
     ReleaseDomains
         => 1, Keeps, Member, 256, ledger.release_domains(context);
 
-    /// How long one network domain keeps its number without work, instead of what the pool says, until it is
-    /// released.
+    /// Sets how long one network domain keeps its VNI without work, instead of the pool's value,
+    /// until it is released.
     SetDomainGrace { domain: DomainKey, grace_ms: u64, by: String }
         => 1, New, Operator(by, &["AdminService/SetNetworkGrace"]), 256,
         ledger.set_domain_grace(context, domain, *grace_ms, by);
 
-    /// Makes the limits of the whole cluster other ones. The same again is the same success.
+    /// Changes the cluster-wide limits. A repetition is a success.
     SetLimits {
         sensitive_pool_size: QuotaChange,
         #[serde(default, skip_serializing_if = "UserLimitsChange::is_none")]
@@ -257,53 +259,53 @@ commands! { |ledger, context|
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
         ledger.set_limits(context, *sensitive_pool_size, users, by);
 
-    /// The leader's clock says that this deadline of the node's drain is past.
+    /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }
         => 1, Keeps, Member, 256, Ok(ledger.end_drained(context, node, *deadline));
 
-    /// A node is being booted: it is expected back under another boot id.
+    /// A node is being booted: it is expected to register with a new boot id.
     BootNode { node: NodeId, by: String, reason: String }
         => 1, Keeps, Operator(by, &["NodeService/Boot"]), 256 + reason.len(),
         ledger.boot_node(context, node, by, reason);
 
-    /// Run leases of claims from now on are this long.
+    /// Sets the length of the run leases of future claims.
     SetRunLease { ms: u64 }
         => 1, New, Member, 256, ledger.set_run_lease(context, *ms);
 
-    /// A node that is Down was not heard for so long: run leases there that were shorter are over.
+    /// A node that is Down has been silent for this long: shorter run leases on it have expired.
     Fence { node: NodeId, incarnation: Incarnation, silent_ms: u64 }
         => 1, Keeps, Member, 256, ledger.fence(context, node, *incarnation, *silent_ms);
 
-    /// Somebody vouches that nothing runs any more on a node that is not heard: its work is ended there. The
-    /// same again is the same success.
+    /// An operator or the fencing hook confirms that nothing runs any more on a silent node: its
+    /// work there is ended. A repetition is a success.
     ConfirmDead { node: NodeId, by: String, reason: String }
         => 1, Keeps, Operator(by, &["NodeService/ConfirmDead"]), 256 + reason.len(),
         ledger.confirm_dead(context, node, by, reason);
 
-    /// A node's agent says what its software and firmware are.
+    /// A node's agent reports its software and firmware.
     Conforms { node: NodeId, incarnation: Incarnation, components: Components }
         => 1, Keeps, Member, components_bytes(components), ledger.conforms(context, node, *incarnation, components);
 
-    /// And whether it could not look at them for too long.
+    /// A node's agent reports whether it has been unable to examine them for too long.
     ConformanceStale { node: NodeId, incarnation: Incarnation, stale: bool }
         => 1, Keeps, Member, 256, ledger.conformance_stale(context, node, *incarnation, *stale);
 
-    /// What a node's software and firmware are now is what is expected of it. The same again is the same
+    /// Accepts a node's current software and firmware as the expected state. A repetition is a
     /// success.
     AcceptDrift { node: NodeId, by: String, reason: String }
         => 1, Keeps, Operator(by, &["NodeService/AcceptDrift"]), 256 + reason.len(),
         ledger.accept_drift(context, node, by, reason);
 
-    /// The leader's clock says that the time to mend the drift that began then is over.
+    /// The leader's clock: the time limit of the drift that began at `since` has passed.
     DriftOver { node: NodeId, since: Timestamp }
         => 1, Keeps, Member, 256, ledger.drift_over(context, node, *since);
 
-    /// A node is claimed by nobody until its own hook has wiped it. `force`: one that failed is tried again.
+    /// No work may claim the node until its own hook has wiped it. `force`: retry a failed wipe.
     Wipe { node: NodeId, by: String, reason: String, force: bool }
         => 1, Keeps, Operator(by, &["NodeService/Wipe"]), 256 + reason.len(),
         ledger.wipe(context, node, by, reason, *force);
 
-    /// A node's agent says how this wipe ended: `failed`, where it did.
+    /// A node's agent reports how this wipe ended; `failed` is set if it failed.
     Wiped {
         node: NodeId,
         order: u64,
@@ -313,41 +315,42 @@ commands! { |ledger, context|
         => 1, Keeps, Member, 256 + failed.as_ref().map_or(0, String::len),
         ledger.wiped(context, node, *order, failed.as_deref());
 
-    /// Whoever is notified this way has taken everything up to this audit record.
+    /// The recipients of this kind of notification have received everything up to this audit
+    /// record.
     Notified { way: NotifyWay, upto: u64 }
         => 1, New, Member, 256, Ok(ledger.set_notified(*way, *upto));
 
-    /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of
-    /// this claim: where it is over, its nodes are given back (success). `kill`: end work that cannot save
-    /// itself all the same.
+    /// Makes an allocation save itself and release its nodes: it is then Suspended, or ended if it
+    /// could not save itself. Applies only to this claim: if it is over, the nodes are already
+    /// released (success). `kill`: end work that cannot save itself anyway.
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption, kill: bool }
         => 1, Keeps, User(by, *allocation), 512 + order.reason.len(),
         ledger.preempt(context, (*allocation, *epoch), by, order, *kill);
 
-    /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue
-    /// rules let it. Where that claim is over, nothing is done (success).
+    /// Ends this claim of an allocation and puts the allocation back into the queue, if its requeue
+    /// rules allow it. If the claim is already over, nothing changes (success).
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String }
         => 1, Keeps, User(by, *allocation), 256 + reason.len(),
         ledger.requeue(context, (*allocation, *epoch), by, reason);
 
-    /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already
-    /// stays so (success).
+    /// Holds an allocation that waits for nodes: it gets none until it is resumed. If it is already
+    /// held, nothing changes (success).
     HoldAllocation { allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.hold_allocation(context, *allocation, by);
 
-    /// Gives an allocation that has not ended another walltime.
+    /// Changes the walltime of an allocation that has not ended.
     SetWalltime { allocation: AllocationId, by: Principal, walltime: Duration, as_operator: bool }
         => 1, New,
         UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, 256,
         ledger.set_walltime(context, *allocation, by, *walltime, *as_operator);
 
-    /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
+    /// Resumes a held or suspended allocation: it waits for nodes again.
     Resume { allocation: AllocationId, by: Principal }
         => 1, New, User(by, *allocation), 256, ledger.resume(context, *allocation, by);
 
-    /// Drains a node ([`Action::SetHold`]), and has what runs there save itself and go elsewhere where it
-    /// can. Checkpoints have ids made of `seed` and the allocation's; said again with another one, it is
-    /// tried again.
+    /// Drains a node ([`Action::SetHold`]), and makes the work there save itself and move elsewhere
+    /// if possible. Checkpoint ids are derived from `seed` and the allocation's id; a repetition
+    /// with another seed tries again.
     DrainUrgently {
         node: NodeId,
         by: String,
@@ -359,40 +362,43 @@ commands! { |ledger, context|
         => 1, Keeps, Operator(by, &["NodeService/SetHold"]), 256 + reason.len(),
         ledger.drain_urgently(context, node, by, reason, *deadline, *seed);
 
-    /// Has an allocation's work be measured in this mode on all of its nodes, for so long (Debug). `id` is
-    /// the idempotency key.
+    /// Sets the measurement mode of an allocation's work on all of its nodes, for this duration
+    /// (Debug). `id` is the idempotency key.
     SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 }
         => 1, telemetry_urgency(*mode), User(by, *allocation), 256,
         ledger.set_telemetry(context, *allocation, by, (*id, *mode, *duration_ms));
 
-    /// The leader's clock says that waits until then are over.
+    /// The leader's clock: waits until this time are over.
     EndWaits { now: Timestamp }
         => 1, Keeps, Member, 256, Ok(ledger.end_waits(context, *now));
 
-    /// The leader's clock says that the time of this order is over.
+    /// The leader's clock: the time of this order is over.
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));
 
-    /// A node's own checks ask for a drain; see `wire::DrainWish`.
+    /// A node's own checks request a drain; see `node_health::DrainWish`.
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String }
         => 1, Keeps, Member, 256 + reason.len(), ledger.ask_drain(context, node, (*incarnation, *asked), reason);
 
-    /// A node of this name may register. The same again is the same success.
+    /// Admits a node of this name, so that it may register. A repetition is a success.
     Admit { node: NodeId, by: String, reason: String }
         => 1, New, Operator(by, &["NodeService/Admit"]), 256 + reason.len(), ledger.admit(context, node, by, reason);
 
-    /// It may not, as long as it has not. The same again is the same success.
+    /// Withdraws an admission that was not used yet. A repetition is a success.
     WithdrawAdmission { node: NodeId, by: String }
         => 1, Keeps, Operator(by, &["NodeService/WithdrawAdmission"]), 256,
         ledger.withdraw_admission(context, node, by);
 
-    /// It is [`super::Command::at`], however long ago the last command was: a leader has measured that by a
-    /// clock that nobody sets, or begins to lead and knows it by the clocks of a majority.
+    /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
+    /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at
+    /// the beginning of its term, from the clocks of a majority.
     AdvanceTime
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 }
 
-/// Operators look into what fills the disks; once an hour at most for each of them, allocation and command.
+/// Records of read measurements are more urgent than others, because operators must still be able
+/// to examine what fills the disks. There is at most one an hour for each operator, allocation and
+/// command.
 fn access_urgency(kind: AccessKind) -> Urgency {
     if kind == AccessKind::MeasurementsRead { Keeps } else { New }
 }

@@ -1,33 +1,35 @@
-//! Which nodes may register: those that the ledger knows, and names that an operator admitted.
+//! Admission of nodes: a node may register if the ledger knows it, or if an operator has admitted
+//! its name.
 //!
 //! ```text
 //!   Admit ──▶ admitted ──Register──▶ a node, known for good
 //!                 ╰──WithdrawAdmission──▶ nothing
 //! ```
 //!
-//! A certificate alone makes no node: one that was stolen, or issued for a name that is not used yet, would invent
-//! capacity and be given work. The leader says with each registration whether its site admits all nodes, so that members
-//! agree whatever their own files say.
+//! A certificate alone is not sufficient: with a stolen one, or one issued for an unused name, an
+//! intruder could invent capacity and receive work. Each registration contains whether the leader's
+//! site admits all nodes, so that members agree even if their configuration files differ.
 //!
-//! Certificates are issued before machines come, stay behind when they go, and are on disks that
-//! are taken out, so a certificate alone makes no node. The leader's `node_admission` counts, and a
-//! refused node gets no entry in the log. A join token would be a second secret beside the
-//! certificate. Admissions of a backup do not count after it is restored: they may have been
-//! withdrawn since. Capacity that grows counts at once and is reported; what a node says of its
-//! hardware cannot be verified from elsewhere.
+//! Certificates are issued before machines arrive, remain when machines leave, and are on disks
+//! that are removed. The leader's `node_admission` decides, and a refused registration is not
+//! written to the log. A join token would be a second secret besides the certificate. Admissions in
+//! a backup are dropped when it is restored, because they may have been withdrawn since. Grown
+//! capacity is accepted at once and recorded, because a node's report of its hardware cannot be
+//! verified from elsewhere.
 
 use super::refusal::Refusal;
 use super::{Admission, ApplyContext, Ledger, Outcome, Registration, Subject};
 use lattice_model::resources::bytes_text;
 use lattice_model::{AuditAction, NodeId, Resources};
 
-/// Admitted names under which no node has registered yet, at most.
+/// Largest number of unused admissions.
 const ADMITTED_LEN_MAX: usize = 20_000;
-/// Memory has grown when it is larger by more than this part of what it was: kernels reserve more or less at each boot.
+/// Memory counts as grown if it is larger by more than this fraction (1/64) of the earlier size:
+/// kernels reserve different amounts at each boot.
 const MEMORY_GROWTH_PART: u64 = 64;
 
 impl Ledger {
-    /// Whether a node of this name may register where the site lists its nodes.
+    /// Checks whether a node of this name may register if the site does not admit all nodes.
     ///
     /// # Errors
     /// [`Refusal::NotAdmitted`]
@@ -38,7 +40,7 @@ impl Ledger {
         Err(Refusal::NotAdmitted { node: node.clone() })
     }
 
-    /// Admissions that were not used yet.
+    /// The unused admissions.
     pub fn admitted(&self) -> impl Iterator<Item = (&NodeId, &Admission)> {
         self.admitted.iter()
     }
@@ -48,17 +50,17 @@ impl Ledger {
         if new.automatic { Ok(()) } else { self.may_register(&new.node) }
     }
 
-    /// The node has registered.
+    /// Removes the admission of a node that has registered.
     pub(super) fn use_admission(&mut self, node: &NodeId) {
         self.admitted.remove(node);
     }
 
-    /// What was admitted when the backup was made may have been withdrawn since.
+    /// After a recovery: admissions in the backup may have been withdrawn since.
     pub(super) fn forget_admissions(&mut self) {
         self.admitted.clear();
     }
 
-    /// The same again is the same success, and so is a node that is known.
+    /// A repetition, or the admission of a known node, is a success.
     pub(super) fn admit(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         super::holds::reason_is_well_formed(reason)?;
         if self.may_register(node).is_ok() {
@@ -75,7 +77,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The same again is the same success.
+    /// A repetition is a success.
     pub(super) fn withdraw_admission(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str) -> Result<Outcome, Refusal> {
         if self.nodes.contains_key(node) {
             return Err(Refusal::HasRegistered { node: node.clone() });
@@ -88,15 +90,16 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Records that a known node registers with more than it had. It counts at once: a repair, other firmware and other
-    /// partitions of GPUs do the same, and people look at it.
+    /// Records that a known node registered with more capacity. The new capacity counts at once:
+    /// repairs, firmware changes and different GPU partitions have this effect too, and people
+    /// review the record.
     pub(super) fn record_growth(&mut self, context: &mut ApplyContext, node: &NodeId, growth: &str) {
         let about = Subject { allocation: None, node: Some(node) };
         self.record(context, &format!("node:{node}"), AuditAction::CapacityGrew, about, growth.to_owned());
     }
 }
 
-/// What of a node is more than it was: `cores 64 to 128, GPUs 0 to 8`. `None`: nothing.
+/// What has grown: `cores 64 to 128, GPUs 0 to 8`. `None`: nothing.
 pub fn growth(was: &Resources, now: &Resources) -> Option<String> {
     let mut grown = Vec::new();
     if now.cores > was.cores {

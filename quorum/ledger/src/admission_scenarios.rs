@@ -1,4 +1,4 @@
-//! Which nodes register, and what is recorded where one has more than before.
+//! Which nodes may register, and what is recorded when a node has grown.
 
 use super::scenarios::{Story, node, registration};
 use super::{Action, Ledger, Registration};
@@ -28,7 +28,7 @@ fn a_node_that_nobody_admitted_is_refused_and_leaves_nothing() {
     assert_eq!(applied.result, Err(Refusal::NotAdmitted { node: node(7) }));
     assert!(applied.audit.is_empty() && applied.changed.nodes.is_empty() && s.ledger.node(&node(7)).is_none());
     assert!(applied.result.unwrap_err().to_string().contains("`lattice node admit n7`"));
-    // A site that admits all nodes, and a node that is known.
+    // A site that admits all nodes; and a node that is already known.
     s.done(Action::Register(registration(6, 1, 0, true)));
     s.done(listed(6));
     s.done(listed(0));

@@ -1,4 +1,4 @@
-//! Allocations: their beginning and their end.
+//! Allocations: submission and end.
 
 use super::preemptions::may_have_begun;
 use super::refusal::Refusal;
@@ -34,16 +34,16 @@ impl Ledger {
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);
         self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
-            // A refusal changes nothing: it then waits for its turn.
+            // A refused claim changes nothing: the allocation then waits in the queue.
             let _refused = self.claim(context, claim);
         }
         Ok(Outcome::Done)
     }
 
-    /// Refused, where it would not be taken now, were it submitted. Changes nothing.
+    /// Checks whether the submission would be accepted now. Changes nothing.
     ///
     /// # Errors
-    /// What stands against it.
+    /// The refusal that the submission would get.
     pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         self.admits_to_queue(spec)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
@@ -75,14 +75,14 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Ends the allocation's present claim for `reason`: back to the queue where its policy says so, else for good.
-    /// Its holdings stay until the nodes report them free.
+    /// Ends the allocation's current claim for `reason`: requeues it if its policy says so, else
+    /// ends it. Its holdings stay until the nodes report them as released.
     pub(super) fn end(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         let begun = self.allocations.get(&id).is_some_and(|allocation| may_have_begun(allocation));
         self.end_begun(context, id, reason, actor, begun);
     }
 
-    /// The same, where it is known whether something of it has begun under its claim.
+    /// As [`Self::end`], if it is known whether its work has begun under the claim.
     pub(super) fn end_begun(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
         let Some(requeue) = Requeue::of(allocation, &reason, begun, context.at) else {
@@ -104,7 +104,7 @@ impl Ledger {
         self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// Ends the allocation for `reason`, whatever its policy says.
+    /// Ends the allocation for `reason`, regardless of its policy.
     pub(super) fn end_for_good(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         if self.allocations.get(&id).is_none_or(|a| a.state.is_terminal()) {
             return;
@@ -117,7 +117,7 @@ impl Ledger {
         self.forget_telemetry(id);
         self.waiting.remove(&id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        // What was saved is for another claim, and there is none any more.
+        // The checkpoint was meant for another claim, and there will be none.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
@@ -130,8 +130,8 @@ impl Ledger {
         self.record(context, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
-    /// counts any more except that a node is free of it.
+    /// The claim has ended and the allocation waits for another one. Its epoch stays as history: of
+    /// reports under it, only a release counts from now on.
     pub(super) fn back_to_queue(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         self.drop_session(context, id, "quorum");
         self.usage_shrinks(id);
@@ -140,7 +140,7 @@ impl Ledger {
         self.forget_telemetry(id);
         let (at, by) = (context.at, self.ended_by(&reason, actor));
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        // Whatever ended the claim: a request that was to give its nodes back is met.
+        // Whatever ended the claim, a pending order to release the nodes is fulfilled.
         let met = allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id);
         allocation.preempted_by = met.or(allocation.preempted_by);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
@@ -152,7 +152,8 @@ impl Ledger {
         self.leave(context, nodes);
     }
 
-    /// Whom people ask why a claim ended: behind what was reported or timed, the user who asked for it.
+    /// The actor to show as the cause of a claim's end: for a requested end, the user who requested
+    /// it, not the node or timer that carried it out.
     fn ended_by(&self, reason: &EndReason, actor: &str) -> String {
         match reason {
             EndReason::Preempted { by, .. } | EndReason::Cancelled { by } | EndReason::Requeued { by, .. } => by.clone(),
@@ -179,7 +180,7 @@ impl Ledger {
         context.changed.desired.extend(nodes);
     }
 
-    /// Notes in the allocation's history that `node` is free of it.
+    /// Records in the allocation's history that `node` has released it.
     pub(super) fn mark_released(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, node: &NodeId) {
         let there = self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && a.nodes().any(|n| n == node));
         if there
@@ -190,7 +191,7 @@ impl Ledger {
         }
     }
 
-    /// What a node's work used is of the claim that it is said of, and of no later one.
+    /// Adds a node's usage to the claim that it was reported for, never to a later one.
     pub(super) fn add_usage(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         if let Some(usage) = usage
             && self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)

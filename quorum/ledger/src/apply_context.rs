@@ -1,4 +1,4 @@
-//! What a command knows while it is applied, and how it changes the ledger.
+//! The context in which a command is applied, and the ways in which it changes the ledger.
 
 use super::outcome::Changed;
 use super::state::Ledger;
@@ -7,13 +7,14 @@ use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Node, No
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One command's time and place, and what it has done so far.
+/// One command's time and revision, and its effects so far.
 pub(super) struct ApplyContext {
     pub(super) revision: Revision,
     pub(super) at: Timestamp,
     pub(super) audit: Vec<AuditRecord>,
     pub(super) changed: Changed,
-    /// What allocations counted for before this command changed them; `None`: they were not there.
+    /// The counts of allocations before this command changed them; `None`: the allocation did not
+    /// exist.
     pub(super) before: BTreeMap<AllocationId, Option<Counts>>,
 }
 
@@ -23,7 +24,7 @@ impl ApplyContext {
     }
 }
 
-/// What an audit record is about.
+/// The subject of an audit record.
 #[derive(Default)]
 pub(super) struct Subject<'a> {
     pub(super) allocation: Option<AllocationId>,
@@ -31,7 +32,8 @@ pub(super) struct Subject<'a> {
 }
 
 impl Ledger {
-    /// The text is hashed into the chain: a member that applies its log again must come to the same, whatever its version.
+    /// The text is hashed into the chain: a member that applies its log again must produce the same
+    /// text, in every version.
     pub(super) fn record(&mut self, context: &mut ApplyContext, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
         let owner = about.allocation.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
         let record = self.audit.link(context.revision, context.at, actor, action, about.allocation, owner, about.node, detail);

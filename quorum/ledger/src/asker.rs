@@ -1,30 +1,32 @@
-//! Who may ask for a command.
+//! Who may request a command.
 
 use lattice_model::{AllocationId, Principal};
 
-/// Who may ask for a command. Every request comes through an agent of role `api`. The variants borrow the fields with
-/// the asker's name: the member that answers writes the name there that it has verified.
+/// Who may request a command. Every request comes through an agent with the role `api`. The
+/// variants borrow the fields with the requester's name: the answering member writes the verified
+/// name there.
 #[derive(Debug)]
 pub enum Asker<'a> {
-    /// No request may carry it. Members propose it: by a clock, for a session, or for a request such as
-    /// `wire::Request::Submit`.
+    /// No request may contain it. Members propose it themselves: for a clock, a session, or a
+    /// request such as `lattice_quorum_client::wire::Request::Submit`.
     Member,
-    /// A user whom the agent authenticated, about this allocation. The ledger refuses all but its owner and root.
+    /// A user authenticated by the agent, about this allocation. The ledger refuses all except its
+    /// owner and root.
     User(&'a mut Principal, AllocationId),
-    /// A user whom the agent authenticated, about what they own or come to own; their name is never changed.
-    /// `None`: the agent owns it.
+    /// A user authenticated by the agent, about objects that the user owns or will own; the name is
+    /// never changed. `None`: the agent is the owner.
     Owner(Option<&'a mut Principal>),
     /// A user as above; or an operator, who may do more.
     UserOrOperator {
-        /// Who asks.
+        /// The requester.
         by: &'a mut Principal,
-        /// About which allocation.
+        /// The allocation.
         allocation: AllocationId,
-        /// Whether it is an operator: a member writes it.
+        /// Whether the requester is an operator; set by the member.
         as_operator: &'a mut bool,
-        /// Methods of the API that the operator's token may be signed for.
+        /// The API methods that the operator's token may be signed for.
         methods: &'static [&'static str],
     },
-    /// An operator, by a token that they signed for one of these methods of the API.
+    /// An operator with a signed token for one of these API methods.
     Operator(&'a mut String, &'static [&'static str]),
 }

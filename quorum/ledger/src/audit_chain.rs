@@ -1,30 +1,30 @@
 //! The audit log's hash chain.
 //!
-//! A record's hash is SHA-256 over its JSON text (compact, fields in the order of [`AuditRecord`], without `hash`),
-//! which contains the hash of the record before it: a few lines of any language verify the chain. `docs/audit.md` has
-//! them.
+//! A record's hash is SHA-256 over its JSON text (compact, fields in the order of [`AuditRecord`],
+//! without `hash`), which contains the hash of the previous record. A few lines of code verify the
+//! chain; see `docs/audit.md`.
 
 use lattice_model::{AllocationId, AuditAction, AuditRecord, NodeId, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// The last link.
+/// The end of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditHead {
-    /// Its place, 0 before the first record.
+    /// The sequence number of the last record; 0 before the first record.
     pub seq: u64,
     /// Its hash, 64 hexadecimal digits.
     pub hash: String,
 }
 
-/// Where a chain is broken.
+/// A break in the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("audit record {seq}: {why}")]
 pub struct AuditFault {
-    /// The record that does not follow from the one before it.
+    /// The record that does not follow from the previous one.
     pub seq: u64,
-    /// How.
+    /// What is wrong.
     pub why: &'static str,
 }
 
@@ -46,7 +46,8 @@ struct Hashed<'a> {
 impl Hashed<'_> {
     fn hash(&self) -> String {
         let text = serde_json::to_vec(self).expect("numbers, strings and unit variants always serialise");
-        // Several times for each command: formatted byte by byte it took as long as the digest.
+        // Executed several times for each command; byte-by-byte formatting took as long as the
+        // digest.
         let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
         Sha256::digest(&text).iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
@@ -59,7 +60,7 @@ impl Default for AuditHead {
 }
 
 impl AuditHead {
-    /// Makes the next record and moves the head to it.
+    /// Creates the next record and moves the head to it.
     #[expect(clippy::too_many_arguments, reason = "the fields of a record, each of its own type")]
     pub fn link(
         &mut self,
@@ -81,7 +82,7 @@ impl AuditHead {
         AuditRecord { seq, revision, at, actor, action, allocation, owner, node: node.cloned(), detail, previous, hash }
     }
 
-    /// Checks that `record` is the next link, and moves the head to it.
+    /// Checks that `record` is the next one, and moves the head to it.
     pub fn follow(&mut self, record: &AuditRecord) -> Result<(), AuditFault> {
         let fault = |why| Err(AuditFault { seq: self.seq + 1, why });
         if record.seq != self.seq + 1 {

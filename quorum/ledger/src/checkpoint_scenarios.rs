@@ -1,4 +1,4 @@
-//! Stories of checkpoints: whose word counts, and what is begun from.
+//! Scenarios of checkpoints: whose reports count, and which checkpoint work starts from.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome, Registration};
@@ -10,7 +10,7 @@ use lattice_model::{
 };
 use uuid::Uuid;
 
-/// A story in which every node makes checkpoints; the numbers of its nodes' reports are kept by hand.
+/// A scenario in which every node makes checkpoints; the report numbers are tracked here.
 struct Saving {
     story: Story,
     seqs: [u64; 3],
@@ -41,7 +41,7 @@ impl Saving {
         self.story.act(Action::Report(NodeReport { node: node(from), incarnation, seq: *seq, item })).unwrap()
     }
 
-    /// On the first node alone, and on the second with it.
+    /// On the first node alone, or together with the second.
     fn begin(&mut self, nodes: &[u8]) -> Epoch {
         let epoch = self.story.claimed(1, nodes);
         for from in nodes {
@@ -72,7 +72,7 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
     assert_eq!(s.last(), None, "it is not the head");
     s.says(0, checkpointed(first, whole(1, first)));
     assert_eq!((s.last(), s.restores(0)), (Some(whole(1, first)), None), "what runs did not begin from it");
-    // Said again after a restart of the agent: nothing new.
+    // A repetition after a restart of the agent changes nothing.
     let again = s.story.ledger.audit_head().clone();
     s.says(0, checkpointed(first, whole(1, first)));
     assert_eq!(*s.story.ledger.audit_head(), again);
@@ -82,10 +82,10 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
     }
     let second = s.begin(&[2, 0]);
     assert_eq!((s.restores(2), s.restores(0)), (Some(whole(1, first)), Some(whole(1, first))));
-    // The old attempt was isolated, and comes late.
+    // A late report from the earlier, isolated attempt.
     let stale = s.says(0, checkpointed(first, whole(2, first)));
     assert_eq!(stale, Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: first, now: second }));
-    // One that lies about its epoch is no better.
+    // A report with a wrong epoch is refused as well.
     s.says(2, checkpointed(second, whole(3, first)));
     assert_eq!(s.last(), Some(whole(1, first)));
     s.says(2, checkpointed(second, whole(4, second)));

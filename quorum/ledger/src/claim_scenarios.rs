@@ -1,4 +1,4 @@
-//! Claims, one story at a time: what they take, what stands against them, and how work comes to run.
+//! Scenarios of claims: what they take, why they are refused, and how work starts to run.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::{Action, NodeStanding, Outcome, Refusal, Registration};
@@ -21,10 +21,10 @@ fn a_submission_with_its_claim_is_one_commit_and_one_whose_claim_is_refused_wait
     s.done(first.clone());
     assert_eq!((s.state(1), s.desired(0)), (AllocationState::Staging, 1));
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
-    // Sent again because its answer was lost: nothing is claimed twice.
+    // Repeated because the answer was lost: nothing is claimed twice.
     s.done(first);
     assert_eq!((s.ledger.allocation(id(1)).unwrap().epoch, s.desired(0)), (epoch, 1));
-    // The node is taken meanwhile; a lease is not ours; a claim for another one.
+    // Refused: the node was claimed meanwhile; a wrong lease token; a claim for another allocation.
     s.done(submit(&s, 2, s.proposal(2, &[0])));
     let mut stale = s.proposal(3, &[0]);
     stale.lease_token += 1;
@@ -92,7 +92,7 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     let standing = NodeStanding { node: node(1), incarnation, state: NodeState::Degraded, reason: "silent".into() };
     s.done(Action::NodeStates(vec![standing]));
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
-    // What the claim saw is no longer so.
+    // The claim is based on an outdated state of the node.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
     let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], by: None };
     assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
@@ -120,7 +120,7 @@ fn shares_of_a_node_are_what_was_asked_for_and_never_come_to_more_than_it_has() 
         Err(Refusal::Conflict { conflicts }) => conflicts[0].why.clone(),
         other => panic!("{other:?}"),
     };
-    // A scheduler can give neither more nor less.
+    // A scheduler cannot change the requested amount.
     for wrong in [SIZE, share, Resources { cores: 2, ..part }] {
         assert!(why(s.act(Action::Claim(claim(&s, 1, wrong)))).contains("is to give 3 cores"));
     }
@@ -131,7 +131,7 @@ fn shares_of_a_node_are_what_was_asked_for_and_never_come_to_more_than_it_has() 
     assert_eq!(s.desired(0), 2);
     assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("3 cores are wanted, 2 free"));
     assert!(why(s.claim(4, &[0])).contains("8 cores are wanted, 2 free"));
-    // What one of them gave back is another's.
+    // Resources that one allocation released are available to another.
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     s.done(Action::Cancel { id: id(1), by: user(7) });
     assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("are wanted"), "not before it was released");

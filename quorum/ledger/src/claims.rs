@@ -1,4 +1,4 @@
-//! Claims: all or nothing, never more of a node than there is.
+//! Claims: committed as a whole or refused, and never for more of a node than is free.
 
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
@@ -6,14 +6,14 @@ use lattice_model::count::counted;
 use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Share, SharePhase};
 use std::collections::BTreeSet;
 
-/// Leases whose names begin so are for the agents' own roles.
+/// Prefix of the names of leases for the agents' own roles.
 pub(super) const ROLE_PREFIX: &str = "scheduler/";
-/// The lease under which claims are made for the default vCluster.
+/// The lease for claims of the default vCluster.
 pub const SCHEDULER_LEASE: &str = "scheduler/default";
-/// Conflicts that a refusal names.
+/// Largest number of conflicts in a refusal.
 pub(super) const CONFLICTS_MAX: usize = 16;
 
-/// The lease under which claims are made for a vCluster.
+/// The name of the lease for claims of a vCluster.
 pub fn scheduler_lease(vcluster: &str) -> String {
     format!("{ROLE_PREFIX}{vcluster}")
 }
@@ -116,7 +116,8 @@ impl Ledger {
             return against(None, format!("is to give {asked}; the claim has {}", share.resources));
         }
         let held = self.held(&share.node);
-        // A node that shrank may have given more than it has: what is not asked for of that is not short.
+        // A node that shrank may have given away more than its size: resources that are not
+        // requested must not count as missing.
         if !node.size.minus(&held).holds(&share.resources) {
             let holder = self.holdings.get(&share.node).and_then(|h| h.first());
             let why = match holder {
@@ -137,7 +138,7 @@ impl Ledger {
         None
     }
 
-    /// Shows on the node what of its holdings has lost its claim: schedulers see it there.
+    /// Updates the node's list of leaving shares, which schedulers see.
     pub(super) fn show_leaving(&mut self, context: &mut ApplyContext, id: &NodeId) {
         let leaving: Vec<Leaving> = self
             .holdings(id)
@@ -146,7 +147,7 @@ impl Ledger {
             .map(|h| Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced })
             .collect();
         if self.holdings(id).is_empty() && self.nodes.get(id).is_some_and(|n| n.wipe.is_some()) {
-            // It may begin.
+            // It may start.
             context.changed.desired.insert(id.clone());
         }
         if self.nodes.get(id).is_some_and(|n| n.leaving != leaving)
@@ -156,7 +157,8 @@ impl Ledger {
         }
     }
 
-    /// What of the node is not free: live claims, and ended ones that it has not yet reported gone.
+    /// The part of the node that is not free: current claims, and ended ones that it has not yet
+    /// reported as released.
     pub fn held(&self, node: &NodeId) -> Resources {
         let holdings = self.holdings.get(node).map_or(&[][..], Vec::as_slice);
         holdings.iter().fold(Resources::default(), |sum, h| sum.plus(&h.resources))

@@ -1,18 +1,20 @@
-//! The leader's clocks: how long each node was silent. In memory only; a new leader starts every clock afresh. Time is given as what has passed since that start.
+//! The leader's clocks: how long each node has been silent. They are only in memory; a new leader
+//! starts every clock again. Times are durations since that start.
 //!
 //! ```text
-//!   heard ──degraded_after──▶ Degraded ──down_after──▶ nobody else hears it ──▶ Down
-//!                                            └───────▶ others do: Degraded still, for cut_off_after at most
+//!   heartbeat ──degraded_after──▶ Degraded ──down_after──▶ no other node reaches it ──▶ Down
+//!                                                └───────▶ others do: stays Degraded, at most for cut_off_after
 //! ```
 //!
-//! The second witness is what agents' gossip says of a silent node. Their word can only lengthen a grace, and ends no work: what is
-//! to stop at its lapse is fenced at the same moment as without it.
+//! Other agents act as witnesses: their gossip shows whether they reach a silent node. Their
+//! answers can only lengthen the grace period, and never end work: work with a run lease is fenced
+//! at the same moment as without witnesses.
 //!
-//! A node that is not well drains to its end: Degraded would keep `drain --wait` waiting on the
-//! very nodes that should be drained. A drain that a node requests is a hold, granted once for each
-//! request time (`Node::drain_asked`): an operator who lifts it is not overruled by the next
-//! heartbeat or leader. The table of GPU errors has no default answer `fail`: a node that is Down
-//! for one GPU would end the work of the other seven.
+//! An unwell node under a drain does not become Degraded: otherwise `drain --wait` would wait for
+//! ever for the very nodes that should be drained. A drain that a node requests is a hold, granted
+//! once for each request time (`Node::drain_asked`), so the next heartbeat or leader does not
+//! override an operator who lifts it. The table of GPU errors does not use `fail` by default: a
+//! node that is Down because of one GPU would end the work of the other seven.
 
 use crate::node_use::NodeUse;
 use crate::{Action, DrainWish, Ledger, NodeHealth, NodeStanding};
@@ -22,32 +24,33 @@ use std::time::Duration;
 
 /// Nodes that fall silent within this time of each other are counted together.
 const TOGETHER: Duration = Duration::from_secs(60);
-/// More than this part (in per cent) of all nodes silent at once, and more than [`TOGETHER_NODES`] of them: none goes Down. Nodes that
-/// were Down before this leader's time, and were not heard in it, count on neither side.
+/// If more than this percentage of all nodes, and more than [`TOGETHER_NODES`] nodes, are silent at
+/// once, none of them becomes Down. Nodes that were Down before this leader's term and have sent no
+/// heartbeat in it are not counted on either side.
 const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
-/// How long before a node would be Down others are asked of it, again and again.
+/// How long before a node would become Down the witnesses are asked about it, repeatedly.
 const ASKED_BEFORE: Duration = Duration::from_secs(3);
-/// How long the word of one that hears it counts.
+/// How long a witness's answer is valid.
 const WORD_COUNTS: Duration = Duration::from_secs(5);
-/// Witnesses whose word is kept of one node.
+/// Largest number of witnesses stored for one node.
 const WITNESSES_MAX: usize = 3;
 
-/// How long is too long.
+/// The time limits for silence.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of most nodes.
+    /// For most nodes.
     pub own: Patience,
-    /// Of nodes that are claimed for sensitive use.
+    /// For nodes claimed for sensitive work.
     pub sensitive: Patience,
-    /// Of nodes with work of a vCluster that they are not for.
+    /// For nodes with work of a vCluster that they do not belong to.
     pub borrowed: Patience,
-    /// How much longer a node stays Degraded that others hear; zero: they are not asked.
+    /// How much longer a node stays Degraded if witnesses reach it; zero: witnesses are not asked.
     pub cut_off_after: Duration,
 }
 
-/// With one node.
+/// The time limits for one kind of node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Silence after which it is Degraded.
@@ -71,7 +74,7 @@ impl Limits {
         }
     }
 
-    /// The shortest silence that means anything.
+    /// The shortest silence that has an effect.
     pub fn shortest(&self) -> Duration {
         self.own.degraded_after.min(self.sensitive.degraded_after).min(self.borrowed.degraded_after)
     }
@@ -82,34 +85,36 @@ impl Limits {
 struct Heard {
     incarnation: Incarnation,
     at: Duration,
-    /// False for the start of the clock, which nobody heard.
+    /// False if `at` is only the start of the clock, without a heartbeat.
     really: bool,
-    /// Where the node stood when it was last looked at.
+    /// The node's state when it was last examined.
     stood: NodeState,
 }
 
-/// The checks that a reason names, each before what it says: `not well: disk: full; nic eth0: it is down`.
+/// The names of the checks in a reason; each precedes its message: `not well: disk: full; nic eth0:
+/// it is down`.
 fn checks(reason: &str) -> BTreeSet<&str> {
     let each = reason.strip_prefix(UNWELL).unwrap_or(reason).split("; ");
     each.map(|part| part.split_once(": ").map_or(part, |(name, _)| name)).collect()
 }
 
-/// The clocks of one term of leadership.
+/// The clocks of one term of a leader.
 #[derive(Debug)]
 pub struct Clocks {
     limits: Limits,
     heard: HashMap<NodeId, Heard>,
-    /// How agents said that their nodes are, in which life.
+    /// The health that agents reported, with their incarnation.
     health: HashMap<NodeId, (Incarnation, NodeHealth)>,
-    /// How many nodes the last look found that fell silent together, where they are too many: none of them goes Down.
+    /// Number of nodes found to have fallen silent together, if too many: none of them becomes
+    /// Down.
     pub held_back: usize,
-    /// Who said of a silent node that they hear it, and when.
+    /// The witnesses of each silent node, with the time of their answer.
     witnessed: BTreeMap<NodeId, BTreeMap<NodeId, Duration>>,
-    /// Of whom others are to be asked now.
+    /// The nodes that witnesses must be asked about now.
     asked: BTreeSet<NodeId>,
-    /// Nodes that would be Down, were they not heard by others.
+    /// The nodes that would be Down if witnesses did not reach them.
     cut_off: BTreeSet<NodeId>,
-    /// When the next node may stand elsewhere because of its silence; `None`: none is heard of.
+    /// When the next node may change its state because of silence; `None`: no clock is running.
     due: Option<Duration>,
 }
 
@@ -128,12 +133,13 @@ impl Clocks {
         }
     }
 
-    /// When it is to be looked again at the latest, if nothing more is heard.
+    /// When to evaluate the clocks again at the latest, if nothing else arrives.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// `by` hears the node, and said so at `at`. Of nodes of which nobody was asked, nothing is kept.
+    /// Witness `by` reported at `at` that it reaches the node. Ignored if nobody asked about the
+    /// node.
     pub fn witnessed(&mut self, node: &NodeId, by: NodeId, at: Duration) {
         if *node == by || !self.asked.contains(node) {
             return;
@@ -147,12 +153,13 @@ impl Clocks {
         }
     }
 
-    /// Silent nodes of which others are to be asked now: those that would be Down soon, or would be by now.
+    /// Silent nodes about which witnesses must be asked now: those that are about to become Down,
+    /// or would be Down by now.
     pub fn asked(&self) -> &BTreeSet<NodeId> {
         &self.asked
     }
 
-    /// The node was heard at `at`.
+    /// A heartbeat of the node arrived at `at`.
     pub fn heard(&mut self, node: NodeId, incarnation: Incarnation, at: Duration) {
         let clock = self.heard.entry(node).or_insert(Heard { incarnation, at, really: true, stood: NodeState::Ready });
         if incarnation >= clock.incarnation {
@@ -160,50 +167,53 @@ impl Clocks {
         }
     }
 
-    /// Its agent said so of the node, in this life.
+    /// The node's agent reported this health in this incarnation.
     pub fn said(&mut self, node: NodeId, incarnation: Incarnation, health: NodeHealth) {
         if self.health.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
             self.health.insert(node, (incarnation, health));
         }
     }
 
-    /// Where a node that is heard is to stand instead, one behind the other.
+    /// The state changes, in order, for a node that sends heartbeats.
     fn heard_of(&self, node: &Node) -> Vec<NodeStanding> {
         let said = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
         let unwell = match said {
-            // One whose hardware failed is Down by its hold: see [`Self::failures`].
+            // After a hardware failure its hold makes it Down: see [`Self::failures`].
             Some(NodeHealth::Unwell { why, .. } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
             Some(NodeHealth::Well) | None => None,
         };
         let drains = node.hold(HoldKind::Drain).is_some();
         match (node.state, unwell) {
             (NodeState::Ready, Some(why)) => vec![standing(node, NodeState::Degraded, why)],
-            // It gets nothing new anyway, and its drain is to come to an end: that it is not well is said beside its state.
+            // It gets no new work anyway, and its drain must be able to complete: its reason says
+            // that it is not well.
             (NodeState::Draining | NodeState::Drained, why) => {
                 let why = why.unwrap_or_default();
                 let is_news = said.is_some() && node.state_reason != why;
                 is_news.then(|| standing(node, node.state, why)).into_iter().collect()
             }
             (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => vec![standing(node, NodeState::Ready, "it drains".to_owned())],
-            // Which checks say so is news; what each of them counts is not, time and again.
+            // A change in the set of failing checks is reported; changes of their details are not,
+            // because they happen all the time.
             (NodeState::Degraded, Some(why)) if node.is_unwell() => {
                 let is_news = checks(&why) != checks(&node.state_reason);
                 is_news.then(|| standing(node, NodeState::Degraded, why)).into_iter().collect()
             }
-            // A leader that was not told yet leaves it as the one before had it.
+            // A leader that has not received a health report yet keeps the previous state.
             (NodeState::Degraded, None) if said.is_none() && node.is_unwell() => Vec::new(),
-            // Heard again first, even where it is not well: in one command, nothing is placed on it in between.
+            // First heard again, even if it is unwell: in one command, so that nothing is placed on
+            // it in between.
             (NodeState::Degraded | NodeState::Down, unwell) => {
                 let again = standing(node, NodeState::Ready, "heard again".to_owned());
                 let unwell = unwell.filter(|_| !drains).map(|why| standing(node, NodeState::Degraded, why));
                 [Some(again), unwell].into_iter().flatten().collect()
             }
-            // Those that are booted come back by registering.
+            // Booting nodes return by registering.
             (NodeState::Ready, None) | (NodeState::Booting | NodeState::Failed, _) => Vec::new(),
         }
     }
 
-    /// Which nodes stand elsewhere than the ledger says.
+    /// The nodes whose state must change.
     pub fn standings<'a>(
         &mut self,
         now: Duration,
@@ -211,7 +221,7 @@ impl Clocks {
         used: impl Fn(&Node) -> NodeUse,
     ) -> Vec<NodeStanding> {
         let mut all = 0;
-        // Silent nodes: where they stand, when they were last heard, and how long that is borne.
+        // Silent nodes: when they were last heard, and how long their silence is tolerated.
         let mut silent: Vec<(&Node, Duration, Patience)> = Vec::new();
         let mut standings = Vec::new();
         let shortest = self.limits.shortest();
@@ -227,21 +237,23 @@ impl Clocks {
             let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
             let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
             if clock.incarnation < node.incarnation || came_back {
-                // It registered anew: that was heard, though its heartbeat may still be on the way here.
+                // It has registered again, which counts as heard, although its heartbeat may still
+                // be on the way.
                 *clock = Heard { incarnation: node.incarnation, at: now, really: true, stood: node.state };
             }
             if !is_expected(node) {
-                // Its silence counts all the same for the run leases of what it has.
+                // Its silence still counts for the run leases of its work.
                 continue;
             }
             clock.stood = node.state;
             if node.state == NodeState::Down && !clock.really {
-                // It was Down before this leader's time: it says nothing of how many fall silent in it.
+                // It was Down before this leader's term, so it says nothing about how many nodes
+                // fall silent in this term.
                 continue;
             }
             all += 1;
             let silence = now.saturating_sub(clock.at);
-            // What a node is used for is asked of those alone that were silent for a while.
+            // The use of a node is determined only for nodes that have been silent for a while.
             let patience = if silence > shortest { Some(self.limits.of(used(node))) } else { None };
             for after in patience.map_or([shortest; 2], |patience| [patience.degraded_after, patience.all()]) {
                 is_due(clock.at + after);
@@ -271,7 +283,7 @@ impl Clocks {
                 NodeState::Ready | NodeState::Draining | NodeState::Drained => {
                     standings.push(standing(node, NodeState::Degraded, reason()));
                 }
-                // What it said of itself is no reason any more: from now on it is one that is not heard.
+                // Its own report is no longer the reason: from now on the reason is its silence.
                 NodeState::Degraded if node.is_unwell() => standings.push(standing(node, NodeState::Degraded, reason())),
                 NodeState::Degraded if !too_many(together(*at), all) && silence + ASKED_BEFORE > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;
@@ -301,14 +313,15 @@ impl Clocks {
         standings
     }
 
-    /// Whether this life of the node was heard lately.
+    /// Whether this incarnation of the node was heard recently.
     pub fn is_heard(&self, now: Duration, node: &Node) -> bool {
         let heard = self.heard.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
         heard.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
     }
 
-    /// Nodes whose own checks say that their hardware failed, and that are not under a hold for it yet. What one said that is switched
-    /// off by now was said before it was mended.
+    /// Hardware failure holds for nodes whose checks report one and that have no such hold yet.
+    /// Reports of a node that is silent by now are ignored: it may have been switched off for
+    /// repair.
     pub fn failures<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
         let failed = |node: &Node| match self.health.get(&node.id) {
             Some((incarnation, NodeHealth::Failed { why })) if *incarnation == node.incarnation => Some(why.clone()),
@@ -323,8 +336,8 @@ impl Clocks {
         new.map(hold).collect()
     }
 
-    /// Nodes whose own checks ask for a drain, and that were not drained for that yet. A new leader does not ask again for what the one
-    /// before it was granted: the ledger has it.
+    /// Drain requests of nodes' checks that were not granted yet. The ledger records granted
+    /// requests, so a new leader does not repeat them.
     pub fn drains<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
         let wishes = |node: &Node| match self.health.get(&node.id) {
             Some((incarnation, NodeHealth::Unwell { drain, .. })) if *incarnation == node.incarnation => drain.clone(),
@@ -341,14 +354,14 @@ impl Clocks {
         .collect()
     }
 
-    /// For how long this life of the node was not heard; `None`: its clock has not begun.
+    /// How long this incarnation of the node has been silent; `None`: its clock has not started.
     pub fn silence(&self, now: Duration, node: &NodeId, incarnation: Incarnation) -> Option<Duration> {
         let clock = self.heard.get(node).filter(|clock| clock.incarnation == incarnation)?;
         Some(now.saturating_sub(clock.at))
     }
 
-    /// Nodes whose work is known to have ended by itself: they are Down, or would be if others did not hear them, and were silent for
-    /// longer than run leases there last.
+    /// Nodes whose work is known to have ended by itself: they are Down, or would be if witnesses
+    /// did not reach them, and have been silent for longer than the run leases there.
     pub fn fences(&self, now: Duration, ledger: &Ledger) -> Vec<Action> {
         let down = ledger.nodes().filter(|n| n.state == NodeState::Down || self.cut_off.contains(&n.id));
         let due = down.filter_map(|n| {
@@ -360,8 +373,8 @@ impl Clocks {
     }
 }
 
-/// Whether it makes a difference that the node is heard, or is not. One that is being booted comes back by registering; one
-/// that was disabled, or whose hardware failed, is Down until an operator says otherwise.
+/// Whether silence of this node matters. A booting node returns by registering; a disabled one, or
+/// one with a hardware failure, stays Down until an operator acts.
 fn is_expected(node: &Node) -> bool {
     match node.state {
         NodeState::Booting | NodeState::Failed => false,

@@ -1,4 +1,4 @@
-//! A command, and how it is applied.
+//! Commands and how they are applied.
 
 use super::action::Action;
 use super::apply_context::ApplyContext;
@@ -7,23 +7,24 @@ use super::state::Ledger;
 use lattice_model::{Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// How much later than the one before a command may be that follows no [`Action::AdvanceTime`], in milliseconds.
+/// Largest time between two commands without an [`Action::AdvanceTime`], in milliseconds.
 pub const ENTRY_LEAP_MS_MAX: u64 = 60_000;
 
-/// A command with the time at which the leader proposed it: the only time that applying it knows.
+/// A command with the time at which the leader proposed it. Applying it uses no other clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// When the leader proposed it.
     pub at: Timestamp,
-    /// What is to be done.
+    /// The action.
     pub action: Action,
 }
 
 impl Ledger {
-    /// Applies one committed command. `index` is the place of its log entry: it never falls, and several commands of
-    /// one entry share it (nobody sees the state between them).
+    /// Applies one committed command. `index` is the index of its log entry: it never decreases,
+    /// and the commands of one entry share it (nobody sees the state between them).
     ///
-    /// Its time never goes back, and leaps by [`ENTRY_LEAP_MS_MAX`] at most where no [`Action::AdvanceTime`] vouches for more.
+    /// The ledger's time never goes back. It advances by at most [`ENTRY_LEAP_MS_MAX`], except with
+    /// an [`Action::AdvanceTime`].
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
         self.time = self.time_of(command);
         let mut context = ApplyContext::new(index, self.time);

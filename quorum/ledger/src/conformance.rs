@@ -1,18 +1,20 @@
-//! What nodes' software and firmware are, and what follows where that is not what is expected.
+//! Conformance of nodes: their software and firmware, and what happens when they differ from the
+//! expected state.
 //!
 //! ```text
-//!   told first ──▶ as expected ──told another──▶ drifted ──time over──▶ drifted, quarantined
-//!                     ▲                             │ sensitive work there: a drain at once
-//!                     └── told as before, accepted ─┘
+//!   1st report ──▶ as expected ──difference──▶ drifted ──time over──▶ drifted, quarantined
+//!                     ▲                           │ sensitive work there: a drain at once
+//!                     └─ reported again, accepted ┘
 //! ```
 //!
-//! What runs on a node that drifted goes on. Neither hold is lifted with the end of the drift: an operator looks first.
+//! Work on a drifted node continues. The end of the drift lifts neither hold: an operator must
+//! check the node first.
 //!
-//! Components are committed when they change, because drift has a time limit of hours, and a new
-//! leader must not lose it. A registration has them too, so a node becomes Ready with the
-//! fingerprint of what it is now. A drifted node is quarantined and not Down: it gets no work, and
-//! what runs there goes on. A component that cannot be read is not an absent one: while a look
-//! fails nothing new is reported.
+//! Changed components are committed, because the time limit for a drift is hours, and a new leader
+//! must not lose it. A registration also contains them, so a node becomes Ready with its current
+//! fingerprint. A drifted node is quarantined but not Down: it gets no new work, and its current
+//! work continues. A component that cannot be read is different from an absent one: while an
+//! examination fails, the agent reports nothing new.
 
 use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::{Conflict, Refusal};
@@ -21,17 +23,17 @@ use lattice_model::claim::Claim;
 use lattice_model::conformance::{self, Components, Conformance, Drift, short};
 use lattice_model::{Allocation, AuditAction, HoldKind, Incarnation, NodeId, Timestamp};
 
-/// Who sets holds for it.
+/// The actor that sets the holds.
 const ACTOR: &str = "quorum";
-/// Bytes of a reason that is made of changes.
+/// Largest size of a hold's reason that lists changes, in bytes.
 const CHANGES_BYTES_MAX: usize = 180;
 
-/// How long nodes that drifted may stay in service, in milliseconds.
+/// How long drifted nodes may stay in service, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriftLimits {
-    /// Ordinary ones.
+    /// For nodes without sensitive work.
     pub ordinary_ms: u64,
-    /// Those that had sensitive work since.
+    /// For nodes that had sensitive work since the drift began.
     pub sensitive_ms: u64,
 }
 
@@ -42,7 +44,7 @@ impl DriftLimits {
 }
 
 impl Ledger {
-    /// The node's agent says what it is made of.
+    /// A node's agent reports its components.
     pub(super) fn conforms(
         &mut self,
         context: &mut ApplyContext,
@@ -81,7 +83,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The node's agent says whether it could not look for too long at what it is made of.
+    /// A node's agent reports whether it has been unable to examine its components for too long.
     pub(super) fn conformance_stale(
         &mut self,
         context: &mut ApplyContext,
@@ -102,7 +104,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// What the node is now is what is expected of it.
+    /// Accepts the node's current components as the expected ones.
     pub(super) fn accept_drift(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
@@ -115,14 +117,15 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The time to mend this drift is over: once, so that whoever releases the node is not overruled.
+    /// The time limit of this drift has passed. It takes effect once, so that it does not override
+    /// an operator who releases the node.
     pub(super) fn drift_over(&mut self, context: &mut ApplyContext, id: &NodeId, since: Timestamp) -> Result<Outcome, Refusal> {
         let Some(mut now) = self.node(id).and_then(|node| node.conformance.clone()) else { return Ok(Outcome::Done) };
         let Some(drift) = now.drift.as_mut().filter(|drift| drift.since == since && !drift.over) else { return Ok(Outcome::Done) };
         drift.over = true;
         let reason = reason(&format!("configuration drift since {since}"), &now);
         match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &reason, Ends::default()) {
-            // It is under quarantine for more reasons than there is room for.
+            // The quarantine hold already has the maximum number of reasons.
             Ok(_) | Err(Refusal::TooMany { .. }) => {}
             Err(refusal) => return Err(refusal),
         }
@@ -134,12 +137,13 @@ impl Ledger {
         let revision = context.revision;
         if let Some(node) = self.node_mut(context, id) {
             node.conformance = Some(now);
-            // Who claims several nodes chose them by what they were.
+            // A claim for several nodes was based on their components, so it must not be valid any
+            // more.
             node.hold_revision = revision;
         }
     }
 
-    /// What the leader's clock says is due at `now`.
+    /// The commands due at `now` according to the leader's clock.
     pub fn drifts_due(&self, now: Timestamp, limits: DriftLimits) -> Vec<Action> {
         let due = self.nodes.values().filter_map(|node| {
             let drift = node.conformance.as_ref()?.drift.as_ref().filter(|drift| !drift.over)?;
@@ -148,7 +152,8 @@ impl Ledger {
         due.collect()
     }
 
-    /// Shares of a claim that are of another conformance group than its first, where all are to be of one.
+    /// If all shares of a claim must be in one conformance group: those whose group differs from
+    /// the first one's.
     pub(super) fn of_other_groups(&self, allocation: &Allocation, claim: &Claim) -> Vec<Conflict> {
         if !allocation.spec.constraints.conformance {
             return Vec::new();
@@ -167,17 +172,17 @@ impl Ledger {
         others.map(against).take(super::claims::CONFLICTS_MAX).collect()
     }
 
-    /// The conformance group of a node, where it told one.
+    /// The conformance group of a node, if it has reported one.
     fn group(&self, id: &NodeId) -> Option<&str> {
         self.node(id)?.conformance.as_ref().and_then(Conformance::group)
     }
 }
 
-/// A hold's reason, with as much of the changes as it has room for.
+/// A hold's reason, with as many of the changes as fit.
 fn reason(what: &str, now: &Conformance) -> String {
     let mut changes = now.drifted().unwrap_or_default();
     let end = (0..=changes.len().min(CHANGES_BYTES_MAX)).rev().find(|end| changes.is_char_boundary(*end));
     changes.truncate(end.unwrap_or_default());
-    // Reasons of one hold are told apart by this.
+    // The text distinguishes the reasons of one hold.
     format!("{what} ({})", changes.replace("; ", ", "))
 }

@@ -1,4 +1,4 @@
-//! Nodes that drift from their configuration, and work that minds it.
+//! Scenarios of drifting nodes, and of work that requires conformance.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, DriftLimits, Registration};
@@ -52,7 +52,8 @@ fn what_comes_with_a_registration_is_known_as_soon_as_the_node_is_ready() {
     assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered, AuditAction::ConformanceChanged]);
     let told = |s: &Story| s.ledger.node(&node(1)).unwrap().conformance.clone().unwrap();
     assert_eq!((s.ledger.node(&node(1)).unwrap().state, told(&s).components), (NodeState::Ready, made_of("6.1")));
-    // Another life that says the same, and one with another kernel: its drift counts from its registration.
+    // A restarted agent that reports the same; then one with another kernel: its drift counts from
+    // that registration.
     assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered]);
     let records = s.acted(registers("6.6"));
     assert!(records.last().unwrap().detail.ends_with("kernel: 6.1 -> 6.6"), "{records:?}");
@@ -138,7 +139,7 @@ fn a_node_that_could_not_look_for_too_long_is_a_group_of_its_own() {
     assert!(refused.to_string().contains("too long ago"), "{refused}");
     s.done(stale(false));
     assert_eq!(group(&s), known);
-    // What is other than before was just found.
+    // A difference was found just now.
     s.done(stale(true));
     s.done(conforms(1, "6.6"));
     assert!(group(&s).is_some());

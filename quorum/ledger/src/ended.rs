@@ -1,21 +1,23 @@
-//! Allocations that have ended: how long they are shown, and which are forgotten for others.
+//! Ended allocations: how long they are shown, and which are dropped first.
 
 use super::{ApplyContext, ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger};
 use lattice_model::{AllocationId, Timestamp};
 use std::collections::VecDeque;
 
-/// Ended allocations of a user that are looked at for one of which nothing is left on a node.
+/// How many ended allocations of a user are searched for one that its nodes have completely
+/// released.
 const LOOK_AT_ENDED_MAX: usize = 1000;
 
 impl Ledger {
-    /// The allocation has ended: it is shown for a while, and others are forgotten for it. The audit log keeps what became of them.
+    /// Records that the allocation has ended: it is shown for a while, and older ones may be
+    /// dropped. The audit log keeps their history.
     pub(super) fn keep_ended(&mut self, context: &mut ApplyContext, id: AllocationId) {
         self.ended.push_back(id);
         let Some(uid) = self.allocations.get(&id).map(|a| a.owner.uid) else { return };
         if self.user_usage.0.is_some() {
             self.counted(context).users.entry(uid).or_default().ended.push_back(id);
         } else {
-            // Counts this one with the others.
+            // This one included.
             self.counted(context);
         }
         let most = self.limits.users.user_history.map_or(usize::MAX, |most| most as usize);
@@ -37,13 +39,14 @@ impl Ledger {
         ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS)
     }
 
-    /// Whether a node has something of it still.
+    /// Whether a node has not released it yet.
     fn is_leaving(&self, id: AllocationId) -> bool {
         let holds = |node| self.holdings(node).iter().any(|held| held.allocation == id);
         self.allocations.get(&id).is_some_and(|a| a.nodes().any(holds))
     }
 
-    /// Forgets the user's first to end of which nothing is left on a node. Whether there was one.
+    /// Drops the user's oldest ended allocation that all nodes have released; returns whether there
+    /// was one.
     pub(super) fn forget_oldest_of(&mut self, context: &mut ApplyContext, uid: u32) -> bool {
         self.counted(context);
         let user = self.user_usage.0.as_ref().and_then(|counted| counted.users.get(&uid));
@@ -67,7 +70,7 @@ impl Ledger {
     }
 }
 
-/// It is near the front, mostly.
+/// The id is usually near the front.
 fn remove_from(ended: &mut VecDeque<AllocationId>, id: AllocationId) {
     if let Some(place) = ended.iter().position(|there| *there == id) {
         ended.remove(place);

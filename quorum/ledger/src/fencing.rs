@@ -1,15 +1,17 @@
-//! Work on nodes that are not heard: when it may be begun elsewhere.
+//! Fencing: when work on a silent node may be started elsewhere.
 //!
 //! ```text
-//!                     ┌─ Fence: silent for lease + margin ──▶ stop     ─┐
-//!   Down, holds work ─┤                                      continue: stays ├─▶ ended as lost, back to the queue by its policy
-//!                     └─ ConfirmDead: somebody vouches for it ──▶ all  ─┘    its holding is fenced until the node says Released
+//!                     ┌─ Fence: silent for lease + margin ──▶ `stop` ─┐ (`continue` stays)
+//!   Down, has work ───┤                                               ├─▶ ended as lost, requeued by its policy;
+//!                     └─ ConfirmDead: confirmed by somebody ──▶ all ──┘   fenced until the node reports Released
 //! ```
 //!
-//! A node that would be Down, were it not heard by others, is fenced as one that is: leases need no witness.
+//! A node that would be Down but is still reached by other nodes is fenced like a node that is
+//! Down: run leases do not depend on what other nodes report.
 //!
-//! Work of `--on-isolation=stop` is claimed anew when everything of its earlier attempts is released or fenced, so it never runs twice.
-//! A node that comes back with a fenced holding gets new work when it has said that nothing of it is left.
+//! Work with `--on-isolation=stop` is claimed again only when all its earlier attempts are released
+//! or fenced, so it never runs twice. A node that returns with a fenced holding gets new work only
+//! after it has reported that nothing of it is left.
 
 use super::claims::CONFLICTS_MAX;
 use super::refusal::{Conflict, Refusal};
@@ -19,11 +21,11 @@ use lattice_model::lifecycle::Event;
 use lattice_model::run_lease::over_after_ms;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, OnIsolation};
 
-/// Bytes of the reason that an operator gives.
+/// Largest size of an operator's reason, in bytes.
 const REASON_BYTES_MAX: usize = 256;
 
 impl Ledger {
-    /// How long run leases of claims are, in milliseconds; 0: nobody said it yet.
+    /// The length of run leases for new claims, in milliseconds; 0: not set yet.
     pub fn run_lease_ms(&self) -> u64 {
         self.run_lease_ms
     }
@@ -40,7 +42,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The run lease of a claim for this, where it wants one.
+    /// The length of the run lease for a claim of this work, if it uses one.
     pub(super) fn run_lease_of(&self, spec: &AllocationSpec) -> Result<Option<u64>, Refusal> {
         match spec.on_isolation {
             OnIsolation::Continue => Ok(None),
@@ -51,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses a claim for work that must not run twice while an earlier attempt of it may run.
+    /// Refuses a claim for work that must not run twice while an earlier attempt may still run.
     pub(super) fn not_while_it_may_run(&self, allocation: &Allocation) -> Result<(), Refusal> {
         if allocation.spec.on_isolation != OnIsolation::Stop || allocation.epoch.0 == 0 {
             return Ok(());
@@ -69,12 +71,14 @@ impl Ledger {
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
     }
 
-    /// After how long without a heartbeat of the node something of it is known to have ended, in milliseconds.
+    /// The silence of the node, in milliseconds, after which some of its work is known to have
+    /// ended.
     pub fn fenced_after_ms(&self, node: &NodeId) -> Option<u64> {
         self.holdings(node).iter().filter(|h| !h.fenced).filter_map(|h| h.run_lease_ms).map(over_after_ms).min()
     }
 
-    /// For how long its silence is borne. What was begun there before the node was given to another vCluster borrows it.
+    /// What decides how long its silence is tolerated. Work that was started before the node moved
+    /// to another vCluster counts as borrowing it.
     pub fn use_of(&self, node: &Node) -> NodeUse {
         let held = self.holdings(&node.id).iter().filter(|h| self.is_live(h.allocation, h.epoch));
         let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &a.spec).collect();
@@ -87,12 +91,13 @@ impl Ledger {
         }
     }
 
-    /// What runs on the node, as far as is known, or may still run there under no lease.
+    /// The work that may run on the node, or may still run there without a lease.
     pub fn unfenced(&self, node: &NodeId) -> impl Iterator<Item = AllocationId> {
         self.holdings(node).iter().filter(|h| !h.fenced).map(|h| h.allocation)
     }
 
-    /// The leader has not heard the node for so long. A node that registered since is none of this: its state is another.
+    /// The node has been silent towards the leader for this long. Ignored if the node has
+    /// registered since.
     pub(super) fn fence(
         &mut self,
         context: &mut ApplyContext,
@@ -114,7 +119,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Somebody vouches that nothing runs there any more.
+    /// Somebody confirms that nothing runs there any more.
     pub(super) fn confirm_dead(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             let why = format!("the reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
@@ -125,7 +130,7 @@ impl Ledger {
             NodeState::Ready | NodeState::Draining | NodeState::Drained => {
                 return Err(Refusal::NodeHeard { node: node.clone(), state: known.state });
             }
-            // One that is heard, and says that it is not well.
+            // It sends heartbeats and reports that it is not well.
             NodeState::Degraded if known.is_unwell() => {
                 return Err(Refusal::NodeHeard { node: node.clone(), state: known.state });
             }
@@ -146,7 +151,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Takes from the node what is under such leases.
+    /// Removes the work whose lease satisfies `over` from the node.
     fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
         let mut taken = Vec::new();
         for held in self.holdings.get_mut(node).into_iter().flatten().filter(|h| !h.fenced && over(h.run_lease_ms)) {
@@ -156,12 +161,12 @@ impl Ledger {
         for (id, epoch) in taken {
             let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
             if self.is_live(id, epoch) && self.awaits(node) {
-                // The state is that of a backup: it may have done all that it was to do since.
+                // The state comes from a backup, so the work may have completed since.
                 self.end_for_good(context, id, reason, actor);
             } else if self.is_live(id, epoch) {
                 self.end(context, id, reason, actor);
             } else if self.allocations.get(&id).is_some_and(|a| !a.state.is_terminal()) {
-                // What keeps it from being claimed is less now: schedulers look again.
+                // Fewer reasons now prevent a claim for it: schedulers must look again.
                 context.changed.allocations.insert(id);
             }
         }

@@ -1,7 +1,10 @@
-//! Random histories of heartbeats, acknowledgements, leaders and restarts, with the real ledger, the leader's real clocks and the
-//! agents' real reckoning: work that stops never runs twice, and work that continues is not begun elsewhere without evidence.
+//! Property tests of fencing: random histories of heartbeats, acknowledgements, leaders and
+//! restarts, with the real ledger, the leader's real clocks and the agents' real lease computation.
+//! Work with `--on-isolation=stop` never runs twice, and work with `continue` is never started
+//! elsewhere without evidence.
 //!
-//! What is played here: the network (which loses and delays), agents, shims. Time is what a move says.
+//! The network (with loss and delays), agents and shims are simulated. Each move states how much
+//! time passes.
 
 use super::fencing_scenarios::fencing;
 use super::scenarios::{SIZE, id, node, spec, user};
@@ -31,38 +34,38 @@ enum Move {
     Beat {
         node: u8,
     },
-    /// What is on the way to the leader arrives, or is lost.
+    /// A message to the leader arrives, or is lost.
     Up {
         node: u8,
         lost: bool,
     },
-    /// What is on the way to the agent arrives, or its session breaks.
+    /// A message to the agent arrives, or its session breaks.
     Down {
         node: u8,
         lost: bool,
     },
-    /// The leader reads its clocks, acknowledges what it heard, and proposes.
+    /// The leader evaluates its clocks, acknowledges received heartbeats, and proposes commands.
     Tick,
-    /// What it proposed is committed.
+    /// The proposed commands are committed.
     Commit,
     NewLeader,
-    /// Somebody says that the node is heard.
+    /// Another node reports that it reaches the node.
     Witness {
         node: u8,
     },
-    /// The agent opens a session, if it has none.
+    /// The agent opens a session if it has none.
     Register {
         node: u8,
     },
-    /// It is killed and starts again, with what its shims hold.
+    /// The agent is killed and starts again with the state of its shims.
     Restart {
         node: u8,
     },
-    /// The scheduler claims for what waits.
+    /// The scheduler claims nodes for waiting work.
     Claim {
         node: u8,
     },
-    /// What everybody does most of the time: a second of ordinary life, but for these nodes.
+    /// A second of normal operation for all nodes except these.
     Live {
         cut: u8,
     },
@@ -94,7 +97,7 @@ enum ToAgent {
 /// A shim and its work.
 struct Shim {
     leased: bool,
-    /// Until when its lease is; `None` before it was granted.
+    /// When its lease ends; `None`: no lease was granted yet.
     until: Option<u64>,
     killed: bool,
 }
@@ -104,7 +107,8 @@ impl Shim {
         !self.killed && (!self.leased || self.until.is_some_and(|until| until > now))
     }
 
-    /// As the agent passes it on: a first lease is granted by what was acknowledged lately alone. A lapse is final.
+    /// As the agent passes a lease on: only a recent acknowledgement grants a first lease. A lapse
+    /// is final.
     fn extend(&mut self, sent: u64, now: u64) {
         self.until = match self.until {
             None => first_until_ms(sent, LEASE_MS, now),
@@ -117,7 +121,7 @@ impl Shim {
 #[derive(Default)]
 struct Agent {
     session: bool,
-    /// How many there were.
+    /// Number of sessions so far.
     sessions: u64,
     new_life: bool,
     incarnation: u64,
@@ -138,7 +142,7 @@ struct World {
     clocks: Clocks,
     since: u64,
     agents: Vec<Agent>,
-    /// Heard by the leader, not acknowledged yet: of whom, in which session, and which.
+    /// Heartbeats that the leader received and has not acknowledged: node, session, number.
     heard: Vec<(u8, u64, u64)>,
     proposed: Vec<Action>,
 }
@@ -248,7 +252,7 @@ impl World {
         self.release(n);
     }
 
-    /// What is gone is reported, where there is a session.
+    /// Reports work that is gone, if there is a session.
     fn release(&mut self, n: u8) {
         if !self.agents[usize::from(n)].session {
             return;
@@ -312,7 +316,8 @@ impl World {
             Move::Tick => self.tick(),
             Move::Commit => self.commit(),
             Move::NewLeader => {
-                // What the one before proposed may be committed still; what it heard it acknowledges no more.
+                // Proposals of the previous leader may still be committed, but it acknowledges no
+                // more heartbeats.
                 (self.clocks, self.since) = (Clocks::new(LIMITS), self.now);
                 self.heard.clear();
             }
@@ -348,14 +353,14 @@ impl World {
         }
     }
 
-    /// How many attempts of an allocation run now.
+    /// How many attempts of an allocation are running now.
     fn running(&self, of: AllocationId) -> usize {
         let shims = self.agents.iter().flat_map(|agent| &agent.shims);
         shims.filter(|((allocation, _), shim)| *allocation == of && shim.runs(self.now)).count()
     }
 }
 
-/// How often the one that stops was requeued; for the test of the test.
+/// Plays the moves and returns how often the work with `stop` was requeued.
 fn play(moves: &[Move]) -> u32 {
     let mut w = World::new();
     for (at, a_move) in moves.iter().enumerate() {
@@ -372,7 +377,8 @@ fn play(moves: &[Move]) -> u32 {
     w.ledger.allocation(id(1)).unwrap().requeue_count
 }
 
-/// The histories are not idle ones: a node that is cut off for long enough loses such work, which then runs elsewhere.
+/// Checks that the histories are not trivial: a node that is cut off for long enough loses such
+/// work, which then runs elsewhere.
 #[test]
 fn a_node_that_is_cut_off_loses_what_stops() {
     let settled = std::iter::repeat_n(Move::Live { cut: 0 }, 3);

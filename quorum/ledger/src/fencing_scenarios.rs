@@ -1,4 +1,4 @@
-//! Stories of nodes that are not heard.
+//! Scenarios of silent nodes.
 
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::{Action, NodeStanding, Registration, VClusterChange};
@@ -13,7 +13,7 @@ use lattice_model::{
 const LEASE_MS: u64 = 90_000;
 const OVER_MS: u64 = 99_000;
 
-/// One that keeps run leases.
+/// A registration of a node that supports run leases.
 pub(super) fn fencing(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
     Registration { features: vec![RUN_LEASE.to_owned()], ..registration(number, boot, incarnation, new_life) }
 }
@@ -35,7 +35,7 @@ fn story(nodes: u8) -> Story {
 
 fn stands(s: &mut Story, number: u8, state: NodeState) {
     if state == NodeState::Down && s.ledger.node(&node(number)).unwrap().state == NodeState::Ready {
-        // Not at once: it is Degraded first.
+        // Not at once: it becomes Degraded first.
         stands(s, number, NodeState::Degraded);
     }
     let incarnation = s.ledger.node(&node(number)).unwrap().incarnation;
@@ -114,9 +114,10 @@ fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_noth
         assert!(matches!(s.claim(1, &[1]), Err(Refusal::Waits { .. })), "a lapse is not a reason to claim it at once");
         waits.push(s.waits_over(1));
     }
-    // Two commands passed since it was requeued, a second each.
+    // Two commands were applied since the requeue, a second each.
     assert!(waits[..3].iter().all(|wait| *wait < 4_000) && waits[3..].is_sorted() && waits[11] > 290_000, "{waits:?}");
-    // Work that began counts, and work that ran for a while does not wait.
+    // Claims under which work began count as requeues; work that ran for a while is requeued
+    // without a wait.
     let epoch = s.claimed(1, &[0]);
     s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
     s.pass(60_000);

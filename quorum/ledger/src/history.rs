@@ -1,18 +1,20 @@
-//! The changes of the last while, in memory: what every watch is served from, and what one that was away goes on with.
+//! The recent changes, kept in memory: the source of every watch, which also allows a watcher to
+//! resume after a disconnection.
 //!
 //! ```text
 //!                 begins
-//!   (forgotten)     │ set │ set │ … │ newest        a place before `begins`: compacted, start again from a list
+//!   (dropped)       │ set │ set │ … │ newest        a place before `begins` is compacted: list again
 //!                   └─ after(place) ────▶
 //! ```
 //!
-//! Pure: a list as of a revision and the sets after it make up the state, whichever member gives which of the two.
+//! The code is pure: a list as of a revision and the change sets after it give the current state,
+//! even if they come from different members.
 //!
-//! Changes of one entry are sent together, so a place is never in the middle of an entry. A place
-//! that is no longer kept, or is of another generation, is refused explicitly
-//! (`Change::StartAgain`). A member that has not reached a place waits two seconds and then says
-//! that it lies behind. A subscriber that does not read is cut off after ten seconds, and may
-//! resume. Leases are watched without renewals, which are the leader's memory.
+//! Changes of one log entry are sent together, so a place is never in the middle of an entry. A
+//! place that has been dropped, or belongs to another generation, is refused explicitly
+//! (`Change::StartAgain`). A member that has not reached a place waits two seconds and then answers
+//! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
+//! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
 use crate::{Changed, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
 use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster, VniPool};
@@ -20,13 +22,13 @@ use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
 
-/// Sets that are kept at most, however small they are.
+/// Largest number of change sets to keep, regardless of their size.
 const SETS_MAX: usize = 65_536;
 
-/// What one log entry changed. Nobody sees the state between its commands.
+/// The changes of one log entry. Nobody sees the state between its commands.
 #[derive(Clone, Debug)]
 pub struct ChangeSet {
-    /// The entry's.
+    /// The entry's revision.
     pub revision: Revision,
     pub nodes: Vec<Arc<Node>>,
     pub allocations: Vec<Arc<Allocation>>,
@@ -36,21 +38,21 @@ pub struct ChangeSet {
     pub leases: Vec<(String, Option<Lease>)>,
     /// `None`: deleted.
     pub vclusters: Vec<(String, Option<Arc<VCluster>>)>,
-    /// The number, or `None`: released.
+    /// The VNI, or `None`: released.
     pub domains: Vec<(DomainKey, Option<u32>)>,
-    /// Where it changed.
+    /// Set if it changed.
     pub vni_pool: Option<VniPool>,
-    /// Where they changed.
+    /// Set if they changed.
     pub limits: Option<ClusterLimits>,
 }
 
 impl ChangeSet {
-    /// What was changed, as the ledger has it now.
+    /// The changed records in their current state in the ledger.
     pub fn of(ledger: &Ledger, changed: Changed) -> Self {
         Self {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
-            // One that is not there any more ended long ago and is forgotten.
+            // A missing allocation ended long ago and has been dropped.
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
@@ -61,14 +63,14 @@ impl ChangeSet {
         }
     }
 
-    /// Whether nothing that is watched changed.
+    /// Whether it contains no watched changes.
     pub fn is_empty(&self) -> bool {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
         let quotas = quotas && self.limits.is_none();
         self.nodes.is_empty() && self.allocations.is_empty() && quotas && self.leases.is_empty()
     }
 
-    /// About how many bytes it keeps in memory once the ledger has newer ones.
+    /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
         let allocations: usize = self.allocations.iter().map(|a| allocation_bytes(a)).sum();
         let nodes: usize = self.nodes.iter().map(|n| node_bytes(n)).sum();
@@ -77,7 +79,7 @@ impl ChangeSet {
     }
 }
 
-/// About how many bytes an allocation takes in memory or in a message.
+/// Approximate size of an allocation in memory or in a message, in bytes.
 pub fn allocation_bytes(allocation: &Allocation) -> usize {
     let script = match &allocation.spec.entrypoint {
         Entrypoint::Script { text, .. } => text.len(),
@@ -86,19 +88,19 @@ pub fn allocation_bytes(allocation: &Allocation) -> usize {
     1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
 }
 
-/// The same of a node.
+/// Approximate size of a node in memory or in a message, in bytes.
 pub fn node_bytes(node: &Node) -> usize {
     512 + (node.features.len() + node.unlimited.len()) * 32 + node.holds.len() * 256 + node.leaving.len() * 64
 }
 
-/// That a place lies before everything that is kept, or is of another generation.
+/// The place is older than everything that is kept, or belongs to another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Changes after this place are there.
+    /// Changes after this place are available.
     pub begins: WatchPlace,
 }
 
-/// The sets, the oldest first. Their number and bytes are bounded: the oldest go.
+/// The change sets, oldest first. Their number and size are bounded: the oldest are dropped.
 #[derive(Debug)]
 pub struct History {
     begins: WatchPlace,
@@ -108,23 +110,23 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing has happened since `begins`.
+    /// An empty history that begins at `begins`.
     pub fn new(begins: WatchPlace) -> Self {
         Self { begins, sets: VecDeque::new(), bytes: 0, bytes_max: usize::MAX }
     }
 
-    /// Keeps about so many bytes from now on.
+    /// Sets the approximate size to keep, in bytes.
     pub fn keep(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.forget();
     }
 
-    /// The state is another one now: what was before it leads nowhere.
+    /// The state has been replaced (for example by a snapshot): earlier changes are dropped.
     pub fn restart(&mut self, begins: WatchPlace) {
         *self = Self { bytes_max: self.bytes_max, ..Self::new(begins) };
     }
 
-    /// Adds what the next entry changed.
+    /// Adds the changes of the next entry.
     pub fn push(&mut self, set: ChangeSet) {
         debug_assert!(self.sets.back().map_or(self.begins.revision, |last| last.revision) < set.revision, "entries come in order");
         self.bytes += set.bytes_about();
@@ -140,7 +142,7 @@ impl History {
         }
     }
 
-    /// The first sets behind this place, at most so many; none where there is nothing newer.
+    /// The first change sets after this place, at most `most`; empty if there is nothing newer.
     pub fn after(&self, place: WatchPlace, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
         if place.generation != self.begins.generation || place.revision < self.begins.revision {
             return Err(Compacted { begins: self.begins });

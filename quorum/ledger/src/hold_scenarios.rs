@@ -1,4 +1,4 @@
-//! Drains, nodes that are disabled or booted, and holds that end by themselves.
+//! Scenarios of drains, of disabled or booted nodes, and of holds that end by themselves.
 
 use super::scenarios::{Story, id, node, registration};
 use super::{Action, NodeStanding};
@@ -32,7 +32,7 @@ impl Story {
         self.node(number).state
     }
 
-    /// The leader's clock says it.
+    /// The leader's clock proposes this state.
     fn clock(&mut self, number: u8, state: NodeState) {
         let incarnation = self.node(number).incarnation;
         self.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
@@ -68,12 +68,12 @@ fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
     s.done(lift(1, HoldKind::Drain));
     assert_eq!((ask(&mut s, 5), s.stands(1)), (None, NodeState::Ready), "an operator lifted it");
     assert_eq!((ask(&mut s, 9), s.stands(1)), (own, NodeState::Drained), "it found something else");
-    // Beside an operator's, whose reason stays in front.
+    // Together with an operator's drain, whose reason stays first.
     s.done(lift(1, HoldKind::Drain));
     s.done(set(1, HoldKind::Drain, "disk"));
     assert_eq!(ask(&mut s, 10), Some(("root".to_owned(), "disk; gpu 0: XID 79".to_owned())));
     s.done(lift(1, HoldKind::Drain));
-    // What an agent of before said.
+    // A request from the agent's previous incarnation.
     let before = s.node(1).incarnation;
     s.done(Action::Register(registration(1, 1, 0, true)));
     s.done(Action::AskDrain { node: node(1), incarnation: before, asked: Timestamp(11), reason: "gpu 0: XID 79".into() });
@@ -88,7 +88,7 @@ fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
     assert_eq!((s.stands(1), s.ledger.desired(&node(1)).shares.len()), (NodeState::Draining, 1), "what runs goes on");
     s.submit(2, 1, RequeuePolicy::Never, 0);
     assert!(matches!(s.claim(2, &[1]), Err(Refusal::Conflict { .. })));
-    // Silence, the way back and another registration leave it as it is.
+    // Silence, the return from it, and another registration do not change that.
     s.clock(1, NodeState::Degraded);
     s.clock(1, NodeState::Down);
     assert_eq!(s.stands(1), NodeState::Down);
@@ -127,11 +127,11 @@ fn a_mistaken_drain_is_called_off_while_it_is_under_way() {
     assert_eq!(s.stands(1), NodeState::Draining);
     s.done(lift(1, HoldKind::Drain));
     assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Ready, 0));
-    // What runs there was left alone, and its end is no end of a drain.
+    // Its work was left alone, and the end of that work does not complete a drain.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     s.report(1, released(1, epoch));
     assert_eq!(s.stands(1), NodeState::Ready);
-    // One that is not heard meanwhile comes back without it.
+    // A node that was silent meanwhile returns without the hold.
     s.done(set(1, HoldKind::Drain, "wrong node"));
     s.clock(1, NodeState::Degraded);
     s.done(lift(1, HoldKind::Drain));
@@ -186,7 +186,7 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
     s.clock(2, NodeState::Degraded);
     let due = s.ledger.nodes_due(deadline, u64::MAX);
     assert_eq!(due, [Action::EndDrained { node: node(1), deadline }]);
-    // Said before it is past, or of another deadline: nothing.
+    // Before the deadline, or for another deadline: no effect.
     s.done(Action::EndDrained { node: node(1), deadline: Timestamp(1) });
     let stands = |s: &Story, number| s.ledger.allocation(id(number)).unwrap().state;
     assert_eq!(stands(&s, 1), AllocationState::Running);
@@ -196,7 +196,7 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
     assert_eq!(requeued.reason, Some(EndReason::DrainDeadline { node: node(1) }));
     assert_eq!((s.stands(1), stands(&s, 2)), (NodeState::Draining, AllocationState::Running));
     assert_eq!(s.ledger.nodes_due(deadline, u64::MAX), [], "once");
-    // Heard again, and still past it.
+    // Heartbeats arrive again, and the deadline has still passed.
     s.clock(2, NodeState::Ready);
     let due = s.ledger.nodes_due(deadline, u64::MAX);
     s.done(due[0].clone());
@@ -223,7 +223,7 @@ fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_d
     word(&mut s, NodeState::Drained, "not well: XID 79");
     s.done(lift(1, HoldKind::Drain));
     assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Degraded, "not well: XID 79"), "nothing is placed in between");
-    // Silent from now on, which is another matter: somebody may vouch for it.
+    // From now on it is silent, which is a different case: its death may be confirmed.
     word(&mut s, NodeState::Degraded, "silent for 31 s");
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
     assert_eq!(s.stands(1), NodeState::Down);
@@ -240,7 +240,7 @@ fn a_disabled_node_is_down_its_work_goes_elsewhere_and_enabling_waits_for_its_ag
     assert_eq!((lost.state, lost.requeue_count), (AllocationState::Pending, 1));
     assert_eq!(s.ledger.desired(&node(1)).shares.len(), 0, "its agent is to stop it");
     assert_eq!(s.node(1).leaving.len(), 1, "and has not said that it did");
-    // However it is heard of.
+    // Heartbeats do not change that.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
     assert_eq!(s.stands(1), NodeState::Down);
@@ -261,9 +261,10 @@ fn a_node_whose_hardware_failed_is_down_until_it_is_repaired_and_its_work_waits_
     let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
     assert_eq!(told, [(AuditAction::HoldSet, "root"), (AuditAction::NodeStateChanged, "root")]);
     assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "its hardware failed, says root: PSU 2"));
-    // It may run there as before: only who vouches that it does not, or the node itself, has it begun elsewhere.
+    // The work may still be running there: it is started elsewhere only after the node reports its
+    // end or somebody confirms it.
     assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Running);
-    // However it is heard of, and under another boot id as well.
+    // Neither heartbeats nor a new boot id change that.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
     assert_eq!(s.stands(1), NodeState::Down);
@@ -275,7 +276,7 @@ fn a_node_whose_hardware_failed_is_down_until_it_is_repaired_and_its_work_waits_
     s.done(Action::Register(registration(1, 2, 1, true)));
     assert_eq!(s.stands(1), NodeState::Down);
     assert!(s.claim(1, &[1]).is_err());
-    // Each of two such holds keeps it there.
+    // Each of two such holds alone keeps it Down.
     s.done(set(1, HoldKind::Disable, "until the part is there"));
     s.done(lift(1, HoldKind::Failure));
     assert!(s.node(1).state_reason.starts_with("disable by root"), "{:?}", s.node(1));
@@ -298,7 +299,7 @@ fn a_boot_is_over_with_another_boot_id_or_with_its_time() {
     let began = s.now();
     s.done(boot(1));
     assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Booting, "booted by root: kernel"));
-    // Its agent of before is heard until it ends.
+    // Heartbeats of the agent of the earlier boot arrive until it ends.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
     assert_eq!(s.stands(1), NodeState::Booting);
@@ -307,7 +308,7 @@ fn a_boot_is_over_with_another_boot_id_or_with_its_time() {
     s.done(due[0].clone());
     assert_eq!(s.stands(1), NodeState::Failed);
     assert_eq!(s.ledger.nodes_due(Timestamp(began.0 + 90_000), 60_000), []);
-    // Late, and there all the same: its drain still stands.
+    // It registers late, but is accepted: its drain hold still exists.
     s.done(Action::Register(registration(1, 2, 1, true)));
     assert_eq!(s.stands(1), NodeState::Drained);
     s.done(set(2, HoldKind::Disable, "smoke"));
@@ -325,7 +326,7 @@ fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
     s.done(until(0, HoldKind::Cordon, When::At(second)));
     assert_eq!(s.ledger.nodes_due(first, u64::MAX), []);
     let due = s.ledger.nodes_due(second, u64::MAX);
-    // It was made longer before that was applied.
+    // The end was extended before that command was applied.
     let third = Timestamp(second.0 + 1);
     s.done(until(0, HoldKind::Cordon, When::At(third)));
     s.done(due[0].clone());
@@ -337,7 +338,7 @@ fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
     let records = s.acted(due[0].clone());
     assert_eq!((records[0].actor.as_str(), s.node(0).holds.len()), ("quorum", 0));
     assert!(records[0].detail.starts_with("cordon: it was until "));
-    // One without an end has none from then on.
+    // If one setter gives no end, the hold has none.
     s.done(set(0, HoldKind::Maintenance, "fan"));
     s.done(until(0, HoldKind::Maintenance, When::AfterMs(1)));
     assert_eq!(s.node(0).hold(HoldKind::Maintenance).unwrap().until, None);

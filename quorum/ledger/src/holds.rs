@@ -1,9 +1,10 @@
-//! Holds: what operators set beside a node's state, or its own checks ask for, to keep new work off it. What runs there goes on, except under `disable`
-//! and past a drain's deadline; on a node whose hardware failed, what cannot run twice.
+//! Holds: set by operators, or requested by a node's own checks, to keep new work off a node.
+//! Current work continues, with these exceptions: `disable` and a passed drain deadline end it; on
+//! a node with a hardware failure, work that must not run twice is ended.
 //!
-//! A hold that a person sets again has that person's new reason in place of the one before; others' reasons stay beside it. Its end
-//! is the later of the two (none: it has no end), since nobody's hold is shortened by somebody else's; a deadline is the one that
-//! was said last.
+//! If a person sets a hold again, the new reason replaces that person's earlier one; reasons of
+//! others stay. The end is the later one (no end is the latest), so that nobody can shorten a hold
+//! of somebody else; the deadline is the one given last.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -12,11 +13,11 @@ use lattice_model::{
     Allocation, AuditAction, EndReason, Hold, HoldKind, Incarnation, Node, NodeId, NodeState, OnIsolation, Timestamp, When,
 };
 
-/// Bytes of one reason, and of all reasons of one hold.
+/// Largest size of one reason, and of all reasons of one hold, in bytes.
 const REASON_BYTES_MAX: usize = 256;
 const REASONS_BYTES_MAX: usize = 1024;
 
-/// When a hold ends by itself, and until when a drain waits.
+/// When a hold ends by itself, and the deadline of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ends {
     pub until: Option<When>,
@@ -49,7 +50,7 @@ impl Ledger {
         let before = known.hold(kind);
         let mut next = match before {
             Some(hold) => Hold {
-                // Whichever ends later.
+                // The later end counts.
                 until: hold.until.and_then(|was| until.map(|until| until.max(was))),
                 deadline: deadline.or(hold.deadline),
                 ..hold.clone()
@@ -60,7 +61,7 @@ impl Ledger {
         if next.reasons().len() > REASONS_BYTES_MAX {
             return Err(Refusal::TooMany { what: format!("bytes of reasons of the {kind} of node {id}"), most: REASONS_BYTES_MAX as u64 });
         }
-        // Said before: the answer was lost on its way, or somebody says the same.
+        // A repetition whose first answer was lost, or an equal request.
         if before == Some(&next) {
             return Ok(Outcome::Done);
         }
@@ -84,7 +85,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The same, as an operator asks for it: a wipe's hold comes with its order alone.
+    /// As [`Self::set_hold`], for an operator's request: a wipe hold can only be set by ordering a
+    /// wipe.
     pub(super) fn set_requested_hold(
         &mut self,
         context: &mut ApplyContext,
@@ -100,7 +102,8 @@ impl Ledger {
         self.set_hold(context, id, kind, by, reason, ends)
     }
 
-    /// A node's own checks ask for a drain: each request is granted once, so that whoever lifts it is not overruled.
+    /// A node's own checks request a drain. Each request is granted once, so that an operator who
+    /// lifts the drain is not overruled.
     pub(super) fn ask_drain(
         &mut self,
         context: &mut ApplyContext,
@@ -113,7 +116,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         match self.set_hold(context, id, HoldKind::Drain, &format!("node:{id}"), reason, Ends::default()) {
-            // It drains for more reasons than there is room for.
+            // The drain hold already has the maximum number of reasons.
             Ok(_) | Err(Refusal::TooMany { .. }) => {}
             Err(refusal) => return Err(refusal),
         }
@@ -123,7 +126,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// What a new hold does besides keeping work off.
+    /// The effects of a new hold besides keeping work off.
     fn begins(&mut self, context: &mut ApplyContext, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<(), Refusal> {
         match kind {
             HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => Ok(()),
@@ -138,7 +141,8 @@ impl Ledger {
             HoldKind::Failure => {
                 let why = format!("its hardware failed, says {by}: {reason}");
                 self.happens(context, id, Event::HardwareFailed, by, &why)?;
-                // Other work waits for evidence, as on any node that is Down; this cannot run twice whatever is begun.
+                // Other work waits for evidence, as on any node that is Down; this work cannot run
+                // twice even if it is started elsewhere.
                 let lost = EndReason::NodeLost { node: id.clone(), why };
                 self.end_live(context, id, &lost, by, |a| a.spec.on_isolation == OnIsolation::Stop);
                 Ok(())
@@ -146,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Lifts a hold; where `until` is given, only one that ends then.
+    /// Lifts a hold; if `until` is given, only a hold with that end.
     pub(super) fn lift_hold(
         &mut self,
         context: &mut ApplyContext,
@@ -160,7 +164,7 @@ impl Ledger {
         if until.is_some_and(|until| hold.until != Some(until) || until > context.at) {
             return Ok(Outcome::Done);
         }
-        // A refusal changes nothing, so the machine is asked first.
+        // A refusal must change nothing, so check the state machine first.
         let event = match kind {
             HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => None,
             HoldKind::Drain => Some((Event::DrainLifted, format!("undrained by {by}"))),
@@ -179,20 +183,22 @@ impl Ledger {
         let detail = until.map_or_else(|| kind.to_string(), |until| format!("{kind}: it was until {until}"));
         self.record(context, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
         if until.is_none() {
-            // Somebody says that the node may have work again.
+            // Somebody states that the node is usable again.
             self.end_exclusions(context, id);
         }
         if let Some((event, reason)) = event {
             self.happens(context, id, event, by, &reason)?;
         }
-        // In the same command: nothing is placed on it before the clocks look again.
+        // In the same command, so that nothing is placed on it before the clocks are evaluated
+        // again.
         if let Some(why) = unwell.filter(|_| kind == HoldKind::Drain) {
             self.clocked(context, id, Event::Silent, &why);
         }
         Ok(Outcome::Done)
     }
 
-    /// The same, as an operator or the leader's clock asks for it: a wipe's hold is lifted with its order.
+    /// As [`Self::lift_hold`], for a request of an operator or the leader's clock: a wipe hold is
+    /// lifted by cancelling its order.
     pub(super) fn lift_requested_hold(
         &mut self,
         context: &mut ApplyContext,
@@ -207,8 +213,8 @@ impl Ledger {
         self.lift_hold(context, id, kind, by, until)
     }
 
-    /// The deadline of a drain is past: what still runs there is ended. A node that is not heard is left alone: nobody knows
-    /// whether its work would end, and it must not run twice.
+    /// The deadline of a drain has passed: ends the work that still runs there. A silent node is
+    /// left alone: it is unknown whether its work would end, and it must not run twice.
     pub(super) fn end_drained(&mut self, context: &mut ApplyContext, id: &NodeId, deadline: Timestamp) -> Outcome {
         let said = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
         if self.node(id).is_some_and(|node| said(node) && drain_is_over(node, context.at)) {
@@ -217,12 +223,12 @@ impl Ledger {
         Outcome::Done
     }
 
-    /// Ends every live claim of the node for this reason.
+    /// Ends every current claim of the node for this reason.
     fn end_all(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &EndReason, actor: &str) {
         self.end_live(context, id, reason, actor, |_| true);
     }
 
-    /// Ends those of them that are wanted.
+    /// Ends those current claims that `wanted` selects.
     fn end_live(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &EndReason, actor: &str, wanted: impl Fn(&Allocation) -> bool) {
         let live = self.holdings(id).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
         let live: Vec<_> = live.filter(|id| self.allocations.get(id).is_some_and(|a| wanted(a))).collect();
@@ -240,7 +246,7 @@ pub(super) fn reason_is_well_formed(reason: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether work is to be ended on the node at `now`.
+/// Whether the deadline for work on the node has passed at `now`.
 pub(super) fn drain_is_over(node: &Node, now: Timestamp) -> bool {
     let over = node.hold(HoldKind::Drain).and_then(|hold| hold.deadline).is_some_and(|deadline| deadline <= now);
     over && node.state == NodeState::Draining

@@ -1,14 +1,15 @@
-//! How one gossip key follows another without a gap.
+//! Rotation of the gossip keys without interruption.
 //!
 //! ```text
-//!   settled ──AddKey──▶ brought in ──SealWithKey──▶ sealing ──RetireKey──▶ settled
-//!   1 seals             1 seals, 2 opens            2 seals, 1 opens       2 seals
+//!   settled ──AddKey──▶ introduced ──SealWithKey──▶ in use ──RetireKey─────▶ settled
+//!   key 1 encrypts      1 encrypts, 2 decrypts         2 encrypts, 1 decrypts   2 encrypts
 //! ```
 //!
-//! At the beginning there is no ring: agents seal with the key of their configuration, which is key 0 of the first rotation.
-//! An operator adds a key; whoever proposes that has drawn it. The steps behind it are the leader's, who hears from the
-//! agents which keys they have (see `rotation`): none is taken before everybody that can be heard is ready for it.
-//! A second rotation waits for the end of the first.
+//! At the beginning there is no keyring: agents encrypt with the key of their configuration, which
+//! is key 0 of the first rotation. An operator adds a key, which the proposing member has
+//! generated. The leader takes the further steps: agents report which keys they have (see
+//! `rotation` in `lattice-quorum`), and a step is taken only when all reachable agents are ready
+//! for it. A second rotation waits for the end of the first.
 
 use super::refusal::Refusal;
 use super::state::keyring::{CONFIGURED, GossipKey, KeySource, Keyring, Secret};
@@ -21,14 +22,15 @@ impl Ledger {
         &self.keyring
     }
 
-    /// Adds a key, or names the one that is being brought in: a rotation goes on to its end.
+    /// Adds a key. If a key is already being introduced, returns that one: a rotation runs to its
+    /// end.
     pub(super) fn add_key(&mut self, context: &mut ApplyContext, secret: &Secret, by: &str) -> Result<Outcome, Refusal> {
         let under_way = self.keyring.is_rotating().then(|| self.keyring.newest());
         if let Some(id) = self.keyring.of(secret).or(under_way) {
             return Ok(Outcome::KeyAdded { id });
         }
-        // The generation is 1, and after a recovery from a backup the time of that: agents may have keys of which the backup knows
-        // nothing, and their ids must not be given to others.
+        // The generation is 1, or after a recovery from a backup the time of the recovery: agents
+        // may have keys that are not in the backup, and their ids must not be used again.
         let next = (u64::from(self.keyring.newest()) + 1).max(self.generation.0);
         let most = || Refusal::TooMany { what: "gossip keys".to_owned(), most: u64::from(u32::MAX) };
         let id = u32::try_from(next).map_err(|_| most())?;
@@ -43,7 +45,7 @@ impl Ledger {
         Ok(Outcome::KeyAdded { id })
     }
 
-    /// The newest key seals from now on.
+    /// The newest key encrypts from now on.
     pub(super) fn seal_with_key(&mut self, context: &mut ApplyContext, id: u32) -> Result<Outcome, Refusal> {
         if self.keyring.seals == id {
             return Ok(Outcome::Done);
@@ -57,7 +59,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Forgets a key that does not seal any more.
+    /// Deletes a key that no longer encrypts.
     pub(super) fn retire_key(&mut self, context: &mut ApplyContext, id: u32) -> Result<Outcome, Refusal> {
         if !self.keyring.keys.iter().any(|key| key.id == id) {
             return Ok(Outcome::Done);

@@ -1,4 +1,4 @@
-//! Gossip keys, one story at a time.
+//! Scenarios of gossip keys.
 
 use super::keyring::{GossipKey, KeySource, Secret};
 use super::scenarios::Story;

@@ -1,4 +1,4 @@
-//! Leases, holds and the cluster level, one story at a time.
+//! Scenarios of leases, holds and the cluster level.
 
 use super::scenarios::{Story, id, node, user};
 use super::{Action, LEVEL_MAX, Outcome, SCHEDULER_LEASE};
@@ -48,7 +48,7 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
     s.done(release("build", first, ada()));
     s.done(release("build", first, ada()));
     assert!(token(s.act(grant("build", 1, Some(user(8))))) > first);
-    // An agent's lease is no user's, not even root's with the right token.
+    // No user may use an agent's lease, not even root with the right token.
     let agents = token(s.act(grant("scheduler/default", 0, None)));
     for by in [user(7), Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }] {
         let refused = s.act(release("scheduler/default", agents, Some(by.clone())));
@@ -56,7 +56,7 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
         assert!(matches!(s.ledger.renewable("scheduler/default", agents, &node(0), Some(&by)), Err(Refusal::LeaseNotYours { .. })));
     }
     s.done(release("scheduler/default", agents, None));
-    // The agents' own names, and a node that nobody knows.
+    // Names reserved for agents, and an unknown node.
     for name in [SCHEDULER_LEASE, "scheduler/x"] {
         assert!(matches!(s.act(grant(name, 0, ada())), Err(Refusal::Malformed { .. })), "{name}");
     }
@@ -82,7 +82,7 @@ fn a_node_under_a_hold_gets_and_renews_no_lease_and_may_give_one_back() {
         assert!(s.ledger.bad_holder(&node(0)).unwrap().contains("smoke"));
         assert!(s.ledger.bad_holder(&node(9)).is_some());
         s.done(release("a", mine, Some(ada.clone())));
-        // The other node is free to take it; what held the first is lifted.
+        // The other node may acquire it; then the first node's hold is lifted.
         let theirs = token(s.act(grant("a", 1, Some(ada.clone()))));
         s.done(lift(0, kind));
         s.done(lift(0, kind));
@@ -108,7 +108,7 @@ fn a_claim_on_a_node_under_a_hold_is_refused_with_the_hold() {
         }
         other => panic!("{other:?}"),
     }
-    // What the scheduler saw before the hold was lifted is out of date.
+    // The scheduler's view from before the hold was lifted is outdated.
     s.done(lift(1, HoldKind::Quarantine));
     assert!(s.claim(1, &[1]).is_ok());
     assert!(s.ledger.allocation(id(1)).is_some());

@@ -1,15 +1,17 @@
-//! Leases: one holder at a time, fenced by a token that rises. Time is the leader's: a lease ends by a command, and a
-//! renewal is none (see `lease_clocks`).
+//! Leases: one holder at a time, fenced by an increasing token. The leader measures their time: a
+//! lease ends by a command, but a renewal is not a command (see `lease_clocks` in
+//! `lattice-quorum`).
 //!
-//! A holder is a node: an agent for a role of its own, or a user's program beside it for which it vouches. A node that is
-//! cordoned or quarantined gets no lease and renews none; it may always give one back.
+//! The holder is a node: its agent for one of its own roles, or a user's program that the agent has
+//! authenticated. A cordoned or quarantined node cannot acquire or renew a lease, but may always
+//! release one.
 
 use super::claims::ROLE_PREFIX;
 use super::refusal::Refusal;
 use super::{ApplyContext, Lease, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, NodeId, Principal, Revision};
 
-/// Leases at most, and of one user.
+/// Largest number of leases in total and for one user.
 const LEASES_MAX: usize = 1024;
 const LEASES_PER_USER_MAX: usize = 64;
 /// The shortest and longest time to live, in milliseconds.
@@ -25,7 +27,7 @@ impl Ledger {
         user: Option<&Principal>,
     ) -> Result<Outcome, Refusal> {
         well_formed(name, ttl_ms)?;
-        // An agent may want its role's lease before its node's registration is committed.
+        // An agent may request its role's lease before its node's registration is committed.
         if user.is_some() && self.node(holder).is_none() {
             return Err(Refusal::NoSuchNode { node: holder.clone() });
         }
@@ -65,7 +67,7 @@ impl Ledger {
         Ok(Outcome::Leased { token })
     }
 
-    /// The lease, where this holder may renew it under this token.
+    /// The lease, if this holder may renew it with this token.
     pub fn renewable(&self, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<&Lease, Refusal> {
         let stale = || Refusal::StaleLease { name: name.to_owned(), token };
         let lease = self.leases.get(name).filter(|l| l.token == token).ok_or_else(stale)?;
@@ -91,7 +93,7 @@ impl Ledger {
                 self.drop_lease(context, name, &actor, AuditAction::LeaseReleased, "given back");
                 Ok(Outcome::Done)
             }
-            // Given back before: the answer was lost on its way.
+            // It was released before: this is a repetition whose first answer was lost.
             None if token <= self.lease_token => Ok(Outcome::Done),
             Some(_) | None => Err(Refusal::StaleLease { name: name.to_owned(), token }),
         }
@@ -108,7 +110,7 @@ impl Ledger {
             return Err(Refusal::NoSuchLease { name: name.chars().take(128).collect() });
         };
         match token {
-            // Another one's by now.
+            // Another holder has it by now.
             Some(token) if token != lease.token => Err(Refusal::StaleLease { name: name.to_owned(), token }),
             Some(_) | None => {
                 self.drop_lease(context, name, by, AuditAction::LeaseRevoked, "revoked");
@@ -147,7 +149,7 @@ impl Ledger {
         self.leases.iter().map(|(name, lease)| (name.as_str(), lease))
     }
 
-    /// Why nobody should go on holding a lease at this node; `None`: nothing speaks against it.
+    /// Why this node should not hold a lease any longer; `None`: it may.
     pub fn bad_holder(&self, holder: &NodeId) -> Option<String> {
         let Some(node) = self.node(holder) else { return Some("its holder is not registered".to_owned()) };
         if let Err(refusal) = self.held_back(holder) {
@@ -156,7 +158,7 @@ impl Ledger {
         node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
-    /// Refused while a hold keeps new work off the node.
+    /// Refuses a node that has a hold against new work.
     fn held_back(&self, holder: &NodeId) -> Result<(), Refusal> {
         match self.node(holder).and_then(|n| n.holds.first()) {
             Some(hold) => Err(Refusal::Held { node: holder.clone(), kind: hold.kind, by: hold.by.clone(), reason: hold.reasons() }),
@@ -165,7 +167,8 @@ impl Ledger {
     }
 }
 
-/// That another one has the lease. Its token is told of a role's alone: a user's is the key to what it guards.
+/// The refusal if somebody else has the lease. It contains the token only for a role's lease,
+/// because a user's token grants access to what that lease protects.
 pub fn held(name: &str, lease: &Lease) -> Refusal {
     let user = lease.user.as_ref().map(|u| u.name.clone());
     let token = user.is_none().then_some(lease.token);
@@ -182,7 +185,8 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A user's lease is that user's; an agent's is no user's, whatever token the user knows.
+/// Only its own user may use a user's lease; no user may use an agent's lease, whatever token they
+/// know.
 fn entitled(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
     match &lease.user {
         Some(owner) if user.is_none_or(|u| !u.may_act_for(owner)) => {
@@ -193,7 +197,7 @@ fn entitled(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), R
     }
 }
 
-/// By what users are told apart: groups may change.
+/// The identity of a user, without the groups, which may change.
 fn whose(user: &Principal) -> (&str, u32) {
     (&user.name, user.uid)
 }

@@ -1,25 +1,27 @@
-//! The cluster level: which commands every member understands.
+//! The cluster level: the set of commands that every member understands.
 //!
-//! A member that meets a command it does not know must stop, or the replicas would differ. So a command newer than the
-//! committed level is refused before it is proposed, and once more where it is applied; the leader raises the level when
-//! every member has said that it can follow (see `levels`). It never falls.
+//! A member that reads an unknown command must stop, or the replicas would differ. So a command
+//! above the committed level is refused before it is proposed, and again when it is applied. The
+//! leader raises the level when every member has reported that it supports the next one (see
+//! `levels` in `lattice-quorum`). The level never decreases.
 //!
-//! There is one level. A debug build has a second one for tests, which leases of names that begin with `trial/` need.
+//! There is one level. A debug build has a second one for tests; leases whose names begin with
+//! `trial/` need it.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, LEVEL_FIRST, Ledger, Outcome, Subject};
 use lattice_model::AuditAction;
 
-/// The highest level whose commands this version has. A member reports it to the leader, unless `level_max` says
-/// otherwise.
+/// The highest level whose commands this version knows. A member reports it to the leader, unless
+/// `level_max` is lower.
 pub const LEVEL_KNOWN: u32 = 1;
-/// The highest level that this program can follow: a debug build has one more.
+/// The highest level that this program supports: a debug build has one more.
 pub const LEVEL_MAX: u32 = if cfg!(debug_assertions) { LEVEL_KNOWN + 1 } else { LEVEL_KNOWN };
 
-/// What the names of leases begin with that need [`LEVEL_MAX`], in a debug build.
+/// In a debug build, leases with this name prefix need [`LEVEL_MAX`].
 const TRIAL_PREFIX: &str = "trial/";
 
-/// The level that a lease of this name needs.
+/// The level needed for a lease with this name.
 pub(super) fn of_lease(name: &str) -> u32 {
     if cfg!(debug_assertions) && name.starts_with(TRIAL_PREFIX) { LEVEL_MAX } else { LEVEL_FIRST }
 }
@@ -30,7 +32,7 @@ impl Ledger {
         self.level
     }
 
-    /// Refused, where a command of level `needed` must wait.
+    /// Refuses a command whose level `needed` is not committed yet.
     pub fn admits(&self, needed: u32) -> Result<(), Refusal> {
         if needed <= self.level { Ok(()) } else { Err(Refusal::ClusterLevel { needed, now: self.level }) }
     }

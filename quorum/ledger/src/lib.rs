@@ -1,7 +1,7 @@
-//! What the quorum agrees on, as a pure function of the committed commands.
+//! The replicated state machine of the quorum, as a pure function of the committed commands.
 //!
 //! ```text
-//!   (Ledger, revision, Command) ──apply──▶ (Ledger, Outcome | Refusal, audit records, what changed)
+//!   (Ledger, revision, Command) ──apply──▶ (Ledger, Outcome | Refusal, audit records, changes)
 //! ```
 //!
 //! ```text
@@ -10,28 +10,42 @@
 //!     ╰── refusal, outcome ◀──────────────╯          an arrow points from a module to one that it uses
 //! ```
 //!
-//! Nothing here reads a clock, draws a number or touches a file: every member that applies the same commands holds
-//! the same bytes. A refusal changes nothing but the revision and the time.
+//! Nothing here reads a clock, generates a random number or accesses a file: every member that
+//! applies the same commands has the same bytes. A refusal changes only the revision and the time.
 //!
-//! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
-//! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
-//! together exceed no quota, not even for a moment), the cluster's *limits* (as the tenants' quotas), *vClusters* (whose queue work
-//! stands in, and which nodes are for it, is the same for every scheduler), *allocations* (an acknowledged
-//! submission is not lost; which checkpoint is its last is decided once, whatever an isolated attempt still saves), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
-//! two of them have one number, and what left one keeps it off others while it may still run), *services* (what is looked up runs),
-//! the *run lease* and what is *fenced* (work that a silent node may still run is not begun elsewhere, and what was begun elsewhere is
-//! known to whoever claims the node next), which nodes are
-//! *admitted* (any member refuses the same ones), what a node is made of and what is expected of it (*drift* begins once, and outlives its leader),
-//! *wipes* (a node that is to be wiped is claimed by nobody before that is confirmed), how far *notifications* are (a new leader goes on behind
-//! the last), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
-//! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
-//! *revocations* (a stolen certificate counts nowhere, also not under another leader), the
-//! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
-//! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
+//! Why each part needs agreement:
 //!
-//! **Holdings outlive their claim.** A part of a node counts against it from the claim until the node itself reports
-//! that nothing is left, or comes back under another boot id. An ended or requeued allocation therefore does not free
-//! its nodes at once: what was there before may still be there.
+//! * *nodes*: size and state decide about claims;
+//! * *holdings*: no part of a node is assigned twice;
+//! * *holds*: a node taken out of service gets no claim from that moment on;
+//! * *tenants* and the cluster's *limits*: concurrent schedulers never exceed a quota together;
+//! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
+//! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
+//!   once, whatever an isolated attempt still saves;
+//! * *sessions*: after any restart it is known who has an allocation's only terminal;
+//! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
+//!   run;
+//! * *services*: a service that a lookup returns is running;
+//! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
+//!   elsewhere, and whoever claims that node next knows what was started elsewhere;
+//! * *admissions*: every member refuses the same nodes;
+//! * conformance: a *drift* begins once, and survives a change of the leader;
+//! * *wipes*: nobody claims a node before its wipe is confirmed;
+//! * *notifications*: a new leader continues after the last one delivered;
+//! * *leases*: one holder at a time, fenced by an increasing token (renewals are only in the
+//!   leader's memory);
+//! * *gossip keys*: all agents encrypt with one key, and every agent can decrypt with a key before
+//!   any agent encrypts with it (two keyrings would mean two clusters);
+//! * *revocations*: a stolen certificate is invalid everywhere, also under another leader;
+//! * the *level*: no member reads a command that it does not know;
+//! * the *generation* and a *recovery*: no work is placed that a node may already run;
+//! * the *audit head* and its signatures: there is one history.
+//!
+//! Free capacity, heartbeats and progress are not in the ledger.
+//!
+//! **Holdings outlive their claim.** A part of a node counts as used from the claim until the node
+//! itself reports that nothing is left, or returns with another boot id. An ended or requeued
+//! allocation therefore does not free its nodes at once: its processes may still be there.
 
 pub mod access;
 pub mod audit_chain;

@@ -1,4 +1,4 @@
-//! Limits of the whole cluster, whoever asks.
+//! Cluster-wide limits.
 
 use super::refusal::Refusal;
 use super::state::user_usage::holds_nodes;
@@ -8,21 +8,21 @@ use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Limits of the whole cluster, and what there is of them.
+/// The cluster-wide limits, and the current usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsStanding {
     pub limits: ClusterLimits,
-    /// Nodes that are claimed for sensitive use.
+    /// Number of nodes claimed for sensitive work.
     pub sensitive_nodes: u32,
 }
 
 impl Ledger {
-    /// The limits, and what there is of them.
+    /// The limits and the current usage.
     pub fn limits(&self) -> LimitsStanding {
         LimitsStanding { limits: self.limits, sensitive_nodes: count(self.sensitive_nodes().len()) }
     }
 
-    /// The limits alone.
+    /// The limits only.
     pub fn cluster_limits(&self) -> ClusterLimits {
         self.limits
     }
@@ -46,7 +46,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// What stands against a claim of nodes for sensitive use.
+    /// The limit that a claim of nodes for sensitive work would exceed.
     pub(super) fn excess_of_sensitive(&self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
         let limit = self.limits.sensitive_pool_size.filter(|_| allocation.spec.sensitive)?;
         let nodes = self.sensitive_nodes();
@@ -56,7 +56,7 @@ impl Ledger {
         over.then(|| Excess { tenant: String::new(), quota: Quota::SensitivePoolSize, current, requested, limit })
     }
 
-    /// Nodes that are claimed for sensitive use.
+    /// The nodes claimed for sensitive work.
     pub(super) fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
         let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && holds_nodes(a.state);
         self.allocations.values().filter(live).flat_map(|a| a.nodes()).collect()

@@ -1,4 +1,4 @@
-//! The command that names the cluster, and the audit records of changes of its members.
+//! The command that names the cluster, and the audit records of membership changes.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -6,16 +6,16 @@ use lattice_model::{AuditAction, Principal};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
+/// One step of a membership change. The membership itself is Raft's; the step is for the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MembersStep {
-    /// A member begins to learn.
+    /// A member is added as a learner.
     Learn { id: u64, service: String, raft: String },
-    /// From now on these vote.
+    /// These members vote from now on.
     Vote { voters: Vec<u64> },
-    /// A member without a vote is forgotten.
+    /// A member without a vote is removed.
     Forget { id: u64 },
-    /// Another member is to lead.
+    /// Leadership is handed to another member.
     HandOver { to: u64 },
 }
 

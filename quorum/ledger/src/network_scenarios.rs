@@ -1,4 +1,4 @@
-//! Network domains, services and limits of the whole cluster, one story at a time. A command takes a second.
+//! Scenarios of network domains, services and cluster-wide limits. Each command takes a second.
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, QuotaChange, UserLimitsChange};
@@ -50,7 +50,8 @@ fn a_domain_has_the_lowest_free_number_from_its_first_claim_to_the_end_of_its_gr
     assert_eq!(s.ledger.domains().count(), 0, "what waits takes no number");
     let first = s.claimed(1, &[0]);
     let others = [(2, 1), (3, 2), (4, 3)].map(|(number, on)| s.claimed(number, &[on]));
-    // One domain, one number; another tenant's of the same name is another one.
+    // Allocations in one domain have the same VNI; a domain of another tenant with the same name
+    // has another VNI.
     assert_eq!([1, 2, 3, 4].map(|number| vni(&s, number)), [Some(1000), Some(1000), Some(1001), Some(1002)]);
     assert_eq!(s.ledger.desired(&node(0)).shares[0].vni, Some(1000));
     ended(&mut s, 1, 2, others[0]);
@@ -59,7 +60,8 @@ fn a_domain_has_the_lowest_free_number_from_its_first_claim_to_the_end_of_its_gr
     ended(&mut s, 0, 1, first);
     assert!(matches!(domain_of(&s, "physics").state, DomainState::Grace { left_ms: 5000 }));
     released(&mut s, 0, 1, first);
-    // Whoever joins in time has the same, and the time begins anew.
+    // An allocation that joins during the grace period gets the same VNI, and the grace period
+    // starts again later.
     s.done(submit(5, within("physics", "ml")));
     let joined = s.claimed(5, &[0]);
     assert_eq!((vni(&s, 5), domain_of(&s, "physics").state), (Some(1000), DomainState::Active));
@@ -93,7 +95,7 @@ fn what_gets_no_number_waits_and_the_others_go_on() {
     assert!(refused.to_string().contains("VNI pool exhausted (1/1 in use)") && refused.remedy().is_some());
     let joined = s.claimed(3, &[1]);
     s.claimed(4, &[2]);
-    // The grace is none, and yet nobody has the number while a node may still run what had it.
+    // Without a grace period, the VNI is still not free while a node may run work that used it.
     ended(&mut s, 0, 1, epoch);
     s.done(Action::Cancel { id: id(3), by: user(7) });
     s.done(Action::ReleaseDomains);
@@ -115,7 +117,8 @@ fn a_tenant_has_fifty_domains_at_most() {
         let share = lattice_model::Resources { memory_bytes: 1, ..Default::default() };
         s.done(submit(number, AllocationSpec { share: Some(share), ..within("physics", &format!("d{number}")) }));
         let part = lattice_model::spec::share_of(&share, &s.ledger.node(&node(0)).unwrap().size);
-        // A node has no room for so many at once: each leaves again, and its domain is in its grace.
+        // The node is too small for all allocations at once: each one ends, and its domain enters
+        // its grace period.
         let claimed = s.claim_share(number, 0, part);
         if number == 50 {
             assert!(matches!(claimed, Err(Refusal::NoVni(NoVni::TooManyDomains { most: 50, .. }))), "{claimed:?}");
@@ -216,7 +219,7 @@ fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
     let names: Vec<_> = s.ledger.services(None, 10).into_iter().map(|n| (n.tenant, n.name, n.endpoints, n.allocations)).collect();
     let name = |tenant: &str, name: &str, endpoints, allocations| (tenant.to_owned(), name.to_owned(), endpoints, allocations);
     assert_eq!(names, [name("chemistry", "api", 1, 1), name("physics", "api", 3, 2), name("physics", "metrics", 2, 1)]);
-    // Requeued, cancelled, failed by its probe: in the commit that says so.
+    // After a requeue, a cancel or a failed probe, the endpoint is gone in the same commit.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::ProbeFailed { node: node(1), why: "x".into() } });
     assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Pending);
     assert_eq!(found(&s, "api", Some("physics")), ["n2:81"]);
@@ -247,10 +250,10 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     assert_eq!((excess.quota, excess.current, excess.requested, excess.limit), (Quota::SensitivePoolSize, 2, 2, 3));
     let told = Refusal::Quota(excess).to_string();
     assert_eq!(told, "allocation rejected: sensitive work would exceed sensitive_pool_size quota (current: 2, requested: 2, limit: 3)");
-    // Other work is none of its business.
+    // Other work is not affected.
     s.claimed(3, &[2, 3]);
     assert_eq!(s.ledger.limits().sensitive_nodes, 2);
-    // Lowered below what runs: that goes on.
+    // The limit is lowered below the current number: running work continues.
     s.done(limit(QuotaChange::AtMost(1)));
     assert_eq!(s.ledger.limits().sensitive_nodes, 2);
     ended(&mut s, 0, 1, epoch);
@@ -283,6 +286,6 @@ fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
     assert_eq!(told[1], (AuditAction::LimitsSet, "root", "sensitive_pool_size 4"));
     assert_eq!(told[2], (AuditAction::NetworkDomainCreated, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
     assert_eq!(told.last().unwrap(), &(AuditAction::NetworkDomainReleased, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
-    // The same again changes nothing.
+    // A repetition changes nothing.
     assert_eq!(s.acted(pool(1000, 1001, 0)), []);
 }

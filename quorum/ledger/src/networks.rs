@@ -1,21 +1,21 @@
-//! Network domains and the numbers (VNIs) that they have from the pool.
+//! Network domains and their numbers (VNIs) from the pool.
 //!
 //! ```text
-//!   none ──first claim: lowest free number──▶ active ──last one leaves──▶ grace ──its time is over, nodes are free──▶ none
-//!                                               ▲────────next claim───────┘
+//!   none ──first claim: lowest free VNI──▶ active ──last one leaves──▶ grace ──time is over, nodes are free──▶ none
+//!                                            ▲───────next claim───────┘
 //! ```
 //!
-//! A number is given in the commit that gives the nodes: whoever runs has one, and what waits takes none. It is free again by a
-//! command of the leader's, so that everybody who watches sees the same free numbers. As long as a node may still run what had
-//! a number, nobody else gets it.
+//! A VNI is assigned in the commit that assigns the nodes: running work has one, waiting work uses
+//! none. A command of the leader frees it, so that all watchers see the same free VNIs. As long as
+//! a node may still run work with a VNI, no other domain gets it.
 //!
-//! A VNI is assigned with the claim and not with the submission: a queue of a day would use up the
-//! pool. The leader proposes the release; if a domain whose grace is over simply counted as free,
-//! each scheduler would judge that by its own clock, and claims would be refused for the
-//! difference. A holding outlives its claim and has the number with it: a domain is not released
-//! while a node may still use its number. The requirement gives every allocation of several nodes a
-//! private domain; where nothing enforces it, that is a number without effect, and an empty pool
-//! would keep work waiting.
+//! It is not assigned at submission, because a day's queue would use up the pool. The leader
+//! proposes the release: if a domain simply counted as free after its grace period, each scheduler
+//! would decide that by its own clock, and claims would be refused because of the difference. A
+//! holding outlives its claim and includes the VNI: a domain is not released while a node may still
+//! use its VNI. The requirements ask for a private domain for every allocation of several nodes. We
+//! do not do that: where the network does not enforce VNIs, they would have no effect, and an empty
+//! pool would keep work waiting.
 
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Domain, DomainKey, Ledger, Outcome, Subject};
@@ -25,13 +25,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The domain that an allocation names.
+/// The domain that an allocation's specification names.
 pub fn domain_of(spec: &AllocationSpec) -> Option<DomainKey> {
     let name = &spec.connectivity.network_domain;
     (!name.is_empty()).then(|| (spec.tenant.clone(), name.clone()))
 }
 
-/// What becomes of the pool of VNIs. What is not said stays as it is.
+/// A change of the VNI pool; unset fields stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VniPoolChange {
     /// See [`lattice_model::VniPool::start`].
@@ -42,17 +42,17 @@ pub struct VniPoolChange {
     pub grace_ms: Option<u64>,
 }
 
-/// The pool of VNIs and what of it is in use.
+/// The VNI pool and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VniPoolStanding {
     pub pool: VniPool,
-    /// Domains that have one of its numbers.
+    /// Number of domains with a VNI from the pool.
     pub used: u32,
-    /// Domains that have a number which it had once.
+    /// Number of domains with a VNI from an earlier range of the pool.
     pub outside: u32,
 }
 
-/// A network domain as the leader sees it.
+/// A network domain as seen by the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStanding {
     pub tenant: String,
@@ -61,14 +61,14 @@ pub struct DomainStanding {
     /// Its allocations that have nodes.
     pub members: Vec<AllocationId>,
     pub state: DomainState,
-    /// For how long it keeps its number without work.
+    /// How long it keeps its VNI without work, in milliseconds.
     pub grace_ms: u64,
-    /// Where none has: nodes that have not said yet that nothing of its work is left there.
+    /// If no allocation has nodes: the nodes that have not yet reported that all its work is gone.
     pub nodes: Vec<NodeId>,
 }
 
 impl Ledger {
-    /// Where numbers come from.
+    /// The VNI pool.
     pub fn vni_pool(&self) -> VniPool {
         self.vni_pool
     }
@@ -78,19 +78,19 @@ impl Ledger {
         self.domains.get(key)
     }
 
-    /// All domains that have a number.
+    /// All domains that have a VNI.
     pub fn domains(&self) -> impl Iterator<Item = (&DomainKey, &Arc<Domain>)> {
         self.domains.iter()
     }
 
-    /// The pool, and how much of it is in use.
+    /// The pool and its usage.
     pub fn vni_pool_standing(&self) -> VniPoolStanding {
         let (inside, outside): (Vec<u32>, Vec<u32>) =
             self.domains.values().map(|d| d.vni).partition(|vni| self.vni_pool.numbers().contains(vni));
         VniPoolStanding { pool: self.vni_pool, used: count(inside.len()), outside: count(outside.len()) }
     }
 
-    /// The domains of these tenants (of all where none is given) with this name (with any where none is given), as of `now`.
+    /// The domains of these tenants (`None`: all) with this name (`None`: any), as of `now`.
     pub fn domain_standings(&self, tenants: Option<&[String]>, name: Option<&str>, now: Timestamp) -> Vec<DomainStanding> {
         let wanted = |(key, _): &(&DomainKey, &Arc<Domain>)| tenants.is_none_or(|t| t.contains(&key.0)) && name.is_none_or(|n| *n == key.1);
         let standing = |(key, domain): (&DomainKey, &Arc<Domain>)| DomainStanding {
@@ -151,13 +151,13 @@ impl Ledger {
         domain.grace_ms.unwrap_or(self.vni_pool.grace_ms)
     }
 
-    /// The number that the allocation's domain has, or is to have; `None`: it names no domain.
+    /// The VNI that the allocation's domain has or would get; `None`: it names no domain.
     pub(super) fn vni_for(&self, allocation: &Allocation) -> Result<Option<u32>, Refusal> {
         let Some(key) = domain_of(&allocation.spec) else { return Ok(None) };
         if let Some(domain) = self.domains.get(&key) {
             return Ok(Some(domain.vni));
         }
-        // Nodes that have not said what they run may use any number.
+        // Nodes that have not reported their work yet may use any VNI.
         if let Some(node) = self.placing_waits_for().into_iter().next() {
             let why = "may use any VNI: the quorum was recovered from a backup, and this node has not said yet what it has".to_owned();
             return Err(Refusal::Conflict { conflicts: vec![Conflict { node, holder: None, why }] });
@@ -172,7 +172,7 @@ impl Ledger {
         Ok(self.vni_pool.numbers().find(|vni| !used.contains(vni)))
     }
 
-    /// The allocation has nodes from now on, and this number.
+    /// The allocation gets nodes, and with them this VNI.
     pub(super) fn join_domain(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
         if let Some(domain) = self.domains.get_mut(&key) {
@@ -187,15 +187,17 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// A node says, after a recovery, that the allocation runs there with this number. What only the backup believes of the
-    /// number or of the domain is over: the lost quorum gave neither to two.
+    /// After a recovery, a node reports that the allocation runs there with this VNI. Contradicting
+    /// entries of the backup about the VNI or the domain are removed: the lost quorum did not
+    /// assign either twice.
     pub(super) fn adopt_vni(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
         let unsaid = |m: &AllocationId| self.allocations.get(m).is_none_or(|a| a.nodes().any(|node| self.awaits(node)));
         let against = self.domains.iter().filter(|(k, d)| (**k == key) != (d.vni == vni));
         let against: Vec<(DomainKey, bool)> = against.map(|(k, d)| (k.clone(), d.members.iter().all(|m| *m == id || unsaid(m)))).collect();
         if against.iter().any(|(_, believed)| !believed) {
-            // Another node has said otherwise. It runs with its number all the same, and while it does nobody is given that.
+            // Another node has reported otherwise. The allocation keeps running with its VNI, which
+            // nobody else gets meanwhile.
             return;
         }
         for (key, _) in against {
@@ -215,7 +217,7 @@ impl Ledger {
         }
     }
 
-    /// Domains whose time is over at `now` and whose number no node may still use.
+    /// Domains whose grace period is over at `now` and whose VNI no node may still use.
     pub fn domains_due(&self, now: Timestamp) -> Vec<DomainKey> {
         let over = |d: &Domain| d.idle_since.is_some_and(|since| now.since_ms(since) >= self.grace_ms(d));
         let over: Vec<_> = self.domains.iter().filter(|(_, d)| d.members.is_empty() && over(d)).collect();

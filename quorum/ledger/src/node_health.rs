@@ -1,40 +1,41 @@
-//! How a node is, as its own checks find it.
+//! A node's health according to its own checks.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How an agent finds its node.
+/// An agent's assessment of its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeHealth {
     Well,
-    /// Work goes on, and none comes.
+    /// Its work continues, but it gets no new work.
     Unwell {
         why: String,
-        /// That the node asks to be drained.
+        /// A drain request of the node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         drain: Option<DrainWish>,
     },
-    /// A check that the site trusts with it found that the hardware failed.
+    /// A check that the site has authorised to do so found a hardware failure.
     Failed {
         why: String,
     },
 }
 
-/// That an agent asks for a drain of its node.
+/// An agent's request to drain its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainWish {
-    /// When it did, by its own clock. Each request has a time of its own: the same one is granted once.
+    /// When it was requested, by the agent's clock. Each request has its own time, and is granted
+    /// once.
     pub asked: Timestamp,
     pub why: String,
 }
 
 impl NodeHealth {
-    /// Bytes that are believed of a reason.
+    /// Largest accepted size of a reason, in bytes.
     const WHY_BYTES_MAX: usize = 512;
-    /// Of one that becomes a hold's.
+    /// Largest accepted size of a reason that becomes a hold's reason.
     const FAILURE_BYTES_MAX: usize = 256;
 
-    /// As far as it is believed.
+    /// The same with reasons cut to their limits.
     pub fn bounded(self) -> Self {
         match self {
             Self::Well => Self::Well,
@@ -55,7 +56,7 @@ impl NodeHealth {
     }
 }
 
-/// What others say, as long as it may be.
+/// The text, cut to `most` bytes.
 pub fn cut(mut why: String, most: usize) -> String {
     why.retain(|c| !c.is_control());
     let end = (0..=why.len().min(most)).rev().find(|end| why.is_char_boundary(*end));

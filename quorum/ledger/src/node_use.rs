@@ -1,6 +1,6 @@
-//! What for a node is used, by which the leader bears its silence.
+//! What a node is used for, which decides how long the leader tolerates its silence.
 
-/// What for a node is used now.
+/// What a node is used for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse {
     Own,

@@ -1,4 +1,5 @@
-//! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
+//! Nodes: registration and state. Every change of a node's state goes through
+//! [`lattice_model::lifecycle`] here.
 
 use super::admission::growth;
 use super::refusal::Refusal;
@@ -11,11 +12,12 @@ use lattice_model::{
 };
 use std::sync::Arc;
 
-/// Bytes of an address at most.
+/// Largest size of an address, in bytes.
 const ADDRESS_BYTES_MAX: usize = 300;
-/// What a Ready node's reason begins with where its capacity grew at its last registration.
+/// Prefix of a Ready node's reason if its capacity grew at its latest registration.
 const GREW: &str = "its capacity grew when it registered: ";
-/// Controllers that a node may say it lacks, and bytes of their names.
+/// Largest number of unsupported controllers that a node may report, and size of their names in
+/// bytes.
 const UNLIMITED_MAX: usize = 16;
 const UNLIMITED_BYTES_MAX: usize = 32;
 
@@ -55,7 +57,7 @@ impl Ledger {
             }
         };
         self.revocations.registered(&new.node);
-        // In one step: nobody sees it Ready and of a group that it was of before.
+        // In the same command, so that nobody sees it Ready with its earlier conformance group.
         if let Some(components) = &new.conformance {
             self.conforms(context, &new.node, incarnation, components)?;
         }
@@ -64,7 +66,7 @@ impl Ledger {
 
     fn register_first(&mut self, context: &mut ApplyContext, new: &Registration) -> Incarnation {
         let incarnation = Incarnation(new.incarnation.0 + 1);
-        // Nothing is known of it: no hold stands.
+        // The node is new, so it has no holds.
         let facts = Facts { draining: false, empty: true, disabled: false };
         let (state, unwell) = registers(new, facts.at_work(), facts);
         let node = Node {
@@ -114,7 +116,8 @@ impl Ledger {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
         let growth = growth(&known.size, &new.size);
-        // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
+        // After a recovery its reports are counted from the start: reports acknowledged since the
+        // backup are not known here.
         let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
             if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
@@ -126,7 +129,7 @@ impl Ledger {
         }
         let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
         let facts = self.facts(known);
-        // It is never illegal to register.
+        // Registering is possible in every state.
         let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
         let (state, unwell) = registers(new, state, facts);
         let moved_on = state != known.state;
@@ -190,18 +193,19 @@ impl Ledger {
         self.record(context, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
 
-    /// What an agent without memory has of its work; `None` for one that remembers.
+    /// The work found by an agent that lost its state; `None` for an agent that has its state.
     fn found(&self, new: &Registration) -> Option<Vec<(AllocationId, Epoch)>> {
         let live = || {
             let held = self.holdings.get(&new.node).into_iter().flatten();
             held.filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| (h.allocation, h.epoch)).collect()
         };
-        // An agent that does not say what it found sweeps what it was to end, and keeps what stands.
+        // An agent that does not report what it found ends the work that it had to end, and keeps
+        // its other work.
         let unsaid = || (new.incarnation == Incarnation(0)).then(live);
         if new.new_life { new.found.clone().or_else(unsaid) } else { None }
     }
 
-    /// Of all that the quorum believes on the node, only `found` is there.
+    /// Of all shares that the quorum records for the node, only those in `found` exist.
     fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
         let held = self.holdings.remove(node).unwrap_or_default();
         let (there, lost): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| found.contains(&(h.allocation, h.epoch)));
@@ -214,7 +218,7 @@ impl Ledger {
             if live {
                 let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
                 if self.awaits(node) {
-                    // The state is that of a backup: it may have done all that it was to do since.
+                    // The state comes from a backup, so the work may have completed since.
                     self.end_for_good(context, held.allocation, reason, "quorum");
                 } else {
                     self.end(context, held.allocation, reason, "quorum");
@@ -224,7 +228,7 @@ impl Ledger {
         self.show_leaving(context, node);
     }
 
-    /// Nodes that work together with `node` must learn its new address.
+    /// Nodes that share an allocation with `node` must learn its new address.
     fn tell_peers(&self, context: &mut ApplyContext, node: &NodeId) {
         for held in self.holdings.get(node).into_iter().flatten() {
             if self.is_live(held.allocation, held.epoch)
@@ -235,12 +239,13 @@ impl Ledger {
         }
     }
 
-    /// Whether this claim is the allocation's present one.
+    /// Whether this is the allocation's current claim.
     pub(super) fn is_live(&self, id: AllocationId, epoch: lattice_model::Epoch) -> bool {
         self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && holds_nodes(a.state))
     }
 
-    /// What the leader's clocks say. A node that registered meanwhile is left alone, and so is one that cannot go there any more.
+    /// Applies the states proposed by the leader's clocks. A node that has registered meanwhile is
+    /// not changed, nor is one for which the transition is no longer possible.
     pub(super) fn node_states(&mut self, context: &mut ApplyContext, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
         for standing in standings {
             let Some(known) = self.nodes.get(&standing.node) else { continue };
@@ -260,7 +265,7 @@ impl Ledger {
                 NodeState::Degraded => Event::Silent,
                 NodeState::Down => Event::GraceOver,
                 NodeState::Failed => Event::BootOver,
-                // No clock says these, but of a node that is there.
+                // No clock proposes these states.
                 NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
             };
             self.clocked(context, &standing.node, event, &standing.reason);
@@ -268,7 +273,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// It stays where it is, for another reason than until now.
+    /// The node keeps its state, but the reason changes.
     fn still(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &str) {
         let Some(state) = self.nodes.get(id).filter(|known| known.state_reason != reason).map(|known| known.state) else { return };
         if let Some(node) = self.node_mut(context, id) {
@@ -284,7 +289,7 @@ impl Ledger {
         );
     }
 
-    /// A node is being booted: an operator says it, or what provisions nodes.
+    /// A node is being booted, as stated by an operator or the provisioning system.
     pub(super) fn boot_node(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         super::holds::reason_is_well_formed(reason)?;
         if self.node(id).is_none() {
@@ -294,8 +299,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// What the leader's clock says is due at `now`, after `boot_ms` for a boot. By the clock that stamped them all: a jump of it
-    /// ends a hold early, or a boot, and an operator says either again.
+    /// The commands due at `now` according to the leader's clock; a boot times out after `boot_ms`.
+    /// The times were set by the same kind of clock: if it jumps, a hold or a boot may end early,
+    /// and an operator must repeat it.
     pub fn nodes_due(&self, now: Timestamp, boot_ms: u64) -> Vec<Action> {
         let mut due = Vec::new();
         let mut late = Vec::new();
@@ -329,21 +335,21 @@ impl Ledger {
     }
 
     pub(super) fn after(&self, id: &NodeId, event: Event) -> Result<NodeState, Illegal> {
-        // Who asks has found it.
+        // The caller has checked that the node exists.
         let Some(node) = self.nodes.get(id) else { return Err(Illegal { state: NodeState::Down, event }) };
         lifecycle::next(node.state, event, self.facts(node))
     }
 
-    /// Refused where the event is not for a node that stands where this one does.
+    /// Refuses an event that is not possible in the node's state.
     pub(super) fn may_happen(&self, id: &NodeId, event: Event) -> Result<(), Refusal> {
         self.after(id, event).map(drop).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })
     }
 
-    /// Somebody said that this happens to the node.
+    /// Applies an event that somebody requested.
     pub(super) fn happens(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
         let next = self.after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
         self.stands(context, id, next, by, reason);
-        // It stays Down, for another reason.
+        // It stays Down, but the reason changes.
         if event == Event::Enabled
             && let Some(node) = self.node_mut(context, id)
         {
@@ -352,7 +358,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// What follows by itself, or was judged of an older state: nothing, where it cannot be any more.
+    /// Applies an event that follows automatically, or that was proposed for an older state; does
+    /// nothing if it is no longer possible.
     pub(super) fn clocked(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, reason: &str) {
         if let Ok(next) = self.after(id, event) {
             self.stands(context, id, next, "quorum", reason);
@@ -368,7 +375,7 @@ impl Ledger {
         if let Some(node) = self.node_mut(context, id) {
             node.state = next;
             node.state_reason = match next {
-                // What keeps work off them is their hold.
+                // In these states the hold contains the reason.
                 NodeState::Ready | NodeState::Draining | NodeState::Drained => String::new(),
                 NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Failed => reason.to_owned(),
             };
@@ -383,12 +390,14 @@ impl Ledger {
     }
 }
 
-/// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
-/// anyway, is Degraded at once, for this reason: nothing is placed on it in between.
+/// The state of a registering node that would otherwise be in `state`. A node that is unwell, and
+/// not kept off work by a drain, is Degraded at once, with this reason, so that nothing is placed
+/// on it before the clocks act.
 fn registers(new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
     match &new.unwell {
         Some(why) if state == NodeState::Ready => {
-            // It is never illegal to fall silent, which is where one is that is not well.
+            // An unwell node gets the same state as a silent one; becoming silent is possible in
+            // every state.
             (lifecycle::next(state, Event::Silent, facts).unwrap_or(state), Some(format!("{UNWELL}{why}")))
         }
         Some(_) | None => (state, None),

@@ -1,14 +1,14 @@
-//! How far others are notified of what the audit log has.
+//! How far the audit log has been sent as notifications.
 
 use super::{Ledger, NotifyWay, Outcome};
 
 impl Ledger {
-    /// Up to which audit record others were told this way; `None`: nobody was yet.
+    /// The last audit record that was delivered this way; `None`: none yet.
     pub fn notified(&self, way: NotifyWay) -> Option<u64> {
         self.notified.get(&way).copied()
     }
 
-    /// Never back: what was taken is not told again for a word that was late.
+    /// Never moves back: a late acknowledgement must not cause records to be sent again.
     pub(super) fn set_notified(&mut self, way: NotifyWay, upto: u64) -> Outcome {
         let told = self.notified.entry(way).or_default();
         *told = (*told).max(upto).min(self.audit.seq);

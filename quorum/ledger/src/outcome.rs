@@ -1,4 +1,4 @@
-//! What a command did.
+//! The results of commands.
 
 use super::refusal::Refusal;
 use super::state::DomainKey;
@@ -6,27 +6,27 @@ use lattice_model::{AllocationId, AuditRecord, Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What one command did.
+/// The result of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The answer.
     pub result: Result<Outcome, Refusal>,
-    /// New links of the audit chain; whoever applies writes them to disk.
+    /// New records of the audit chain; the caller writes them to disk.
     pub audit: Vec<AuditRecord>,
-    /// What readers should look at again.
+    /// The records that changed.
     pub changed: Changed,
 }
 
-/// What changed.
+/// The identifiers of changed records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Nodes that changed.
     pub nodes: BTreeSet<NodeId>,
     /// Allocations that changed.
     pub allocations: BTreeSet<AllocationId>,
-    /// Nodes whose desired list changed.
+    /// Nodes whose list of desired shares changed.
     pub desired: BTreeSet<NodeId>,
-    /// Tenants that changed, or were deleted.
+    /// Tenants that changed or were deleted.
     pub tenants: BTreeSet<String>,
     /// Leases that were granted, changed or ended.
     pub leases: BTreeSet<String>,
@@ -34,18 +34,18 @@ pub struct Changed {
     pub keyring: bool,
     /// Whether a name was revoked.
     pub revocations: bool,
-    /// vClusters that changed, or were deleted.
+    /// vClusters that changed or were deleted.
     pub vclusters: BTreeSet<String>,
-    /// Network domains that were given a number, or whose number is free again.
+    /// Network domains that got or released a VNI.
     pub domains: BTreeSet<DomainKey>,
-    /// Whether the pool of those numbers is another one now.
+    /// Whether the VNI pool changed.
     pub vni_pool: bool,
-    /// Whether the limits of the cluster and its users are others now.
+    /// Whether the limits of the cluster or its users changed.
     pub limits: bool,
 }
 
 impl Changed {
-    /// Adds what another command changed.
+    /// Adds the changes of another command.
     pub fn merge(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
         self.allocations.extend(other.allocations);
@@ -61,19 +61,20 @@ impl Changed {
     }
 }
 
-/// What a granted command did.
+/// The result of a granted command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It is done, or was already.
+    /// Done, or was done before.
     Done,
-    /// The claim holds.
+    /// The claim was granted.
     Claimed { epoch: Epoch },
     /// The agent is registered.
     Registered { incarnation: Incarnation, report_seq: u64 },
     /// The lease is held.
     Leased { token: u64 },
-    /// The report counts as heard, so that those behind it are; what it says is refused, for this reason.
+    /// The report is acknowledged, so that later ones are accepted, but its content is refused for
+    /// this reason.
     Unheeded(Refusal),
-    /// This gossip key is brought in.
+    /// This gossip key is being introduced.
     KeyAdded { id: u32 },
 }

@@ -1,4 +1,5 @@
-//! Stories of preemption: who may ask, what is suspended, what fails, what waits for nodes again.
+//! Scenarios of preemption: who may request it, which work is suspended, which fails, and which
+//! waits for nodes again.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome, Registration};
@@ -143,11 +144,11 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
     assert_eq!(*s.story.ledger.audit_head(), before);
     assert_eq!(s.told(0), Some(asked(1, false).id));
-    // Two at once are one.
+    // Two concurrent requests are merged.
     s.preempt(epoch, 7, asked(2, true)).unwrap();
     assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().hold), (Some(asked(1, false).id), true));
     let made = s.checkpointed(0, epoch, 1);
-    // Another node's word, and one of a checkpoint that nobody has.
+    // A report from a node other than the head, and one of an unknown checkpoint.
     s.ended(1, epoch, Ok(made));
     assert_eq!(s.now().state, AllocationState::Running);
     s.ended(0, epoch, Ok(made));
@@ -167,7 +168,7 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     let share = s.story.ledger.desired(&node(2)).shares[0].clone();
     assert_eq!(share.restore.map(|from| (from.id, from.epoch)), Some((made, epoch)));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Running, 1));
-    // What was asked of the claim before is over.
+    // A request for the previous claim has no effect.
     assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
     assert_eq!((s.told(2), s.now().epoch), (None, second));
     s.says(2, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
@@ -191,7 +192,7 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
         assert_eq!((s.now().state, s.now().held, s.now().preemption.clone()), (state, false, None), "{policy:?}");
         assert!(s.now().reason.as_ref().unwrap().to_string().contains("not saved: it ignored that"));
     }
-    // One that claims a checkpoint which the quorum does not have.
+    // A report of a checkpoint that the quorum does not have.
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
@@ -208,7 +209,7 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
         let epoch = s.run(&[0]);
         let before = s.now().clone();
         for hold in [false, true] {
-            // Whoever asks: its owner, or root.
+            // Requested by its owner, or by root.
             for by in [7, 0] {
                 let refused = s.preempt(epoch, by, asked(1, hold)).unwrap_err();
                 assert!(refused.to_string().contains("without --checkpoint") && refused.to_string().contains(then), "{refused}");
@@ -221,7 +222,7 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
         s.ended(0, epoch, Err("it was submitted without --checkpoint".into()));
         assert_eq!(s.kill(epoch, 7, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
     }
-    // What has not begun loses nothing.
+    // Work that has not begun loses nothing.
     let mut s = Preempting::new();
     s.submit(spec(2, RequeuePolicy::Never, 3));
     let epoch = s.story.claimed(1, &[0, 1]);
@@ -231,7 +232,8 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
 
 #[test]
 fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
-    // It did not save itself, and began again: who did not hear that says it again, and reads the claim that there is now.
+    // It could not save itself, and was started again: a requester who missed that repeats the
+    // request with the new claim.
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Always));
     let epoch = s.run(&[0]);
@@ -243,7 +245,7 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     assert_eq!((s.now().state, s.told(1)), (AllocationState::Running, None));
     s.preempt(second, 7, asked(2, false)).unwrap();
     assert_eq!(s.told(1), Some(asked(2, false).id), "another request is another");
-    // It ended by itself before it had saved itself, and went back to the queue because of that.
+    // It ended by itself before it had saved itself, and was requeued because of that.
     s.says(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
     s.says(1, ReportItem::Released { allocation: id(1), epoch: second, usage: None });
     let third = s.run(&[2]);
@@ -300,7 +302,7 @@ fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let epoch = s.run(&[1]);
-    // A checkpoint of the claim before is none of this one's.
+    // A checkpoint of the previous claim does not count for this one.
     s.says(1, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
     assert_eq!((s.now().state, s.now().reason.clone()), (AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
 }
@@ -337,18 +339,19 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     assert_eq!((first.cause, first.deadline_ms, s.told(0)), (PreemptCause::Drain, 5000, Some(first.id)));
     s.story.done(drain(1, Some(When::AfterMs(5000))));
     assert_eq!(s.told(0), Some(first.id), "said again");
-    // It cannot, and goes on; asked again it is another request.
+    // It cannot save itself, and continues; a second request is a different one.
     let not = |id, why: &str| ReportItem::NotPreempted { allocation: super::scenarios::id(1), epoch, id, why: why.into() };
     s.says(0, not(first.id, "it is deaf"));
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, None));
     assert_eq!(s.now().preemption.as_ref().unwrap().failed.as_deref(), Some("it is deaf"));
-    // Said again in the same words it was tried already, and another's request is another.
+    // A repetition with the same seed was tried already; another seed is a new request.
     s.story.done(drain(1, None));
     assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().stands()), (None, false));
     s.story.done(drain(2, None));
     let second = s.told(0).unwrap();
     assert_ne!(second, first.id);
-    // Somebody asks for more while it is tried: what comes to nothing then ends it.
+    // A request that requires more is merged while the first is being tried: a failure then ends
+    // the work.
     s.preempt(epoch, 0, asked(9, false)).unwrap();
     assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().deadline_ms), (Some(second), 1000), "and sooner");
     s.says(0, not(second, "it is deaf"));
@@ -399,7 +402,7 @@ fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_whe
     s.ended(1, epoch, Ok(second));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Suspended, 2));
     s.says(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
-    // A person's request that reads the new claim when it is said again.
+    // A person's request that names the new claim when it is repeated.
     let epoch = s.run(&[2]);
     let again = Preemption { id: second, ..asked(0, false) };
     assert_eq!(s.preempt(epoch, 7, again), Ok(Outcome::Done));

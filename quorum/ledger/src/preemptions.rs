@@ -1,13 +1,15 @@
-//! Preemption: work is to save itself and to give its nodes back, and goes on from there when it has others.
+//! Preemption: work saves itself and releases its nodes, and continues from the checkpoint when it
+//! gets new nodes.
 //!
 //! ```text
-//!   Running ──asked──▶ Running, its head has it save itself ──saved, ended──▶ Suspended ──claim──▶ Staging
-//!                        │ it cannot: ended (request), or it goes on (drain)    │ held: only after `resume`
+//!   Running ──asked──▶ Running, its head makes it save itself ──saved, ended──▶ Suspended ──claim──▶ Staging
+//!                        │ it cannot: ended (request), or continues (drain)    │ held: only after `resume`
 //!                        ▼
 //!                      Failed, or back to the queue by its policy
 //! ```
 //!
-//! The request is committed, and told in the head's list until the claim ends: whoever is killed meanwhile finds it there again.
+//! The request is committed, and stays in the head's list until the claim ends, so that an agent
+//! that is restarted meanwhile still finds it.
 
 use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::Refusal;
@@ -46,7 +48,8 @@ impl Ledger {
         {
             return Err(Refusal::NotPreemptible { id, why });
         }
-        // Said again after it gave its nodes back because of this, saved or not, and went on elsewhere.
+        // A repetition after it has released its nodes because of this order, with or without a
+        // checkpoint, and runs elsewhere.
         if allocation.preempted_by == Some(order.id) {
             return Ok(Outcome::Done);
         }
@@ -68,7 +71,8 @@ impl Ledger {
                 }
                 self.begin_preemption(context, id, order);
             }
-            // The claim that was meant is over, and its nodes are given back: the answer was lost on its way.
+            // The claim that the request names has ended and its nodes are released: this is a
+            // repetition whose first answer was lost.
             AllocationState::Staging
             | AllocationState::Running
             | AllocationState::Pending
@@ -80,7 +84,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Of work that has nodes.
+    /// Records the order for work that has nodes.
     fn begin_preemption(&mut self, context: &mut ApplyContext, id: AllocationId, order: Preemption) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (by, reason) = (order.by.clone(), order.reason.clone());
@@ -92,7 +96,7 @@ impl Ledger {
                 joined.join(&order);
                 Some(joined)
             }
-            // It was tried because of this very request.
+            // This very request has been tried already.
             Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return,
             Some(_) | None => Some(order.clone()),
         };
@@ -120,7 +124,8 @@ impl Ledger {
         }
     }
 
-    /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
+    /// Ends the current claim; the allocation continues from its latest checkpoint when it gets a
+    /// new claim.
     pub(super) fn suspend(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
         self.back_to_queue(context, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
@@ -134,7 +139,8 @@ impl Ledger {
         self.record(context, actor, AuditAction::AllocationSuspended, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// What the head says: the work saved itself and is being ended, or could not and is being ended all the same.
+    /// Report of the head: the work saved itself and is being ended, or could not and is being
+    /// ended anyway.
     pub(super) fn ended_saved(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, reason: EndReason) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (epoch, order) = (allocation.epoch, allocation.preemption.clone().filter(Preemption::stands));
@@ -148,7 +154,7 @@ impl Ledger {
                 let reason = EndReason::Preempted { by, why, saved };
                 if is_saved { self.suspend(context, id, reason, hold, &actor) } else { self.end(context, id, reason, &actor) }
             }
-            // Where it was to give its nodes back anyway, it waits for others as it would have.
+            // If it had to release its nodes anyway, it now waits for others as after a preemption.
             EndReason::WalltimeSaved { checkpoint } if known(checkpoint) => {
                 let hold = order.is_none_or(|order| order.hold);
                 self.suspend(context, id, EndReason::WalltimeSaved { checkpoint }, hold, &actor);
@@ -158,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// The head says that it could not save itself because of this request, and goes on.
+    /// Report of the head: the work could not save itself for this request, and continues.
     pub(super) fn not_preempted(
         &mut self,
         context: &mut ApplyContext,
@@ -175,7 +181,7 @@ impl Ledger {
         }
         let actor = format!("node:{node}");
         if order.cause.ends_unsaved() {
-            // Somebody asked for more while it was tried.
+            // A request that requires more was merged meanwhile.
             let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(why) };
             return self.end(context, id, reason, &actor);
         }
@@ -214,7 +220,7 @@ impl Ledger {
         if allocation.state.is_terminal() {
             return Err(Refusal::NotSuspended { id, state: allocation.state });
         }
-        // What waits or runs already was resumed before: the answer was lost on its way.
+        // Work that waits or runs was resumed before: the first answer was lost.
         if !allocation.held {
             return Ok(Outcome::Done);
         }
@@ -227,7 +233,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Drains a node, and has what runs there go elsewhere where it can save itself.
+    /// Drains a node, and makes work there that can save itself move elsewhere.
     pub(super) fn drain_urgently(
         &mut self,
         context: &mut ApplyContext,
@@ -262,7 +268,7 @@ impl Ledger {
     }
 }
 
-/// Why it is preempted for nobody, whoever asks but its owner.
+/// Why only its owner may preempt it; `None`: others may, too.
 fn exempt(allocation: &Allocation) -> Option<String> {
     if allocation.spec.sensitive {
         return Some("it is sensitive, and such work is never preempted; its owner or `lattice cancel` ends it".to_owned());
@@ -271,7 +277,7 @@ fn exempt(allocation: &Allocation) -> Option<String> {
         .then(|| format!("its preemption class is {CLASS_MAX}, which nothing preempts; its owner or `lattice cancel` ends it"))
 }
 
-/// What ending its claim now would lose, where it may have begun and cannot save itself.
+/// What ending its claim now would lose, if it may have begun and cannot save itself.
 fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
     if allocation.spec.checkpoint.is_some() || !may_have_begun(allocation) {
         return None;
@@ -287,13 +293,14 @@ fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
     Some(format!("it was submitted without --checkpoint: what it has done on {nodes}{since} would be lost, and {then}"))
 }
 
-/// Whether something of it may run. One node alone begins when it is prepared, before the quorum hears of that.
+/// Whether its work may be running. On a single node the work starts before the quorum learns that
+/// the node is prepared.
 pub(super) fn may_have_begun(allocation: &Allocation) -> bool {
     allocation.state == AllocationState::Running || allocation.shares.len() == 1
 }
 
-/// The id of the checkpoint that a claim is asked for because of an urgent drain: the same for the same request. Another claim makes
-/// another checkpoint, when the node that it went to is drained by the same request.
+/// The id of the checkpoint that an urgent drain requests from a claim: the same for a repeated
+/// request. Another claim makes another checkpoint, if its node is drained by the same request.
 fn checkpoint_of(seed: Uuid, allocation: AllocationId, epoch: Epoch) -> CheckpointId {
     let number = seed.as_u128() ^ allocation.0.as_u128() ^ (u128::from(epoch.0) << 80);
     CheckpointId(uuid::Builder::from_custom_bytes(number.to_be_bytes()).into_uuid())

@@ -1,4 +1,4 @@
-//! Random histories of commands, and what must hold after each of them.
+//! Property tests: random histories of commands, and invariants checked after each of them.
 
 mod commands;
 mod invariants;
@@ -36,7 +36,7 @@ fn play(moves: &[Move]) -> History {
     let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0 };
     let mut last_epoch = Epoch(0);
     let mut head = AuditHead::default();
-    // A cluster with a scheduler, so that claims have a chance.
+    // Start with a scheduler's node, so that claims can succeed.
     let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
@@ -110,7 +110,7 @@ proptest! {
         let restored: Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&prefix).unwrap()).unwrap();
         prop_assert_eq!(&restored, &prefix);
         prop_assert_eq!(&replay(restored, &history.commands[cut..]), history.states.last().unwrap());
-        // Commands mean the same after their way through the log.
+        // Commands have the same effect after they were written to the log and read back.
         let through: Vec<(Revision, Command)> = history
             .commands
             .iter()
@@ -169,7 +169,7 @@ proptest! {
         let mut text = serde_json::to_vec(&audit[which]).unwrap();
         let at = at.index(text.len());
         text[at] ^= flip;
-        // What is no record any more is noticed without the chain.
+        // If it is no longer a valid record, the damage is noticed without the chain.
         let Ok(changed) = serde_json::from_slice::<AuditRecord>(&text) else { return Ok(()) };
         prop_assume!(changed != audit[which]);
         audit[which] = changed;

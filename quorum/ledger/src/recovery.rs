@@ -1,11 +1,15 @@
-//! After a recovery from a backup: what the nodes run is asked of them, adopted, and only then is work placed again.
+//! Recovery from a backup: nodes report what they run, the ledger adopts it, and only then is work
+//! placed again.
 //!
-//! The backup is older than what was agreed when the quorum was lost. The generation rises, and with it every number that
-//! must not be given twice: revisions, epochs and lease tokens go on beyond anything that the lost quorum can have
-//! given. Each node of the backup is awaited: it registers, says once what it has and what it has not reported yet, is
-//! given a list that has the same, and stops nothing. One that is Down is not waited for, and may still say it later.
+//! The backup is older than the state at the loss of the quorum. The generation is increased, and
+//! with it every number that must not be assigned twice: revisions, epochs and lease tokens
+//! continue beyond any value that the lost quorum can have assigned. The ledger waits for each node
+//! of the backup: the node registers, reports once what it has and its pending reports, gets a list
+//! with the same content, and stops nothing. The ledger does not wait for nodes that are Down; they
+//! may still report later.
 //!
-//! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
+//! A node's report counts only for the node itself: a share that it reports for another node counts
+//! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
 use super::state::tenant_usage::TenantUsage;
@@ -20,29 +24,30 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is added to numbers that must not be given twice: more than a quorum gives between two backups.
+/// Added to numbers that must not be assigned twice: more than a quorum assigns between two
+/// backups.
 const BEYOND: u64 = 1_000_000_000;
-/// Awaited nodes that a refusal names.
+/// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 16;
-/// Shares that one node can have.
+/// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
 
-/// The next number that the lost quorum cannot have given.
+/// The next number that the lost quorum cannot have assigned.
 pub fn beyond(number: u64) -> u64 {
     (number / BEYOND + 1).saturating_mul(BEYOND)
 }
 
-/// One share as its node has it.
+/// One share as reported by its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldShare {
-    /// As the quorum once said it.
+    /// As received from the quorum.
     pub share: DesiredShare,
-    /// How far the node is with it; `None`: it is being taken away.
+    /// How far the node has prepared it; `None`: it is being removed.
     pub phase: Option<SharePhase>,
 }
 
 impl HeldShare {
-    /// About how many bytes it takes in a message.
+    /// Approximate size in a message, in bytes.
     pub fn bytes_about(&self) -> usize {
         let script = script_of(&self.share.spec).map_or(0, |text| text.len());
         512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
@@ -50,17 +55,18 @@ impl HeldShare {
 }
 
 impl Ledger {
-    /// Makes the state of a backup the first of a new generation. Done once, before a member serves it.
+    /// Turns the state of a backup into the first state of a new generation. Done once, before a
+    /// member serves it.
     ///
-    /// The generation is the time in seconds, where that is higher than the next one: two recoveries from one backup are
-    /// two generations.
+    /// The generation is the time in seconds if that is higher than the next number, so that two
+    /// recoveries from one backup get different generations.
     pub fn recover(&mut self, revision: Revision, at: Timestamp) -> AuditRecord {
         let was = self.revision;
         self.generation = Generation((self.generation.0 + 1).max(at.0 / 1000));
         self.revision = revision;
         self.epoch = Epoch(beyond(self.epoch.0));
         self.lease_token = beyond(self.lease_token);
-        // Whoever held one holds it no longer: the next token is higher.
+        // No holder keeps its lease: the next token is higher.
         self.leases.clear();
         self.forget_admissions();
         let stands = self.nodes.keys().filter_map(|id| Some((id.clone(), self.after(id, Event::QuorumRecovered).ok()?)));
@@ -79,17 +85,18 @@ impl Ledger {
         context.audit.remove(0)
     }
 
-    /// What a recovery still waits for.
+    /// The state of the recovery; `None`: it is complete, or there was none.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
     }
 
-    /// Whether this node must say what it runs before it is told what to do.
+    /// Whether this node must report what it runs before it gets its list.
     pub fn awaits(&self, node: &NodeId) -> bool {
         self.recovery.as_ref().is_some_and(|r| r.awaited.contains(node))
     }
 
-    /// A node that the backup does not know, and that was somebody's before: it may run work of the lost quorum.
+    /// A node that is not in the backup but was registered before: it may run work of the lost
+    /// quorum.
     pub(super) fn await_stranger(&mut self, new: &Registration) {
         if new.incarnation > Incarnation(0)
             && let Some(recovery) = &mut self.recovery
@@ -98,17 +105,17 @@ impl Ledger {
         }
     }
 
-    /// Awaited nodes that may be running work now.
+    /// Awaited nodes that may run work now.
     fn waited_for<'a>(&'a self, recovery: &'a Recovery) -> impl Iterator<Item = &'a NodeId> {
         recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| !n.state.is_away()))
     }
 
-    /// Nodes that may be running what waited in the backup.
+    /// The nodes that may run allocations which were waiting in the backup.
     pub fn placing_waits_for(&self) -> Vec<NodeId> {
         self.recovery.iter().flat_map(|recovery| self.waited_for(recovery)).cloned().collect()
     }
 
-    /// Why this allocation cannot be placed yet.
+    /// Refuses to place this allocation while a node may already run it.
     pub(super) fn not_before_adoption(&self, id: AllocationId) -> Result<(), Refusal> {
         let Some(recovery) = self.recovery.as_ref().filter(|r| r.pending.contains(&id)) else { return Ok(()) };
         let why = "may run it: the quorum was recovered from a backup, and this node has not said yet what it has";
@@ -117,7 +124,8 @@ impl Ledger {
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
     }
 
-    /// Shows what waited in the backup to the schedulers again, once no node may run it.
+    /// Once no node may run them, shows the allocations that were waiting in the backup to the
+    /// schedulers again.
     pub(super) fn placing_may_go_on(&mut self, context: &mut ApplyContext) {
         let Some(recovery) = &self.recovery else { return };
         if self.waited_for(recovery).next().is_some() {
@@ -131,7 +139,8 @@ impl Ledger {
         }
     }
 
-    /// A node says all that it has, once after a recovery. What it has is its own; what the backup believes there is over.
+    /// A node reports everything that it has, once after a recovery. Its report replaces what the
+    /// backup has recorded for it.
     pub(super) fn adopt(
         &mut self,
         context: &mut ApplyContext,
@@ -144,7 +153,7 @@ impl Ledger {
             return Err(Refusal::StaleIncarnation { node: node.clone(), seen: incarnation, now: known.incarnation });
         }
         let Some(recovery) = self.recovery.as_ref().filter(|r| r.awaited.contains(node)) else {
-            // Said again: the first time counted.
+            // A repetition: the first report counted.
             context.changed.desired.insert(node.clone());
             return Ok(Outcome::Done);
         };
@@ -166,14 +175,14 @@ impl Ledger {
         if let Some(recovery) = &mut self.recovery {
             recovery.awaited.remove(node);
         }
-        // What tenants have is counted anew when it is asked next.
+        // The tenants' usage is counted again when it is next needed.
         self.usage = TenantUsage::default();
         let believed = self.holdings.remove(node).unwrap_or_default();
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(context, node, held, ended);
         }
-        // What was saved before it ended is what it goes on from.
+        // A checkpoint made before the end is the one to continue from.
         for item in unreported {
             if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
                 && *epoch <= epochs
@@ -199,12 +208,12 @@ impl Ledger {
             let live = self.is_live(gone.allocation, gone.epoch);
             self.mark_released(context, gone.allocation, gone.epoch, node);
             if live {
-                // Never run again: it may have done all that it was to do.
+                // It must not run again, because it may have completed.
                 self.ended_since(context, gone.allocation, node);
             }
         }
         self.show_leaving(context, node);
-        // Where a drain stands, the node is Drained or not by what there is now.
+        // If there is a drain, the node's state depends on what it has now.
         let others = held.iter().flat_map(|h| h.share.nodes.iter().map(|(other, _)| other));
         for id in std::iter::once(node).chain(others) {
             self.clocked(context, id, Event::ShareFound, "");
@@ -221,7 +230,7 @@ impl Ledger {
         self.end_for_good(context, id, EndReason::NodeLost { node: node.clone(), why }, "quorum");
     }
 
-    /// What the node had to report when the quorum was lost is known all the same.
+    /// Applies the reports that were still pending on the node when the quorum was lost.
     fn ended_unreported(
         &mut self,
         context: &mut ApplyContext,
@@ -241,17 +250,18 @@ impl Ledger {
             _ => (None, false),
         };
         match last.filter(|made| saved == Some(made.id) && made.epoch == epoch) {
-            // It was placed after the backup, ran, and saved itself: it waits as it would have.
+            // It was placed after the backup, ran, and saved itself: it is suspended, as it would
+            // have been.
             Some(made) => {
                 if let Some(allocation) = self.allocation_mut(context, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
-                    // Of its nodes the head alone is known, which reports this.
+                    // Of its nodes, only the reporting head is known.
                     let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
                     allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
                 }
                 self.suspend(context, id, reason, hold, &actor);
             }
-            // It was placed after the backup: it ran.
+            // It was placed after the backup and ran.
             None => self.end_for_good(context, id, reason, &actor),
         }
     }
@@ -265,15 +275,15 @@ impl Ledger {
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
         match held.phase {
-            // It is on its way out, and how it ended is about to be said.
+            // It is being removed, and its pending report will state how it ended.
             None if ended => {
                 if newer {
                     self.adopt_allocation(context, node, held);
                 }
-                // Whether it is to be held is said there alone.
+                // Only that report states whether it must stay held.
                 self.adopt_preemption(context, share);
             }
-            // On its way out because the lost quorum said so: it does not run again.
+            // It is being removed because the lost quorum ordered that: it does not run again.
             None => {
                 if newer && known.is_some() || self.is_live(id, epoch) {
                     self.ended_since(context, id, node);
@@ -286,7 +296,7 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(context, id, vni);
                 }
-                // Its head alone was told, and is at it.
+                // Only its head received that order, and is executing it.
                 self.adopt_preemption(context, share);
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.is_live(id, epoch)) {
                     self.adopt_telemetry(context, node, id, order);
@@ -298,7 +308,7 @@ impl Ledger {
         }
     }
 
-    /// Takes what its head was told of giving its nodes back.
+    /// Adopts the preemption order that its head received.
     fn adopt_preemption(&mut self, context: &mut ApplyContext, share: &DesiredShare) {
         if let Some(order) = &share.preempt
             && self.is_live(share.allocation, share.epoch)
@@ -308,12 +318,12 @@ impl Ledger {
         }
     }
 
-    /// Takes an allocation, or a claim of one, that the backup does not have.
+    /// Adopts an allocation, or a claim, that the backup does not have.
     fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
         if !self.allocations.contains_key(&id) && self.allocations.len() - self.ended.len() >= LIVE_MAX {
-            // The node is told to end it.
+            // The node's list will order it to end.
             return;
         }
         self.drop_session(context, id, "quorum");
@@ -334,7 +344,8 @@ impl Ledger {
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;
-        // What the lost quorum had when it gave the claim is later than what the backup has, and no claim began without it.
+        // The checkpoint that the lost quorum sent with the claim is newer than the backup's, and
+        // the claim began from it.
         if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
             allocation.checkpoint.clone_from(&share.restore);
         }
@@ -342,7 +353,8 @@ impl Ledger {
         allocation.started_at = None;
         allocation.revision = context.revision;
         self.scripts.share(&mut allocation.spec.entrypoint);
-        // The other nodes' parts are theirs until they say otherwise. Those that have spoken have said it.
+        // Parts of other nodes count until those nodes report. Nodes that have reported are not
+        // overridden.
         let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);
         let others: Vec<Share> = allocation.shares.iter().filter(silent).cloned().collect();
         for other in others {
@@ -365,7 +377,8 @@ impl Ledger {
         self.nodes.contains_key(node) && !self.awaits(node)
     }
 
-    /// Notes how far the node is with it, and that it runs where one of its nodes was told so.
+    /// Records how far the node has prepared it, and that it runs if one of its nodes was ordered
+    /// to run it.
     fn prepared_there(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, phase: SharePhase) {
         let (id, at) = (held.share.allocation, context.at);
         if !self.is_live(id, held.share.epoch) {
@@ -386,7 +399,8 @@ impl Ledger {
         }
     }
 
-    /// A node that has spoken and does not have its part has ended it: it is not begun there again, and the rest ends.
+    /// A node that has reported and does not have its part has ended it: it is not started there
+    /// again, and the rest is ended.
     fn end_where_a_part_is_gone(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch) {
         if !self.is_live(id, epoch) {
             return;
@@ -401,7 +415,7 @@ impl Ledger {
     }
 }
 
-/// Whether a node can have all of this.
+/// Checks that a node can have all of this.
 fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), Refusal> {
     let malformed = |why: String| Err(Refusal::Malformed { why });
     if held.len() > HELD_MAX {

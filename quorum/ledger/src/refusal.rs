@@ -1,4 +1,4 @@
-//! Why a request was not granted, and what to do about it.
+//! Refusals: why a request was not granted, and what to do about it.
 
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
      put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
 
-/// Why a request was not granted. A refusal changed nothing.
+/// Why a request was not granted. A refused request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
     #[error("there is no allocation {key}")]
@@ -41,7 +41,7 @@ pub enum Refusal {
     NotPending { id: AllocationId, state: AllocationState },
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
-    /// Up to 16 conflicts.
+    /// At most 16 conflicts.
     #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Conflict { conflicts: Vec<Conflict> },
     #[error("the claim is malformed: {why}")]
@@ -51,12 +51,13 @@ pub enum Refusal {
         name: String,
         holder: NodeId,
         user: Option<String>,
-        /// Of a role's own lease: its token, under which every agent of that role may act while it stands.
+        /// For a lease of an agents' role: its token, with which every agent of that role may act
+        /// as long as the lease exists.
         token: Option<u64>,
     },
     #[error("lease token {token} is not the present one of {name}")]
     StaleLease { name: String, token: u64 },
-    /// The work under that claim was taken from the node: it ends there.
+    /// The work under that claim was taken from the node and ends there.
     #[error(
         "allocation {id} is claimed anew, or waits to be, after epoch {seen} (its last one is {now}): what is reported of {seen} counts no more"
     )]
@@ -77,7 +78,7 @@ pub enum Refusal {
     OtherMember { began: MemberId, this: MemberId },
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
-    /// The caller should try another member, or again later.
+    /// The caller should try another member, or retry later.
     #[error("there is no answer now: {why}")]
     Unavailable { why: String },
     #[error("node {node} is under {kind} by {by}: {reason}")]
@@ -96,17 +97,18 @@ pub enum Refusal {
     TenantHasWork { name: String, live: u64 },
     #[error("there are {most} {what} already, and no more are taken")]
     TooMany { what: String, most: u64 },
-    /// The caller should ask the one that does lead, where it is named, or again later.
+    /// The caller should ask the named leader, or retry later if none is named.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
     NotLeader { leader: Option<MemberId> },
-    /// The leader has too little room on its disk, or so many others have that no majority is left.
+    /// The leader's disk has too little free space, or so many members' disks that the others are
+    /// no majority.
     #[error("{}", short.iter().map(|(id, shortage)| format!("member {id}: {shortage}")).collect::<Vec<_>>().join("; "))]
     DiskFull { short: Vec<(MemberId, Shortage)> },
     #[error("no backup was made: {why}")]
     NoBackup { why: String },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
     ClusterLevel { needed: u32, now: u32 },
-    /// Some of those that there are, and how many that is.
+    /// Some of the existing names, and their total number.
     #[error("vCluster {name:?} not found; there {}", told(known, *all))]
     NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
     #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
@@ -149,7 +151,7 @@ pub enum Refusal {
     NotRequeueable { id: AllocationId, why: String },
     #[error("allocation {id} was requeued soon after it was claimed, and waits until {until} before it is claimed again")]
     Waits { id: AllocationId, until: Timestamp },
-    /// Work that cannot save itself, and what ending it would lose.
+    /// The work cannot save itself; `lost` states what ending it would lose.
     #[error("allocation {} cannot save itself; {lost}", id.short())]
     CannotSave { id: AllocationId, lost: String },
     #[error("allocation {id} is {state}, not Suspended")]
@@ -164,7 +166,7 @@ pub enum Refusal {
         current: u64,
         requested: u64,
         most: u64,
-        /// When the same is taken, where that depends on the time alone.
+        /// When a repetition will be accepted, if that depends only on time.
         retry_ms: Option<u64>,
     },
 }
@@ -189,7 +191,7 @@ fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u
 }
 
 impl Refusal {
-    /// What to do about it, where there is something.
+    /// What to do about it, if anything.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::Held { node, kind: HoldKind::Wipe, .. } => {
@@ -314,7 +316,7 @@ fn told(known: &[String], all: u64) -> String {
     if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }
 }
 
-/// What to do where a quota stands against something.
+/// What to do if a quota is exceeded.
 fn remedy_of_quota(excess: &Excess) -> String {
     match excess {
         Excess { quota: Quota::SensitivePoolSize, .. } => {
@@ -331,7 +333,7 @@ fn remedy_of_quota(excess: &Excess) -> String {
     }
 }
 
-/// What to do where a user or tenant has as much as the limit lets them.
+/// What to do if a user or tenant has reached a limit.
 fn remedy_of_user_limit(limit: UserLimit) -> Option<String> {
     Some(match limit {
         UserLimit::Pending | UserLimit::TenantPending => {
@@ -352,7 +354,7 @@ fn remedy_of_user_limit(limit: UserLimit) -> Option<String> {
     })
 }
 
-/// What to do where a node's state stands against something.
+/// What to do if a node's state does not allow something.
 fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
     match (illegal.event, illegal.state) {
         (Event::BootBegun, NodeState::Down) => Some(format!(
@@ -365,14 +367,14 @@ fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
     }
 }
 
-/// One node that stood against a claim.
+/// A node that prevents a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{node}: {why}")]
 pub struct Conflict {
     /// The node.
     pub node: NodeId,
-    /// The allocation that has what was wanted, where it is one.
+    /// The allocation that has the wanted resources, if it is exactly one.
     pub holder: Option<AllocationId>,
-    /// What stood against it.
+    /// Why the claim is not possible.
     pub why: String,
 }

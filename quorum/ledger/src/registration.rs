@@ -1,60 +1,65 @@
-//! What an agent registers with, and the node states that the leader's clocks propose.
+//! The content of an agent's registration, and the node states that the leader's clocks propose.
 
 use lattice_model::conformance::Components;
 use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeId, NodeState, Resources};
 use serde::{Deserialize, Serialize};
 
-/// An agent's registration; see `wire::Up::Register`.
+/// An agent's registration; see `lattice_quorum_client::wire::Up::Register`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// Under which boot.
+    /// Its boot id.
     pub boot: Boot,
-    /// With how much.
+    /// Its size.
     pub size: Resources,
-    /// Reached where.
+    /// Its addresses.
     pub addresses: NodeAddresses,
-    /// Whether it takes work.
+    /// Whether it accepts work.
     pub schedulable: bool,
-    /// The incarnation it had before; 0 where it is not known.
+    /// The previous incarnation; 0 if unknown.
     pub incarnation: Incarnation,
-    /// Whether this is a new life of the agent.
+    /// Whether the agent has been restarted.
     pub new_life: bool,
-    /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
+    /// The resources that its kernel cannot limit; see [`lattice_model::Node::unlimited`].
     pub unlimited: Vec<String>,
-    /// What work may ask for of it; see [`lattice_model::Node::features`].
+    /// The features that work may request; see [`lattice_model::Node::features`].
     pub features: Vec<String>,
-    /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
+    /// From an agent that lost its state: the work that it found, and nothing else of its work is
+    /// left. `None`: it has its state.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
-    /// Who carries its session; see [`lattice_model::Node::through`].
+    /// The node that relays its session; see [`lattice_model::Node::through`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<NodeId>,
-    /// Whether it has the site's hook that wipes the node.
+    /// Whether it is configured with the site's wipe hook.
     pub wipes: bool,
-    /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well.
+    /// Why its agent considers it unfit for work, so that it does not become Ready. `None`: it is
+    /// well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwell: Option<String>,
-    /// What its software and firmware are, where that was said already.
+    /// Its software and firmware, if known already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conformance: Option<Components>,
-    /// Whether the leader that proposes it admits every node (its `node_admission`). It overwrites what others wrote here.
+    /// Whether the proposing leader admits every node (its `node_admission`). The leader overwrites
+    /// any earlier value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub automatic: bool,
-    /// From which address it came: for the leader's list of nodes that wait for admission. It is never in the log.
+    /// The address that it came from, for the leader's list of nodes that wait for admission. Never
+    /// in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
-/// Where the leader's clocks see a node.
+/// A node state proposed by the leader's clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStanding {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// The incarnation that was (not) heard: a node that registered meanwhile is left alone.
+    /// The incarnation that the proposal refers to: a node that has registered again meanwhile is
+    /// not changed.
     pub incarnation: Incarnation,
-    /// Where it stands.
+    /// The proposed state.
     pub state: NodeState,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! Nodes that register and report, one story at a time.
+//! Scenarios of registrations and reports.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::{Action, Outcome, Refusal, Registration};
@@ -17,7 +17,7 @@ fn registrations_keep_a_life_and_outlast_an_older_one() {
     s.report(0, prepared(1, epoch));
     let again = s.act(Action::Register(registration(0, 1, 1, false)));
     assert_eq!(again, Ok(Outcome::Registered { incarnation: Incarnation(1), report_seq: 1 }));
-    // It lived without a quorum and counted on.
+    // It continued without a quorum and incremented its incarnation.
     let again = s.act(Action::Register(registration(0, 1, 5, false)));
     assert_eq!(again, Ok(Outcome::Registered { incarnation: Incarnation(6), report_seq: 0 }));
     let old = NodeReport { node: node(0), incarnation: Incarnation(1), seq: 2, item: released(1, epoch) };
@@ -25,7 +25,7 @@ fn registrations_keep_a_life_and_outlast_an_older_one() {
     let gap = NodeReport { node: node(0), incarnation: Incarnation(6), seq: 2, item: released(1, epoch) };
     assert!(matches!(s.act(Action::Report(gap)), Err(Refusal::Malformed { .. })));
     assert_eq!(s.state(1), AllocationState::Running);
-    // An agent without memory sweeps what it was to end, and keeps what stands.
+    // An agent that lost its state ends the work that it had to end, and keeps its other work.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.done(Action::Register(registration(0, 1, 6, true)));
     assert_eq!(s.ledger.held(&node(0)), SIZE);
@@ -45,7 +45,7 @@ fn an_agent_that_lost_its_memory_keeps_what_it_found_and_has_lost_the_rest() {
     s.done(found(vec![(id(1), epoch)]));
     s.forget_reports(0);
     assert_eq!((s.state(1), s.desired(0)), (AllocationState::Running, 1));
-    // What it is still ending counts until it says that it is gone.
+    // Work that it is still ending counts until it reports that it is gone.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.done(found(vec![(id(1), epoch)]));
     s.forget_reports(0);
@@ -78,11 +78,11 @@ fn a_report_of_a_claim_that_another_followed_counts_as_heard_and_is_refused_by_n
     assert_eq!(s.told(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "again".into() }), stale(new));
     assert_eq!(s.state(1), AllocationState::Staging);
     s.report(1, released(1, old));
-    // Those behind them count.
+    // Later reports are accepted.
     s.report(0, prepared(1, new));
     s.report(2, prepared(1, new));
     assert_eq!(s.state(1), AllocationState::Running);
-    // What comes late of one that ended is no news.
+    // A late report about an ended allocation changes nothing.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.report(0, ReportItem::Ended { allocation: id(1), epoch: new, reason: EndReason::Exited { code: 0 } });
 }
@@ -118,13 +118,13 @@ fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers
     assert!(records.iter().any(|r| r.detail == "Degraded from its registration on: not well: disk: full"), "{records:?}");
     s.submit(1, 1, RequeuePolicy::Never, 0);
     assert!(s.claim(1, &[1]).is_err());
-    // Another life, with another reason: not for a moment.
+    // A restarted agent with another reason: the node is not Ready even for a moment.
     let records = s.acted(registers(Some("clock: off")));
     assert_eq!(stands(&s), (NodeState::Degraded, "not well: clock: off".to_owned()));
     assert!(records.iter().all(|r| !r.detail.contains("Ready")), "{records:?}");
     s.done(registers(None));
     assert_eq!(stands(&s), (NodeState::Ready, String::new()));
-    // From Ready, as one whose agent was started again.
+    // From Ready, as after a restart of its agent.
     let records = s.acted(registers(Some("disk: full")));
     assert!(records.iter().any(|r| r.detail == "Ready -> Degraded: it registered, not well: disk: full"), "{records:?}");
 }

@@ -1,4 +1,4 @@
-//! What agents report, in sequence within their incarnation.
+//! Reports from agents, applied in sequence within an incarnation.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -7,9 +7,9 @@ use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
 };
 
-/// The allocation ends when its prologue failed on so many nodes since it last ran.
+/// An allocation ends when its prologue has failed on this many nodes since it last ran.
 const PROLOGUE_FAILED_NODES_MAX: usize = 3;
-/// Bytes kept of a reason given by a node.
+/// Largest size of a reason from a node, in bytes; the rest is cut off.
 const WHY_BYTES_MAX: usize = 512;
 
 impl Ledger {
@@ -28,7 +28,7 @@ impl Ledger {
                 why: format!("report {} of node {} does not follow {}", report.seq, report.node, node.report_seq),
             });
         }
-        // Bookkeeping of its own, not a change that anybody watches: the node's revision stays.
+        // Only bookkeeping, which nobody watches, so the node's revision stays.
         if let Some(node) = self.nodes.get_mut(&report.node) {
             std::sync::Arc::make_mut(node).report_seq = report.seq;
         }
@@ -57,8 +57,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Why a report of work under this claim is refused: the allocation was claimed anew since, or waits to be. Nodes are free
-    /// of any claim, whenever it was; what is said late of one that ended is no news, and no harm.
+    /// Why a report about this claim is refused: the allocation has been claimed again or waits for
+    /// a claim. A release report is always accepted, and a late report about an ended allocation is
+    /// harmless.
     fn superseded(&self, item: &ReportItem) -> Option<Refusal> {
         let (id, seen) = match item {
             ReportItem::Prepared { allocation, epoch }
@@ -73,7 +74,8 @@ impl Ledger {
         (seen < allocation.epoch || waits).then_some(Refusal::StaleEpoch { id, seen, now: allocation.epoch })
     }
 
-    /// Whether `node` may speak about this claim: it is the present one and the node has a share of it.
+    /// Whether `node` may report about this claim: the claim is current and the node has a share of
+    /// it.
     pub(super) fn takes_part(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
         self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.nodes().any(|n| n == node))
     }
@@ -117,8 +119,8 @@ impl Ledger {
         }
     }
 
-    /// Only the head knows that every node is done. Under the present epoch alone: what an isolated earlier attempt saved is never
-    /// what a later one begins from.
+    /// Only the head knows that every node has finished. The epoch must be current: a checkpoint
+    /// from an isolated earlier attempt must never become the one that a later attempt starts from.
     pub(super) fn checkpointed(
         &mut self,
         context: &mut ApplyContext,
@@ -146,12 +148,12 @@ impl Ledger {
             return;
         }
         match reason {
-            // Any of its nodes can know these.
+            // Any node of the allocation can report these.
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
             }
-            // The quorum's own.
+            // Decided by the quorum alone.
             EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } => return,
-            // Only where the entry point ran is it known how it ended.
+            // Only the node of the entry point knows how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
             | EndReason::PrologueFailed { .. }
@@ -172,7 +174,7 @@ impl Ledger {
                 return self.ended_saved(context, node, id, said_by(node, reason));
             }
         }
-        // It is a node's own word, behind the one that it is prepared.
+        // The report comes from the node itself, after its report that it is prepared.
         let begun = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Running);
         self.end_begun(context, id, said_by(node, reason), &format!("node:{node}"), begun);
     }
@@ -187,7 +189,7 @@ impl Ledger {
         if holdings.is_empty() {
             self.holdings.remove(node);
         }
-        // A node that is free of a claim which still stands has lost it.
+        // A node that has released a claim which is still current has lost it.
         let live = self.is_live(id, epoch);
         self.mark_released(context, id, epoch, node);
         self.add_usage(context, id, epoch, usage);
@@ -204,13 +206,13 @@ impl Ledger {
     }
 }
 
-/// A reason as `node` may give it.
+/// The reason with only the parts that `node` may decide.
 pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
     match reason {
         EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
         EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
         EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
-        // In the words in which the quorum says it itself.
+        // With the same text as if the quorum had decided it.
         EndReason::RunLeaseLapsed { .. } => {
             EndReason::NodeLost { node: node.clone(), why: "its run lease lapsed, and its shim ended the work".to_owned() }
         }

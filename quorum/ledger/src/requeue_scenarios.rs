@@ -1,4 +1,4 @@
-//! Work whose claim is over, one story at a time: whether it goes back into the queue, and what is kept of it.
+//! Scenarios of work whose claim has ended: whether it is requeued, and what its record keeps.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, user};
 use super::{Action, NodeStanding, Refusal};
@@ -17,7 +17,7 @@ fn a_failed_prologue_excludes_the_node_and_the_third_one_ends_it() {
         s.report(n, released(1, epoch));
         assert!(matches!(s.claim(1, &[n]), Err(Refusal::Conflict { .. })));
     }
-    // A node that fails again is no other node.
+    // A node that fails again still counts as one node.
     s.pass(60_000);
     s.done(Action::EndWaits { now: s.now() });
     let epoch = s.claimed(1, &[0]);
@@ -58,7 +58,7 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
         times.push(ms);
     }
     assert!(times[0] <= 30_000 && times.is_sorted() && times[7] > 1_790_000 && times[7] <= 1_800_000, "{times:?}");
-    // Its checks find it well again.
+    // Its checks report it well again.
     fails(&mut s);
     stands(&mut s, NodeState::Degraded, "not well: disk: full");
     stands(&mut s, NodeState::Ready, "heard again");
@@ -67,14 +67,14 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
     let (by, kind) = ("root".to_owned(), HoldKind::Cordon);
     s.done(Action::SetHold { node: node(0), kind, by: by.clone(), reason: "x".into(), until: None, deadline: None });
     s.done(Action::LiftHold { node: node(0), kind, by, until: None });
-    // That it was silent for a moment says nothing of its disk; that it has booted does.
+    // A short silence says nothing about its disk, but a boot does.
     fails(&mut s);
     stands(&mut s, NodeState::Degraded, "silent for 31 s");
     stands(&mut s, NodeState::Ready, "heard again");
     assert!(s.ledger.allocation(id(1)).unwrap().exclusion(&node(0)).is_some());
     s.done(Action::Register(registration(0, 2, 1, true)));
     s.forget_reports(0);
-    // What runs has forgotten the nodes that may be claimed for it again.
+    // Running work drops the exclusions of nodes that may be claimed for it again.
     let epoch = s.claimed(1, &[0]);
     s.report(0, prepared(1, epoch));
     assert_eq!((s.state(1), s.ledger.allocation(id(1)).unwrap().excluded.len()), (AllocationState::Running, 0));
@@ -97,7 +97,7 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     assert_eq!((s.ledger.held(&node(0)), s.ledger.held(&node(1))), (Resources::default(), SIZE));
     assert_eq!(s.ledger.node(&node(1)).unwrap().leaving.len(), 1);
     assert!(matches!(s.claim(1, &[0, 1]), Err(Refusal::Conflict { .. })));
-    // An end that was reported under the lost epoch comes too late.
+    // An end reported under the lost epoch is too late.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.state(1), AllocationState::Pending);
     s.report(1, released(1, epoch));
@@ -175,7 +175,7 @@ fn what_work_used_is_that_of_its_last_claim_on_all_nodes_that_released_it_each_o
     s.report(1, prepared(1, second));
     s.report(0, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
     s.report(0, released(second, used(5, 20)));
-    // Said again, under either epoch, it adds nothing.
+    // A repeated report, under either epoch, adds nothing.
     s.report(0, released(second, used(5, 20)));
     s.report(1, released(first, used(8, 80)));
     s.report(1, released(second, used(7, 30)));

@@ -1,7 +1,8 @@
-//! Work that somebody puts back into the queue: its claim ends, and it begins again when it has other nodes.
+//! Requeues on request: the claim of an allocation ends, and it starts again when it gets other
+//! nodes.
 //!
-//! The rules of its own requeues hold: `--requeue=never` forbids it, and it counts against `--max-requeues` where it
-//! had begun.
+//! The same rules apply as to automatic requeues: `--requeue=never` forbids it, and it counts
+//! against `--max-requeues` if the work had begun.
 
 use super::holds::reason_is_well_formed;
 use super::preemptions::may_have_begun;
@@ -33,7 +34,8 @@ impl Ledger {
             | AllocationState::Cancelled => false,
         };
         if !has_nodes || allocation.epoch != epoch {
-            // The claim that was meant is over: the answer was lost on its way.
+            // The claim that the request names is over: this is a repetition whose first answer was
+            // lost.
             let is_over = allocation.attempts.iter().any(|attempt| attempt.epoch == epoch);
             return if is_over { Ok(Outcome::Done) } else { Err(Refusal::NotRunning { id, state }) };
         }

@@ -1,4 +1,4 @@
-//! Revocations, one story at a time.
+//! Scenarios of revocations.
 
 use super::keyring::Secret;
 use super::scenarios::{Story, node, registration};
@@ -22,10 +22,11 @@ fn what_was_issued_before_a_revocation_counts_no_more_and_what_is_issued_afterwa
     assert!(earlier < before(&s, "n7"), "what was signed in the state of before");
     let later = s.ledger.issue_time();
     assert!(later >= before(&s, "n7"), "what is signed now, though no time went by");
-    // Once more: what was issued in between is meant as well.
+    // A second revocation covers certificates issued after the first.
     s.done(revoke("n7"));
     assert!(later < before(&s, "n7") && s.ledger.issue_time() >= before(&s, "n7"));
-    // Another name's does not concern it, but no later certificate may be taken for an earlier one.
+    // A revocation of another name does not affect this name, but times of issue must stay in
+    // order.
     s.done(revoke("anna"));
     assert!(s.ledger.issue_time() >= before(&s, "anna") && before(&s, "anna") > before(&s, "n7"));
     assert_eq!(s.ledger.revocations().map(|(name, _)| name).collect::<Vec<_>>(), ["anna", "n7"]);
@@ -41,7 +42,8 @@ fn a_revocation_is_recorded_with_who_and_why_and_needs_another_gossip_key() {
     assert!(s.ledger.needs_gossip_key());
     s.done(Action::AddKey { secret: Secret([1; 32]), by: "quorum".into() });
     assert!(!s.ledger.needs_gossip_key());
-    // One that was brought in before a revocation is known to whom it revokes: another one follows.
+    // A key that was introduced before a revocation is known to the revoked machine, so another key
+    // follows.
     s.done(revoke("n7"));
     s.done(Action::AddKey { secret: Secret([2; 32]), by: "root".into() });
     assert!(s.ledger.needs_gossip_key(), "that went on with the key of before");

@@ -1,43 +1,46 @@
-//! Names whose certificates count no more: those that were issued before the revocation.
+//! Revocations: names whose certificates are invalid if they were issued before the revocation.
 //!
-//! Whoever stole a key can do nothing with it from then on, and cannot have its certificate renewed either; what the authority
-//! issues to the same name afterwards counts. When a certificate was issued is in its serial number ([`lattice_pki::identity::Shown`]).
-//! A machine whose certificate was stolen has the gossip key as well: the leader replaces that, once for all names that were revoked
-//! since the last new key (`rotation`).
+//! A stolen key is useless from then on, and its certificate cannot be renewed either. Certificates
+//! issued to the same name later are valid. The time of issue is part of a certificate's serial
+//! number ([`lattice_pki::identity::Shown`]). A thief of a machine's certificate probably also has
+//! the gossip key, so the leader replaces it, once for all names revoked since the last new key
+//! (`rotation` in `lattice-quorum`).
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Revocation, Subject};
 use lattice_model::{AuditAction, NodeId, Timestamp};
 
-/// Names that are revoked, at most.
+/// Largest number of revoked names.
 pub const REVOCATIONS_MAX: usize = 4096;
-/// Bytes of a reason, at most.
+/// Largest size of a reason, in bytes.
 const REASON_BYTES_MAX: usize = 512;
 
 impl Ledger {
-    /// Names whose certificates of before count no more, in their order.
+    /// The revocations in the order of names.
     pub fn revocations(&self) -> impl Iterator<Item = (&str, &Revocation)> {
         self.revocations.names.iter().map(|(name, revocation)| (name.as_str(), revocation))
     }
 
-    /// When a certificate is issued that is signed in this state: no revocation of before refuses it, each one of behind does.
+    /// The time of issue for a certificate signed in this state: later than every revocation so
+    /// far, and earlier than every later one.
     pub fn issue_time(&self) -> Timestamp {
         self.time.max(self.revocations.newest())
     }
 
-    /// Whether a new gossip key is due: a machine that was revoked has the present one.
+    /// Whether a new gossip key is needed because a revoked machine may have the current one.
     pub fn needs_gossip_key(&self) -> bool {
         self.revocations.rekey
     }
 
-    /// Whether this node has not registered since its name was revoked. Then no rotation of the gossip key waits for it.
+    /// Whether this node has not registered since its name was revoked. A rotation of the gossip
+    /// key does not wait for such a node.
     pub fn is_revoked(&self, node: &NodeId) -> bool {
         let life = self.revocations.names.get(node.as_str()).and_then(|revocation| revocation.life);
         life.is_some_and(|life| self.nodes.get(node).is_some_and(|node| node.incarnation == life))
     }
 
     pub(super) fn revoke(&mut self, context: &mut ApplyContext, name: &str, by: &str, reason: &str) -> Result<Outcome, Refusal> {
-        // Nodes, members and operators are called alike.
+        // Nodes, members and operators have names of the same form.
         let node: NodeId = name.parse().map_err(|_| Refusal::Malformed { why: format!("{name:?} is no certificate's name") })?;
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             let why = format!("a reason has at most {REASON_BYTES_MAX} bytes, none of them a control character");
@@ -46,7 +49,7 @@ impl Ledger {
         if self.revocations.names.len() >= REVOCATIONS_MAX && !self.revocations.names.contains_key(name) {
             return Err(Refusal::TooMany { what: "revoked names".to_owned(), most: REVOCATIONS_MAX as u64 });
         }
-        // Behind all that was signed in the state of before.
+        // Later than every certificate signed before this command.
         let before = Timestamp(self.issue_time().0.saturating_add(1));
         let life = self.nodes.get(&node).map(|known| known.incarnation);
         let revocation = Revocation { before, by: by.to_owned(), reason: reason.to_owned(), revision: context.revision, life };

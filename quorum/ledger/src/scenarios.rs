@@ -1,4 +1,4 @@
-//! What the scenarios of the commands begin with: a ledger with some nodes and a scheduler.
+//! The common basis of the command scenarios: a ledger with some nodes and a scheduler.
 
 pub(crate) use super::test_builders::{SIZE, node, registration, spec, user};
 use super::{Action, Applied, Command, Ledger, Outcome, Refusal, SCHEDULER_LEASE};
@@ -17,12 +17,12 @@ pub(super) fn id(number: u128) -> AllocationId {
 pub(super) struct Story {
     pub(super) ledger: Ledger,
     index: u64,
-    /// What passed beside the second that each command takes, in milliseconds.
+    /// Time that passed in addition to the second that each command takes, in milliseconds.
     passed_ms: u64,
     seqs: [u64; 8],
-    /// Under which claims are made.
+    /// The lease token for claims.
     pub(super) token: u64,
-    /// By how much the clock of whoever leads is wrong.
+    /// The error of the leader's clock, in milliseconds.
     pub(super) ahead_ms: i64,
 }
 
@@ -42,7 +42,7 @@ impl Story {
         self.apply(action).result
     }
 
-    /// Does it, and gives the audit records that it made.
+    /// Applies the action and returns the audit records that it created.
     pub(super) fn acted(&mut self, action: Action) -> Vec<AuditRecord> {
         let applied = self.apply(action);
         applied.result.unwrap();
@@ -60,13 +60,14 @@ impl Story {
         Timestamp(self.index * 1000 + self.passed_ms)
     }
 
-    /// Lets time pass, in milliseconds; a majority vouches for it.
+    /// Lets time pass, in milliseconds; a majority confirms it.
     pub(super) fn pass(&mut self, ms: u64) {
         self.passed_ms += ms;
         self.done(Action::AdvanceTime);
     }
 
-    /// Lets the time pass for which an allocation waits, and has the leader's clock say so. Gives how much that was, in milliseconds.
+    /// Lets the time pass for which an allocation waits, and ends the wait by the leader's clock.
+    /// Returns that time in milliseconds.
     pub(super) fn waits_over(&mut self, number: u128) -> u64 {
         let Some(until) = self.ledger.allocation(id(number)).and_then(|a| a.waits_until) else { return 0 };
         let left = until.since_ms(self.now());
@@ -105,7 +106,7 @@ impl Story {
         Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }
     }
 
-    /// Claims it, once what it waits for is over.
+    /// Claims nodes for it, after its waits are over.
     pub(super) fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
         self.waits_over(number);
         match self.claim(number, nodes) {
@@ -118,7 +119,7 @@ impl Story {
         self.told(from, item).unwrap();
     }
 
-    /// Another life of its agent counts its reports anew.
+    /// A restarted agent numbers its reports from the start.
     pub(super) fn forget_reports(&mut self, of: u8) {
         self.seqs[usize::from(of)] = 0;
     }

@@ -1,55 +1,55 @@
-//! Services: the ports that allocations offer while they run.
+//! Services: the ports that allocations expose while they run.
 //!
-//! An endpoint is no state of its own. It follows from the allocation and from its nodes' addresses: it is there from the
-//! commit that says Running to the one that says anything else.
+//! An endpoint is not stored. It is derived from the allocation and its nodes' addresses, and
+//! exists from the commit that makes the allocation Running to the commit that ends that state.
 
 use super::Ledger;
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A name under which running allocations of a tenant offer something.
+/// A service name of a tenant, exposed by running allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStanding {
     pub tenant: String,
     pub name: String,
     pub endpoints: u32,
-    /// By how many allocations.
+    /// Number of allocations that expose it.
     pub allocations: u32,
 }
 
-/// Where a service is offered.
+/// An address where a service is reachable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     pub tenant: String,
     pub allocation: AllocationId,
     pub node: NodeId,
-    /// By which other nodes reach that one.
+    /// The host under which other nodes reach it.
     pub host: String,
     pub port: u16,
     pub protocol: String,
 }
 
 impl Ledger {
-    /// The allocation runs from now on.
+    /// The allocation starts to run.
     pub(super) fn open_services(&mut self, id: AllocationId) {
         if self.allocations.get(&id).is_some_and(|a| offers(a)) {
             self.offering.insert(id);
         }
     }
 
-    /// It does not run any more.
+    /// The allocation stops to run.
     pub(super) fn close_services(&mut self, id: AllocationId) {
         self.offering.remove(&id);
     }
 
-    /// What of these tenants (of all where none is given) runs and offers something, by id.
+    /// The running allocations of these tenants (`None`: of all) that expose services, by id.
     fn offered(&self, tenants: Option<&[String]>) -> impl Iterator<Item = &Allocation> {
         let of = move |a: &&Allocation| tenants.is_none_or(|t| t.contains(&a.spec.tenant));
         self.offering.iter().filter_map(|id| self.allocations.get(id)).map(|a| &**a).filter(of)
     }
 
-    /// Names under which something is offered, at most so many, by tenant and name.
+    /// The exposed service names, at most `most`, by tenant and name.
     pub fn services(&self, tenants: Option<&[String]>, most: usize) -> Vec<ServiceStanding> {
         let mut counts: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
         for allocation in self.offered(tenants) {
@@ -72,7 +72,7 @@ impl Ledger {
         counts.into_iter().take(most).map(standing).collect()
     }
 
-    /// Where this name is offered, at most so many: by allocation, each one's first node first.
+    /// The endpoints of this service name, at most `most`: by allocation, its first node first.
     pub fn endpoints(&self, name: &str, tenants: Option<&[String]>, most: usize) -> Vec<Endpoint> {
         let named = |a: &Allocation| a.spec.connectivity.expose.iter().any(|e| e.name == name);
         let each = self.offered(tenants).filter(|a| named(a)).flat_map(|allocation| {
@@ -93,14 +93,14 @@ impl Ledger {
         each.take(most).collect()
     }
 
-    /// Where other nodes reach this one: the host of its mesh address.
+    /// The host under which other nodes reach this one: from its mesh address.
     fn host_of(&self, node: &NodeId) -> Option<String> {
         let (host, _port) = self.nodes.get(node)?.addresses.mesh.rsplit_once(':')?;
         Some(host.to_owned())
     }
 }
 
-/// Whether it runs and offers something.
+/// Whether it runs and exposes services.
 pub(super) fn offers(allocation: &Allocation) -> bool {
     allocation.state == AllocationState::Running && !allocation.spec.connectivity.expose.is_empty()
 }

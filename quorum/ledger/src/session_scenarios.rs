@@ -1,4 +1,4 @@
-//! Interactive sessions, one story at a time.
+//! Scenarios of interactive sessions.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome};
@@ -74,7 +74,8 @@ fn it_goes_with_its_allocations_claim() {
     s.done(create(2, 2, 7));
     s.done(Action::Cancel { id: id(2), by: user(7) });
     assert_eq!(s.ledger.sessions().map(|o| o.allocation).collect::<Vec<_>>(), [id(1)]);
-    // Its node comes back under another boot id: it waits for another node, and for a terminal there.
+    // Its node returns with another boot id: the allocation waits for another node, and then for a
+    // new terminal.
     s.done(Action::Register(registration(0, 2, 1, true)));
     assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Pending);
     assert_eq!(s.ledger.sessions().count(), 0);

@@ -1,14 +1,14 @@
-//! Interactive sessions: who has a terminal of an allocation that is held for one. They outlive agents and members, and go with
-//! the claim that they were opened under.
+//! Interactive sessions: which user has the terminal of an allocation that is kept for one. They
+//! survive restarts of agents and members, and end with the claim under which they were opened.
 //!
-//! An allocation has one at most. That is more than the documents ask: of sensitive work alone.
+//! An allocation has at most one session. The documents require this only for sensitive work.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, InteractiveSession, Principal};
 use uuid::Uuid;
 
-/// Sessions, at most.
+/// Largest number of sessions.
 pub const SESSIONS_MAX: usize = 10_000;
 
 impl Ledger {
@@ -17,7 +17,7 @@ impl Ledger {
         self.sessions.values()
     }
 
-    /// The same id again is the same success.
+    /// A repetition with the same id is a success.
     pub(super) fn create_session(
         &mut self,
         context: &mut ApplyContext,
@@ -51,7 +51,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Ends the session, and the allocation that was held for it.
+    /// Ends the session, and the allocation that was kept for it.
     pub(super) fn delete_session(
         &mut self,
         context: &mut ApplyContext,
@@ -65,7 +65,7 @@ impl Ledger {
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });
         }
-        // Ended before: the answer was lost on its way, or its walltime was faster.
+        // The session has already ended: the first answer was lost, or its walltime ran out before.
         if allocation.state.is_terminal() {
             return Ok(Outcome::Done);
         }
@@ -77,7 +77,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The claim under which it was opened is over.
+    /// The claim under which it was opened has ended.
     pub(super) fn drop_session(&mut self, context: &mut ApplyContext, of: AllocationId, actor: &str) {
         if let Some(session) = self.sessions.remove(&of) {
             let about = Subject { allocation: Some(of), node: Some(&session.node) };

@@ -1,28 +1,29 @@
-//! What a disk has too little room for.
+//! A shortage of disk space.
 
 use lattice_model::resources::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What there is no room for.
+/// What is refused because of the shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Lack {
-    /// Nothing new is taken; what ends work, gives something back or keeps nodes in touch is.
+    /// Commands that begin something; commands that end work, release something or keep nodes in
+    /// contact are accepted.
     New,
-    /// Nothing is taken.
+    /// All commands.
     All,
 }
 
-/// A disk with too little room.
+/// A disk without enough free space.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shortage {
-    /// The member's folder there.
+    /// The member's directory on that disk.
     pub dir: String,
-    /// Bytes that are free, the reserve not counted.
+    /// Free bytes, without the reserve.
     pub free_bytes: u64,
-    /// As many must be free before everything is taken again.
+    /// Free bytes required before everything is accepted again.
     pub wanted_bytes: u64,
-    /// What is therefore not taken.
+    /// What is refused meanwhile.
     pub lack: Lack,
 }
 

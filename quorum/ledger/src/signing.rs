@@ -1,8 +1,9 @@
-//! Who signs the audit chain, and how far it is signed. Keys and signatures are records of the chain itself: they are
-//! replicated, archived and exported with it, and a key that was replaced still verifies what it signed.
+//! Signatures of the audit chain: the members' keys, and how far the chain is signed. Keys and
+//! signatures are records of the chain itself: they are replicated, archived and exported with it,
+//! and a replaced key still verifies what it signed.
 //!
-//! The signature is made outside (`apply` holds no secret) by the leader, over [`SignedHead::message`]. What it covers
-//! lies behind by what was committed meanwhile; the next one covers that.
+//! The leader makes the signature over [`SignedHead::message`] outside the ledger (`apply` has no
+//! secrets). Records that are committed meanwhile are covered by the next signature.
 
 use super::refusal::Refusal;
 use super::state::Signing;
@@ -10,20 +11,20 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use serde::{Deserialize, Serialize};
 
-/// Hexadecimal digits of a public key, and of a signature.
+/// Number of hexadecimal digits of a public key.
 const KEY_DIGITS: usize = 64;
 const SIGNATURE_DIGITS: usize = 128;
 
 /// A signature of the chain up to one of its records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedHead {
-    /// The record.
+    /// The last covered record.
     pub seq: u64,
     /// Its hash.
     pub hash: String,
-    /// Who signed.
+    /// The member that signed.
     pub member: MemberId,
-    /// With which key: its public half, 64 hexadecimal digits.
+    /// The public key, 64 hexadecimal digits.
     pub key: String,
     /// Ed25519 over [`Self::message`], 128 hexadecimal digits.
     pub signature: String,
@@ -32,35 +33,35 @@ pub struct SignedHead {
 /// The detail of a record of [`AuditAction::SigningKeySet`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySet {
-    /// Whose key.
+    /// The member.
     pub member: MemberId,
-    /// Its public half, 64 hexadecimal digits.
+    /// The public key, 64 hexadecimal digits.
     pub key: String,
-    /// The member's key until now: it signs nothing after this record.
+    /// The member's previous key, which signs nothing after this record.
     pub replaces: Option<String>,
 }
 
 impl SignedHead {
-    /// What is signed: four lines of text, the last one with a line end.
+    /// The message to sign: four lines of text, each ending with a newline.
     pub fn message(cluster: &str, seq: u64, hash: &str) -> String {
         format!("lattice-audit-head/1\n{cluster}\n{seq}\n{hash}\n")
     }
 
-    /// What a record of [`AuditAction::HeadSigned`] holds; `None` where it is none or holds something else.
+    /// Parses a record of [`AuditAction::HeadSigned`]; `None` for any other record or content.
     pub fn of(record: &AuditRecord) -> Option<Self> {
         (record.action == AuditAction::HeadSigned).then(|| serde_json::from_str(&record.detail).ok()).flatten()
     }
 }
 
 impl KeySet {
-    /// What a record of [`AuditAction::SigningKeySet`] holds; `None` where it is none or holds something else.
+    /// Parses a record of [`AuditAction::SigningKeySet`]; `None` for any other record or content.
     pub fn of(record: &AuditRecord) -> Option<Self> {
         (record.action == AuditAction::SigningKeySet).then(|| serde_json::from_str(&record.detail).ok()).flatten()
     }
 }
 
 impl Ledger {
-    /// Who signs, and how far the chain is signed.
+    /// The members' keys, and how far the chain is signed.
     pub fn signing(&self) -> &Signing {
         &self.signing
     }

@@ -1,4 +1,4 @@
-//! The agreed state and its records. The files of the commands, beside this one, change them.
+//! The replicated state and its records. The command files beside this one change them.
 
 pub mod keyring;
 pub mod revocations;
@@ -27,82 +27,85 @@ use user_limits::UserLimits;
 use user_usage::UserUsage;
 use uuid::Uuid;
 
-/// The level of a cluster that has agreed on none.
+/// The cluster level before any was committed.
 pub const LEVEL_FIRST: u32 = 1;
-/// Ended allocations that stay in memory; older ones are forgotten (the audit log has them).
+/// Largest number of ended allocations in memory; older ones are dropped (the audit log has them).
 pub const ENDED_KEPT_MAX: usize = 10_000;
 /// How long they stay at most, in milliseconds: a week.
 pub const ENDED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
-/// Allocations that have not ended, at most.
+/// Largest number of allocations that have not ended.
 pub const LIVE_MAX: usize = 200_000;
-/// Nodes, at most.
+/// Largest number of nodes.
 pub const NODES_MAX: usize = 100_000;
 
-/// The agreed state. Entries are behind `Arc`, so that a snapshot or a watcher shares them instead of copying, and the large maps
-/// are persistent ones: a copy for a snapshot is made between two commits, which wait for it.
+/// The replicated state. Entries are behind `Arc`, so that a snapshot or a watcher shares them
+/// instead of copying. The large maps are persistent data structures, because the copy for a
+/// snapshot is made between two commits and delays them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     pub(super) cluster: String,
     pub(super) generation: Generation,
     pub(super) revision: Revision,
-    /// The time of the last command; 0: there was none.
+    /// The time of the last command; 0: none was applied.
     pub(super) time: Timestamp,
     /// The last epoch issued.
     pub(super) epoch: Epoch,
     #[serde(deserialize_with = "one_by_one")]
     pub(super) nodes: OrdMap<NodeId, Arc<Node>>,
-    /// What each node still carries, live or leaving. The sum never exceeds the registered size when a claim is added.
+    /// The holdings of each node, current or leaving. Their sum never exceeds the registered size
+    /// when a claim is added.
     #[serde(deserialize_with = "one_by_one")]
     pub(super) holdings: OrdMap<NodeId, Vec<Holding>>,
     #[serde(with = "scripts")]
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) scripts: Scripts,
-    /// Ended allocations, the first to end first.
+    /// Ended allocations in the order of their end.
     pub(super) ended: VecDeque<AllocationId>,
     pub(super) leases: BTreeMap<String, Lease>,
-    /// The last fencing token issued, over all leases.
+    /// The last fencing token issued, across all leases.
     pub(super) lease_token: u64,
     pub(super) audit: AuditHead,
     pub(super) signing: Signing,
-    /// Accesses that were recorded last, the oldest first: one that is sent again is not recorded again.
+    /// The latest recorded accesses, oldest first: a repeated request is not recorded again.
     pub(super) accesses: VecDeque<Uuid>,
-    /// What every member understands.
+    /// The level of commands that every member understands.
     pub(super) level: u32,
     pub(super) tenants: BTreeMap<String, Arc<Tenant>>,
     #[serde(skip)]
     pub(super) usage: TenantUsage,
-    /// All but `default`.
+    /// All vClusters except `default`.
     pub(super) vclusters: BTreeMap<String, Arc<VCluster>>,
     pub(super) sessions: BTreeMap<AllocationId, InteractiveSession>,
-    /// After a recovery from a backup: what it still waits for.
+    /// After a recovery from a backup: what must still be reported.
     pub(super) recovery: Option<Recovery>,
-    /// What gossip is sealed with. Secret: it is told to agents alone.
+    /// The gossip keys. Secret: sent only to agents.
     pub(super) keyring: Keyring,
     pub(super) vni_pool: VniPool,
-    /// Network domains that have a number.
+    /// Network domains that have a VNI.
     pub(super) domains: BTreeMap<DomainKey, Arc<Domain>>,
-    /// Allocations that run and offer services.
+    /// Running allocations that expose services.
     pub(super) offering: BTreeSet<AllocationId>,
     pub(super) limits: ClusterLimits,
-    /// How long the run leases of claims are from now on, in milliseconds; 0: nobody said it yet.
+    /// The length of run leases for new claims, in milliseconds; 0: not set yet.
     pub(super) run_lease_ms: u64,
-    /// Up to which audit record others were told, each way.
+    /// For each kind of notification, the last audit record that was delivered.
     pub(super) notified: BTreeMap<NotifyWay, u64>,
-    /// Allocations that are measured more closely now.
+    /// Allocations that are measured in more detail now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) closely: BTreeSet<AllocationId>,
-    /// Allocations with something that ends by the leader's clock, or had it until lately: see [`super::waits`].
+    /// Allocations with a wait that the leader's clock ends, or that had one recently; see
+    /// [`super::waits`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) waiting: BTreeSet<AllocationId>,
-    /// How soon users may submit again.
+    /// The users' submission rates.
     #[serde(default, skip_serializing_if = "SubmissionRates::is_empty")]
     pub(super) rates: SubmissionRates,
     #[serde(skip)]
     pub(super) user_usage: UserUsage,
     #[serde(default, skip_serializing_if = "Revocations::is_empty")]
     pub(super) revocations: Revocations,
-    /// Names that an operator admitted and under which no node has registered yet.
+    /// Names that an operator has admitted and that have not registered yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) admitted: BTreeMap<NodeId, Admission>,
 }
@@ -148,7 +151,8 @@ impl Default for Ledger {
     }
 }
 
-/// Reads a map by what is there: the map's own reading believes the number of entries that it is promised, and makes room for all of them.
+/// Deserialises a map entry by entry: the map's own implementation would trust the announced number
+/// of entries and allocate memory for all of them.
 fn one_by_one<'de, K, V, D>(from: D) -> Result<OrdMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Ord + Clone,
@@ -158,97 +162,101 @@ where
     Ok(BTreeMap::deserialize(from)?.into_iter().collect())
 }
 
-/// A part of a node that some claim took and the node has not yet reported free.
+/// A part of a node that a claim took and the node has not reported as released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Whose it is or was.
+    /// The allocation.
     pub allocation: AllocationId,
-    /// Under which claim.
+    /// The epoch of the claim.
     pub epoch: Epoch,
-    /// How much.
+    /// The amount.
     pub resources: Resources,
-    /// The number of the network domain that the claim was made in.
+    /// The VNI of the network domain under this claim.
     pub vni: Option<u32>,
-    /// How long its run lease is, in milliseconds; `None`: it runs without one.
+    /// The length of its run lease in milliseconds; `None`: it has no lease.
     pub run_lease_ms: Option<u64>,
-    /// Whether it is known, or vouched for, that nothing of it runs any more, though its node did not say so.
+    /// Whether it is known or confirmed that nothing of it runs any more, although its node has not
+    /// reported that.
     pub fenced: bool,
 }
 
 /// One lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Which node holds it.
+    /// The node that holds it.
     pub holder: NodeId,
-    /// The fencing token; what is done under an older one is refused.
+    /// The fencing token; requests with an older one are refused.
     pub token: u64,
-    /// How long it lives after each renewal, in milliseconds, by the leader's monotonic clock.
+    /// Time to live after each renewal, in milliseconds of the leader's monotonic clock.
     pub ttl_ms: u64,
-    /// The revision of its grant, or of the last time that it was granted again.
+    /// The revision of its latest grant.
     pub renewed: Revision,
-    /// For whom the holder's agent vouches; `None`: for the agent itself.
+    /// The user on whose behalf the holder's agent requested it; `None`: the agent itself.
     pub user: Option<Principal>,
 }
 
-/// An admission that was not used yet.
+/// An unused admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admission {
-    /// By whom.
+    /// Who admitted the node.
     pub by: String,
     /// When.
     pub at: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 /// What a recovery still waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
-    /// Nodes that have not said yet what they run.
+    /// Nodes that have not reported their work yet.
     pub awaited: BTreeSet<NodeId>,
-    /// What waited for its turn when the backup was made: a node that is awaited may run it.
+    /// Allocations that were waiting when the backup was made: a node that has not reported may run
+    /// them.
     pub pending: BTreeSet<AllocationId>,
-    /// Epochs up to this one may be of the lost quorum.
+    /// Epochs up to this one may have been issued by the lost quorum.
     pub epochs: Epoch,
 }
 
-/// A tenant and a name: two tenants may use one name for two domains.
+/// Tenant and name: two tenants may use one name for two domains.
 pub type DomainKey = (String, String);
 
-/// A domain that has a number.
+/// A network domain that has a VNI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domain {
-    /// Its number.
+    /// Its VNI.
     pub vni: u32,
     /// Its allocations that have nodes.
     pub members: BTreeSet<AllocationId>,
     /// When the last of them lost its nodes.
     pub idle_since: Option<Timestamp>,
-    /// For how long it keeps its number then, where an operator said so; else as the pool says.
+    /// How long it then keeps its VNI, if an operator has set it; otherwise the pool's value
+    /// applies.
     pub grace_ms: Option<u64>,
 }
 
-/// What the ledger knows of signing.
+/// The state of signing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signing {
-    /// The present key of each member that signed or is about to: 64 hexadecimal digits.
+    /// The current public key of each member that has signed or is about to: 64 hexadecimal digits.
     pub keys: BTreeMap<MemberId, String>,
-    /// The chain is signed up to this record.
+    /// The last record covered by a signature.
     pub upto: u64,
-    /// The record that holds the last signature. What follows it is not signed yet.
+    /// The record that contains the latest signature. Later records are not signed yet.
     pub last: u64,
 }
 
-/// Limits of the whole cluster, whoever asks.
+/// Cluster-wide limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterLimits {
-    /// Nodes that may be claimed for sensitive use at once; one that several allocations share counts once. `None`: no limit.
+    /// Largest number of nodes claimed for sensitive work at a time; a node shared by several
+    /// allocations counts once. `None`: no limit.
     pub sensitive_pool_size: Option<u32>,
-    /// Of each user and tenant.
+    /// Limits for each user and tenant.
     pub users: UserLimits,
 }
 
-/// A way in which others are told what happens to nodes.
+/// The kinds of notification about events of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotifyWay {
     /// HTTP.

@@ -1,7 +1,8 @@
-//! How closely work is measured: asked for, told in the lists of all its nodes, and over when the leader's clock says so.
+//! The level of detail of measurements: requested by users, sent in the lists of all nodes of an
+//! allocation, and ended by the leader's clock.
 //!
-//! The quorum knows nothing of what is measured. It has the request so that every node hears of it, also one whose agent is away now,
-//! and so that it ends everywhere.
+//! The quorum does not store measurements. It stores the request, so that every node receives it,
+//! even if its agent is down now, and so that it ends on all nodes.
 
 use super::refusal::Refusal;
 use super::state::user_usage::holds_nodes;
@@ -11,7 +12,7 @@ use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};
 use uuid::Uuid;
 
-/// Nodes that a refusal names.
+/// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 8;
 
 impl Ledger {
@@ -28,7 +29,7 @@ impl Ledger {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         let known = allocation.telemetry.as_ref();
-        // Said again: the answer was lost on its way.
+        // A repetition whose first answer was lost.
         if known.is_some_and(|known| known.id == key) {
             return Ok(Outcome::Done);
         }
@@ -72,7 +73,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The leader's clock says that the time of this request is over.
+    /// The leader's clock: the time of this order is over.
     pub(super) fn end_telemetry(&mut self, context: &mut ApplyContext, id: AllocationId, order: Uuid) -> Outcome {
         let Some(known) = self.allocations.get(&id).and_then(|a| a.telemetry.as_ref()).filter(|known| known.id == order) else {
             return Outcome::Done;
@@ -83,13 +84,13 @@ impl Ledger {
         Outcome::Done
     }
 
-    /// With the claim it is over as well: what comes next has other nodes.
+    /// It ends with the claim, because the next claim has other nodes.
     pub(super) fn forget_telemetry(&mut self, id: AllocationId) {
         self.closely.remove(&id);
     }
 
-    /// After a recovery: a node says that it was asked before. All nodes of the allocation hear of it again, so what it says is held to what
-    /// may be asked for.
+    /// After a recovery: a node reports an earlier order. The order is sent to all nodes of the
+    /// allocation again, so it is checked like a new request.
     pub(super) fn adopt_telemetry(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
         let (least, most) = CLOSELY_MS;
         let is_timed = |until: Timestamp| {
@@ -119,7 +120,8 @@ impl Ledger {
         context.changed.desired.extend(nodes);
     }
 
-    /// What of it is over at `now`, by the clock that stamped it: a jump of it ends one early, and its owner asks again.
+    /// The orders that are over at `now`, by the clock that stamped them: if it jumps, an order may
+    /// end early, and its owner must repeat it.
     pub fn telemetry_due(&self, now: Timestamp) -> Vec<Action> {
         let orders = self.closely.iter().filter_map(|id| Some((*id, self.allocations.get(id)?.telemetry.as_ref()?)));
         let over = orders.filter(|(_, order)| order.is_over(now));

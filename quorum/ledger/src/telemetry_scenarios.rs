@@ -1,4 +1,5 @@
-//! Stories of work that is measured more closely: who may ask, which nodes hear of it, and when it is over.
+//! Scenarios of detailed measurement: who may request it, which nodes learn of it, and when it
+//! ends.
 
 use super::scenarios::{Story, id, node, registration, user};
 use super::{Access, AccessKind, Action, Outcome, Registration};
@@ -16,7 +17,7 @@ fn debug(by: u32, key: u128) -> Action {
     asks(by, key, TelemetryMode::Debug, CLOSELY_MS_DEFAULT)
 }
 
-/// Work of user 7 that runs on the first two of three nodes; `of`: those that keep what is measured.
+/// Work of user 7 on the first two of three nodes; `of`: the nodes that can store measurements.
 fn running(of: &[u8], requeue: RequeuePolicy) -> (Story, Epoch) {
     let mut story = Story::new(3);
     for number in of {
@@ -44,13 +45,13 @@ fn each_of_its_nodes_hears_of_it_and_that_it_is_over() {
     let order = s.ledger.allocation(id(1)).unwrap().telemetry.clone().unwrap();
     assert_eq!(order.duration_ms(), Some(CLOSELY_MS_DEFAULT));
     assert!(s.acted(debug(7, 1)).is_empty(), "asked twice under one key");
-    // Asked anew it lasts longer.
+    // A new request extends it.
     s.done(debug(7, 2));
     let later = s.ledger.allocation(id(1)).unwrap().telemetry.clone().unwrap();
     assert!(later.until > order.until && s.ledger.telemetry_due(order.until.unwrap()).is_empty());
     let due = s.ledger.telemetry_due(later.until.unwrap());
     assert_eq!(due, [Action::EndTelemetry { allocation: id(1), order: later.id }]);
-    // What was said of the one before ends nothing.
+    // The end of the previous order has no effect.
     s.done(Action::EndTelemetry { allocation: id(1), order: order.id });
     assert_eq!(told(&s)[0], Some(TelemetryMode::Debug));
     let audit = s.acted(due[0].clone());
@@ -115,7 +116,7 @@ fn an_audit_lasts_as_long_as_the_claim_or_as_is_said() {
     s.done(audit(5, 0));
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.ledger.allocation(id(1)).unwrap().telemetry, None);
-    // One of its nodes cannot do it.
+    // One of its nodes does not support it.
     let (mut s, _) = running(&[0], RequeuePolicy::Never);
     match s.act(audit(1, 0)) {
         Err(Refusal::TelemetryMode { why, .. }) => assert!(why.starts_with("n1 cannot tell which files"), "{why}"),

@@ -1,4 +1,4 @@
-//! Tenants and their quotas, one story at a time.
+//! Scenarios of tenants and their quotas.
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, QuotaChange, TenantChange};
@@ -37,16 +37,16 @@ fn what_would_exceed_a_quota_waits_and_is_not_claimed() {
     s.done(submit(2, of_physics(2, RequeuePolicy::Never)));
     let epoch = s.claimed(1, &[0, 1]);
     assert_eq!(has(&s), (2, 1));
-    // Two schedulers race: the second one is refused, and what it claimed for waits on.
+    // Two schedulers race: the second one is refused, and its allocation continues to wait.
     assert_eq!(quota(s.claim(2, &[2, 3])), (Quota::MaxNodes, 2, 2, 3));
-    // What waits is not running: it is taken. What could never run is not.
+    // A submission is accepted although it cannot run now. One that could never run is refused.
     s.done(submit(3, of_physics(2, RequeuePolicy::Never)));
     assert_eq!(quota(s.act(submit(4, of_physics(4, RequeuePolicy::Never)))), (Quota::MaxNodes, 0, 4, 3));
     s.done(submit(4, of_physics(1, RequeuePolicy::Never)));
-    // Others are none of its business.
+    // Other tenants are not affected.
     s.submit(5, 1, RequeuePolicy::Never, 0);
     s.claimed(5, &[2]);
-    // What ends or goes back into the queue gives its room back.
+    // An allocation that ends or is requeued no longer counts.
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(has(&s), (0, 0));
     for number in [0, 1] {

@@ -1,8 +1,8 @@
 //! Tenants and their hard quotas.
 //!
-//! A quota counts what has nodes now: live claims, from the claim to the end of the allocation. It is checked where an allocation is
-//! claimed. What waits has no nodes and counts for nothing: a submission is refused only where its quotas leave no room for it
-//! even when the tenant has nothing else (decision 0068).
+//! A quota counts allocations that have nodes, from the claim to the end of the allocation. It is
+//! checked at the claim. Waiting allocations do not count: a submission is refused only if it would
+//! exceed a quota even if the tenant had nothing else (decision 0068).
 
 use super::refusal::Refusal;
 use super::state::tenant_usage::TenantUse;
@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Tenants, at most.
+/// Largest number of tenants.
 const TENANTS_MAX: usize = 10_000;
-/// Bytes of a tenant's name.
+/// Largest size of a tenant's name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What becomes of a tenant.
+/// A change of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantChange {
     /// Its name.
     pub name: String,
-    /// Whether it is to be new.
+    /// Whether to create it.
     pub create: bool,
     /// See [`Tenant::max_nodes`].
     pub max_nodes: QuotaChange,
@@ -33,15 +33,15 @@ pub struct TenantChange {
     pub max_concurrent_allocations: QuotaChange,
 }
 
-/// What becomes of one of its quotas.
+/// A change of one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaChange {
-    /// It stays; a new tenant has none.
+    /// Unchanged; a new tenant has no limit.
     #[default]
     Keep,
-    /// There is none.
+    /// No limit.
     Unlimited,
-    /// So many.
+    /// This limit.
     AtMost(u32),
 }
 
@@ -55,19 +55,19 @@ impl QuotaChange {
     }
 }
 
-/// The known name with the longest beginning in common, where that is more than half of what was given.
+/// The known name with the longest common prefix, if that is more than half of the given name.
 fn begins_alike<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let common = |known: &str| given.bytes().zip(known.bytes()).take_while(|(a, b)| a == b).count();
     known.filter(|known| common(known) * 2 > given.len()).max_by_key(|known| common(known))
 }
 
-/// A tenant and what it has.
+/// A tenant and its current usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantStanding {
     pub tenant: Tenant,
-    /// Nodes that its allocations have.
+    /// Number of nodes of its allocations.
     pub nodes: u32,
-    /// Its allocations that have nodes.
+    /// Number of its allocations that have nodes.
     pub allocations: u32,
 }
 
@@ -82,7 +82,7 @@ impl Ledger {
         self.tenants.get(name)
     }
 
-    /// All tenants and what they have, by name.
+    /// All tenants and their usage, by name.
     pub fn tenant_standings(&self) -> Vec<TenantStanding> {
         let used = self.count_usage();
         let standing = |tenant: &Arc<Tenant>| {
@@ -115,7 +115,7 @@ impl Ledger {
             None if self.tenants.len() >= TENANTS_MAX => {
                 return Err(Refusal::TooMany { what: "tenants".to_owned(), most: TENANTS_MAX as u64 });
             }
-            // Said before: the answer was lost on its way.
+            // A repetition whose first answer was lost.
             Some(now) if (Tenant { revision: Revision(0), ..Tenant::clone(now) }) == (Tenant { revision: Revision(0), ..next.clone() }) => {
                 return Ok(Outcome::Done);
             }
@@ -145,11 +145,12 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses a submission of a tenant that does not exist, where there are any, and one that its tenant's quotas could never let run.
+    /// Refuses a submission of an unknown tenant, if any tenants are set up, and one that its
+    /// tenant's quotas would never allow to run.
     pub(super) fn admits_to_tenant(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let name = &spec.tenant;
         let Some(tenant) = self.tenants.get(name).map(Arc::clone) else {
-            // Where none is set up, a tenant is a label.
+            // If no tenant is set up, the tenant is only a label.
             return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
         };
         match tenant.excess(Demand { nodes: 0, more_nodes: spec.nodes, allocations: 0 }) {
@@ -164,7 +165,7 @@ impl Ledger {
         Refusal::NoSuchTenant { name: name.to_owned(), meant }
     }
 
-    /// The quota that stands against a claim.
+    /// The quota that a claim would exceed.
     pub(super) fn excess_of_claim(&mut self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
         let tenant = Arc::clone(self.tenants.get(&allocation.spec.tenant)?);
         let used = self.used(&allocation.spec.tenant);
@@ -173,14 +174,14 @@ impl Ledger {
         tenant.excess(Demand { nodes, more_nodes, allocations: used.allocations })
     }
 
-    /// The allocation has nodes from now on.
+    /// The allocation gets nodes.
     pub(super) fn usage_grows(&mut self, id: AllocationId) {
         if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id)) {
             usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
         }
     }
 
-    /// The allocation loses its nodes, where it has any.
+    /// The allocation loses its nodes, if it has any.
     pub(super) fn usage_shrinks(&mut self, id: AllocationId) {
         if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id).filter(|a| holds_nodes(a.state)))
             && let Some(used) = usage.get_mut(&allocation.spec.tenant)

@@ -1,18 +1,18 @@
-//! What tests begin with, here and in the crates that use this one.
+//! Test data, for this crate and for crates that use it.
 
 use crate::{Ledger, Registration};
 use lattice_model::{AllocationSpec, Boot, Incarnation, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources, test_builders};
 use uuid::Uuid;
 
-/// What each node has.
+/// The size of each node.
 pub const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
 
-/// What is submitted for so many nodes.
+/// A specification for this many nodes.
 pub fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
     AllocationSpec { nodes, requeue, requeues_max, ..test_builders::spec() }
 }
 
-/// Somebody.
+/// A user.
 pub fn user(uid: u32) -> Principal {
     Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
 }
@@ -22,7 +22,7 @@ pub fn node(number: u8) -> NodeId {
     format!("n{number}").parse().unwrap()
 }
 
-/// What an agent registers.
+/// An agent's registration.
 pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
     Registration {
         node: node(number),
@@ -44,7 +44,7 @@ pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) ->
     }
 }
 
-/// A ledger of this level, and else empty.
+/// An empty ledger of this level.
 pub fn of_level(level: u32) -> Ledger {
     Ledger { level, ..Ledger::default() }
 }

@@ -1,4 +1,5 @@
-//! The time of commands: whatever the leader's clock shows, it never goes back and never leaps.
+//! The time of commands: whatever the leader's clock shows, it never goes back and never jumps
+//! ahead.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Command, ENDED_KEPT_MS, ENTRY_LEAP_MS_MAX, Ledger, Outcome};
@@ -32,7 +33,7 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
     let before = s.ledger.time();
     s.ahead_ms = TEN_YEARS_MS;
     ended(&mut s, 21);
-    // Proposed by a clock that believes it is time.
+    // Proposed by a leader whose clock is ahead.
     s.done(Action::LiftHold { node: node(1), kind: HoldKind::Maintenance, by: "quorum".into(), until });
     s.ahead_ms = 0;
     for number in 1..=21 {
@@ -42,9 +43,9 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
     s.done(again);
     assert_eq!(s.ledger.allocation(id(1)).map(|a| a.state), Some(AllocationState::Completed), "it is not run again");
     assert!(s.ledger.node(&node(1)).unwrap().hold(HoldKind::Maintenance).is_some());
-    // Six commands behind each other moved the time as far as each of them may.
+    // Six consecutive commands advanced the time by at most the allowed step each.
     assert!(s.ledger.time().since_ms(before) <= 6 * ENTRY_LEAP_MS_MAX);
-    // What has passed and was measured counts: a week later they are forgotten.
+    // Time that has passed and was measured counts: ended allocations are dropped after a week.
     s.ahead_ms = i64::try_from(2 * ENDED_KEPT_MS).unwrap();
     s.done(Action::AdvanceTime);
     ended(&mut s, 22);
@@ -52,7 +53,7 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
 }
 
 proptest! {
-    /// Commands of leaders with any clocks, in any order.
+    /// Commands from leaders with arbitrary clocks, in any order.
     #[test]
     fn time_never_goes_back_and_leaps_only_where_a_leader_vouches_for_it(
         commands in proptest::collection::vec((any::<u64>(), 0u8..8), 1..60),

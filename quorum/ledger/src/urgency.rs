@@ -1,12 +1,12 @@
 //! How urgent a command is.
 
-/// What a command is for. Where there is too little room on the disk, the less urgent are refused.
+/// The purpose of a command. If disk space is low, the less urgent ones are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// It begins something, or can wait.
     New,
-    /// It ends work, gives something back, or keeps nodes in touch.
+    /// It ends work, releases something, or keeps nodes in contact.
     Keeps,
-    /// It may bring a member to the lead that has room.
+    /// It may help a member with enough disk space to become the leader.
     Mends,
 }

@@ -1,4 +1,4 @@
-//! Limits of users and tenants, one story at a time.
+//! Scenarios of limits for users and tenants.
 
 use super::scenarios::{Story, id, spec, user};
 use super::{Action, ENDED_KEPT_MAX, Outcome, QuotaChange, UserLimit, UserLimitsChange};
@@ -44,7 +44,7 @@ fn one_users_ends_push_nobody_elses_out() {
     assert!((0..5).all(|number| s.ledger.allocation(id(number)).is_some()), "the flood is another's");
     assert_eq!(s.ledger.allocations().count(), ENDED_KEPT_MAX);
     assert!(s.ledger.allocation(id(1000 + 404)).is_none() && s.ledger.allocation(id(1000 + 405)).is_some());
-    // A limit of each user holds from the next end on.
+    // A lowered limit takes effect when the next allocation ends.
     s.done(limit(UserLimitsChange { user_history: QuotaChange::AtMost(3), ..UserLimitsChange::default() }));
     submit(&mut s, 6, 8, None).unwrap();
     cancel(&mut s, 6, 8);
@@ -63,7 +63,7 @@ fn what_a_user_and_a_tenant_may_have_waiting_is_limited() {
     assert_eq!(refused(&third), Some(UserLimit::Pending));
     assert_eq!(submit(&mut s, 2, 7, None), Ok(Outcome::Done), "what was taken is answered again");
     submit(&mut s, 4, 8, None).unwrap();
-    // What has begun waits no longer.
+    // An allocation that has begun no longer counts as waiting.
     s.claim(1, &[0]).unwrap();
     submit(&mut s, 3, 7, None).unwrap();
     assert_eq!(refused(&submit(&mut s, 5, 7, None)), Some(UserLimit::Pending));
@@ -106,7 +106,7 @@ fn a_submission_that_is_only_checked_meets_the_same_limits_and_counts_for_none()
     let checked = |s: &Story, uid: u32| {
         let mut spec = spec(1, RequeuePolicy::Never, 0);
         spec.entrypoint = Entrypoint::Script { text: "#!/bin/sh\ntrue".into(), args: vec![] };
-        // A copy has not counted yet.
+        // A copy that has not counted yet gives the same answers.
         let answers = [&s.ledger, &s.ledger.clone()].map(|ledger| ledger.admits_submission(&spec, &user(uid), s.now()));
         assert_eq!(answers[0], answers[1]);
         refused(&answers[0].clone().map(|()| Outcome::Done))
@@ -153,22 +153,24 @@ fn a_claim_beyond_what_a_user_may_have_running_is_refused_and_the_work_waits() {
     submit(&mut s, 4, 8, None).unwrap();
     let epoch = s.claimed(1, &[0]);
     s.claimed(2, &[1]);
-    // Two schedulers race: the second one is refused, and nothing of the ledger changes.
+    // Two schedulers race: the second one is refused, and the ledger stays unchanged.
     let third = s.claim(3, &[2]);
     assert_eq!(refused(&third), Some(UserLimit::Running));
     let text = third.unwrap_err().to_string();
     assert_eq!(text, "user u7's 2 running allocations are as many as one user may have (limit user_running: 2)");
     assert!(waits(&s, 3));
-    // A claim that comes with the submission is refused in the same way, and what was submitted waits.
+    // A claim that comes with the submission is refused in the same way, and the submitted
+    // allocation waits.
     let proposal = Claim { allocation: id(5), requeue_count: 0, ..s.proposal(3, &[2]) };
     let spec = Box::new(spec(1, RequeuePolicy::Never, 0));
     s.done(Action::Submit { id: id(5), spec, owner: user(7), claim: Some(proposal) });
     assert!(waits(&s, 5));
-    // Others are none of its business; a copy, which has counted nothing yet, says the same.
+    // Other users are not affected; a copy, which has counted nothing yet, gives the same answer.
     s.claimed(4, &[3]);
     s.ledger = s.ledger.clone();
     assert_eq!(refused(&s.claim(3, &[2])), Some(UserLimit::Running));
-    // What is requeued counts no more, also while its node still has something of it. To begin again, it waits too.
+    // A requeued allocation no longer counts, even while its node has not released it. Its next
+    // claim is subject to the limit again.
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert!(!s.ledger.allocation(id(1)).unwrap().state.is_terminal(), "it was requeued");
     s.claimed(3, &[2]);

@@ -1,14 +1,14 @@
-//! What one user, or one tenant, may have in the quorum, so that no user takes from others what they need there.
+//! Limits for each user and each tenant, so that no user exhausts the quorum's capacity for others.
 //!
 //! ```text
-//!   Submit ──▶ waiting < user_pending, tenant_pending? ──▶ rate? ──▶ scripts of work that has not ended fit? ──▶ taken
-//!                    no: Refusal::OverUserLimit, with when or after what to try again
+//!   Submit ──▶ waiting < user_pending, tenant_pending? ──▶ rate? ──▶ scripts of unfinished work fit? ──▶ accepted
+//!                    no: Refusal::OverUserLimit, with when to try again
 //!
-//!   Claim ───▶ running < user_running? ──▶ taken
+//!   Claim ───▶ running < user_running? ──▶ accepted
 //!                    no: Refusal::OverUserLimit, and it waits until one of the user's allocations ends
 //!
-//!   ended work:  more than all may have ──▶ the oldest of the user who has most of it is forgotten
-//!                more than user_history, or its scripts leave no room ──▶ the oldest of that user is forgotten
+//!   ended work:  above the total limit ──▶ the oldest of the user with the most ended work is dropped
+//!                above user_history, or scripts too large ──▶ the oldest of that user is dropped
 //! ```
 
 use super::refusal::Refusal;
@@ -20,7 +20,7 @@ use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal, Timesta
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What becomes of them.
+/// The changes to the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimitsChange {
     /// See [`UserLimits::user_pending`].
@@ -38,12 +38,12 @@ pub struct UserLimitsChange {
 }
 
 impl UserLimitsChange {
-    /// Whether it changes none.
+    /// Whether it changes no limit.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The limits as they are then, and those that are others than before, as the audit log has them.
+    /// The resulting limits, and a text with the changed ones for the audit log.
     pub(super) fn over(&self, before: UserLimits) -> (UserLimits, String) {
         let (mut next, mut told) = (before, String::new());
         for what in UserLimit::ALL {
@@ -67,8 +67,8 @@ impl UserLimitsChange {
 }
 
 impl Ledger {
-    /// How long, in milliseconds, this user must wait until a submission is taken; `None`: not at all. For a leader that need not
-    /// write down what will be refused.
+    /// How long this user must wait before a submission is accepted, in milliseconds; `None`: not
+    /// at all. Lets the leader refuse a submission without writing it to the log.
     pub fn submission_wait_ms(&self, id: AllocationId, owner: &Principal, now: Timestamp) -> Option<u64> {
         let per_second = self.limits.users.user_submissions_per_second?;
         self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| !self.allocations.contains_key(&id))
@@ -81,7 +81,8 @@ impl Ledger {
         Refusal::OverUserLimit { limit, whose, current: most, requested: 1, most, retry_ms: Some(retry_ms) }
     }
 
-    /// Refuses a submission that is more than its owner or tenant may have; makes room for its script among what has ended.
+    /// Refuses a submission that exceeds a limit of its owner or tenant; drops ended work if its
+    /// script needs the space.
     pub(super) fn admits_of_user(&mut self, context: &mut ApplyContext, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
         self.counted(context);
         if let Some(counted) = &self.user_usage.0 {
@@ -97,12 +98,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// The same for a submission that is only checked: nothing is counted for it.
+    /// As [`Self::admits_of_user`], for a dry run: nothing is counted.
     pub(super) fn would_admit_of_user(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         if let Some(counted) = &self.user_usage.0 {
             return self.within_user_limits(counted, spec, owner, now);
         }
-        // Nobody has submitted since this copy was made.
+        // This copy of the ledger has no counts yet.
         let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
         let mut counted = Counted::default();
         for allocation in self.allocations.values().filter(concerns) {
@@ -149,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses a claim for a user of whose allocations as many hold nodes as may.
+    /// Refuses a claim if the owner's running allocations have reached the limit.
     pub(super) fn admits_running(&mut self, context: &mut ApplyContext, allocation: &Allocation) -> Result<(), Refusal> {
         let Some(most) = self.limits.users.user_running else { return Ok(()) };
         let owner = &allocation.owner;
@@ -167,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets ended work of the user, the oldest first, until this script fits beside those that stay.
+    /// Drops ended work of the user, oldest first, until this script fits.
     fn forget_scripts(&mut self, context: &mut ApplyContext, uid: u32, spec: &AllocationSpec, most: u32) {
         loop {
             let Some(user) = self.counted(context).users.get(&uid) else { return };

@@ -1,4 +1,4 @@
-//! Counts what users have here: see [`super::state::user_usage`].
+//! Updates the usage counts of users; see [`super::state::user_usage`].
 
 use super::state::user_usage::{Counted, Counts, User};
 use super::{ApplyContext, Ledger};
@@ -7,14 +7,14 @@ use lattice_model::AllocationId;
 use std::collections::BTreeMap;
 
 impl Ledger {
-    /// The allocation is to be changed, or is new, by this command.
+    /// Must be called before a command changes or adds the allocation.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         if self.user_usage.0.is_some() {
             context.before.entry(id).or_insert_with(|| self.allocations.get(&id).map(|a| Counts::of(a)));
         }
     }
 
-    /// Counts what this command has changed until now.
+    /// Counts the changes made by this command so far.
     pub(super) fn count_changed(&mut self, context: &mut ApplyContext) {
         let before = std::mem::take(&mut context.before);
         let Some(counted) = &mut self.user_usage.0 else { return };
@@ -23,7 +23,7 @@ impl Ledger {
             if was == now {
                 continue;
             }
-            // The new one first: a text that both name is not dropped between.
+            // Add the new counts first, so that a script named by both is not dropped in between.
             now.iter().for_each(|now| counted.add(now));
             was.iter().for_each(|was| counted.remove(was));
             for uid in was.iter().chain(&now).map(|counts| counts.uid) {
@@ -57,7 +57,8 @@ impl Ledger {
         counted
     }
 
-    /// How many allocations of each user hold nodes, as counted; `None`: nothing has been counted yet.
+    /// Number of allocations of each user that hold nodes, as counted; `None`: nothing has been
+    /// counted yet.
     #[cfg(test)]
     pub(super) fn running_of_users(&self) -> Option<BTreeMap<u32, u32>> {
         let running = self.user_usage.0.as_ref()?.users.iter().map(|(uid, user)| (*uid, user.running));

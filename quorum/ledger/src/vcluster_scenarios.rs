@@ -1,4 +1,4 @@
-//! vClusters, one story at a time.
+//! Scenarios of vClusters.
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
@@ -50,7 +50,7 @@ fn each_queue_is_claimed_for_under_its_own_lease_and_on_its_own_nodes() {
     let token = serve(&mut s, "small", 1);
     s.done(submit(1, 1, "small", ""));
     s.done(submit(2, 1, "", ""));
-    // The default's token is not the small one's, nor the other way round.
+    // The token of the default vCluster's lease is not valid for vCluster small, and vice versa.
     assert!(matches!(s.claim(1, &[2]), Err(Refusal::StaleLease { name, .. }) if name == scheduler_lease("small")));
     assert!(matches!(claim_under(&mut s, token, 2, &[0]), Err(Refusal::StaleLease { name, .. }) if name == SCHEDULER_LEASE));
     let conflict = |result: Result<Outcome, Refusal>| match result {
@@ -62,7 +62,7 @@ fn each_queue_is_claimed_for_under_its_own_lease_and_on_its_own_nodes() {
     assert_eq!(conflict(s.claim(2, &[2])), "is of vCluster small, not of default");
     assert!(matches!(claim_under(&mut s, token, 1, &[2]), Ok(Outcome::Claimed { .. })));
     s.claimed(2, &[0]);
-    // One without nodes of its own is placed on the default's.
+    // Work of a vCluster without nodes of its own is placed on the default's nodes.
     s.done(create("guests", "", &[]));
     let token = serve(&mut s, "guests", 0);
     s.done(submit(3, 1, "guests", ""));

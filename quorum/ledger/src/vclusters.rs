@@ -1,8 +1,8 @@
-//! vClusters: queues with a lease each for whoever serves them, and with homes among the nodes.
+//! vClusters: queues, each with a lease for its scheduler, and possibly with nodes of its own.
 //!
 //! ```text
-//!   label of a specification ──queue_of──▶ vCluster, or default where none has that name
-//!   home of a node (Node::home) ── none: for default, and for every vCluster that has no nodes of its own
+//!   label of a specification ──queue_of──▶ vCluster, or default if none has that name
+//!   Node::home of a node ── empty: for default, and for every vCluster without nodes of its own
 //! ```
 
 use super::claims::{ROLE_PREFIX, scheduler_lease};
@@ -14,72 +14,73 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// vClusters, at most, besides `default`.
+/// Largest number of vClusters besides `default`.
 const VCLUSTERS_MAX: usize = 256;
-/// Bytes of a tenant's name.
+/// Largest size of a tenant's name, in bytes.
 const TENANT_BYTES_MAX: usize = 128;
-/// Names that a refusal lists.
+/// Largest number of names listed in a refusal.
 const KNOWN_MAX: usize = 16;
-/// Bytes of a list of nodes in an audit record.
+/// Largest size of a list of nodes in an audit record, in bytes.
 const NODES_TOLD_BYTES_MAX: usize = 200;
 
-/// What becomes of a vCluster.
+/// A change of a vCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VClusterChange {
     /// Its name.
     pub name: String,
-    /// It is to be new, and served so; `None`: it is there.
+    /// The scheduler for a new vCluster; `None`: it exists already.
     pub create: Option<SchedulerKind>,
-    /// The tenant whose work alone it takes, empty: everybody's; `None`: as before.
+    /// The only tenant whose work it accepts, empty: every tenant; `None`: unchanged.
     pub tenant: Option<String>,
-    /// All nodes whose home it is; `None`: as before.
+    /// All nodes that belong to it; `None`: unchanged.
     pub nodes: Option<BTreeSet<NodeId>>,
 }
 
 impl VClusterChange {
-    /// About how many bytes it takes.
+    /// Approximate size in bytes.
     pub fn bytes_about(&self) -> usize {
         let nodes: usize = self.nodes.iter().flatten().map(|n| n.as_str().len() + 4).sum();
         256 + self.name.len() + self.tenant.as_ref().map_or(0, String::len) + nodes
     }
 }
 
-/// A vCluster and what it has.
+/// A vCluster and its current usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VClusterStanding {
     pub vcluster: VCluster,
-    /// Its own nodes; of `default` all that are no other one's.
+    /// Its own nodes; for `default`, all nodes that belong to no other vCluster.
     pub nodes: BTreeSet<NodeId>,
-    /// Its allocations that wait.
+    /// Number of its waiting allocations.
     pub pending: u32,
-    /// Its allocations that have nodes.
+    /// Number of its allocations that have nodes.
     pub running: u32,
-    /// The node whose agent serves its queue at present.
+    /// The node whose agent currently schedules its queue.
     pub served_by: Option<NodeId>,
 }
 
 impl Ledger {
-    /// All vClusters but `default`, by name.
+    /// All vClusters except `default`, by name.
     pub fn vclusters(&self) -> impl Iterator<Item = &Arc<VCluster>> {
         self.vclusters.values()
     }
 
-    /// One of them.
+    /// The vCluster with this name.
     pub fn vcluster(&self, name: &str) -> Option<&Arc<VCluster>> {
         self.vclusters.get(name)
     }
 
-    /// The vCluster in whose queue work of this label stands.
+    /// The vCluster whose queue contains work with this label.
     pub(super) fn queue_of(&self, label: &str) -> &str {
         VCluster::queue(self.vclusters.get(label).map(|v| &**v))
     }
 
-    /// What speaks against this node for work of this label, by the homes of nodes.
+    /// Why work with this label may not use this node, considering only vClusters; `None`: it may.
     pub(super) fn foreign(&self, node: &Node, label: &str) -> Option<String> {
         VCluster::keeps_off(self.vclusters.get(label).map(|v| &**v), node)
     }
 
-    /// Refused, where nobody would ever serve it, or where it is not for this tenant.
+    /// Refuses a submission to a queue that no scheduler would ever serve, or that does not accept
+    /// its tenant.
     pub(super) fn admits_to_vcluster(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         if matches!(spec.vcluster.as_str(), "" | DEFAULT_VCLUSTER) {
             return Ok(());
@@ -91,7 +92,7 @@ impl Ledger {
         Err(Refusal::VClusterOfTenant { name: vcluster.name.clone(), tenant: vcluster.tenant.clone(), given: spec.tenant.clone() })
     }
 
-    /// Refused, where the lease is for a queue that there is not.
+    /// Refuses a scheduler lease for a queue that does not exist.
     pub(super) fn lease_has_queue(&self, lease: &str) -> Result<(), Refusal> {
         match lease.strip_prefix(ROLE_PREFIX) {
             Some(name) if name != DEFAULT_VCLUSTER && !self.vclusters.contains_key(name) => Err(self.no_such_vcluster(name)),
@@ -148,7 +149,7 @@ impl Ledger {
         if let Some(known) = before {
             let same = **known == next && at_home == *wanted && change.create.is_none_or(|kind| kind == known.scheduler);
             if same {
-                // Said before: the answer was lost on its way.
+                // A repetition whose first answer was lost.
                 return Ok(Outcome::Done);
             }
             if change.create.is_some() {
@@ -200,7 +201,7 @@ impl Ledger {
         self.nodes.values().filter(|n| n.home == name).map(|n| n.id.clone()).collect()
     }
 
-    /// All vClusters with what they have: `default` first, then by name.
+    /// All vClusters with their current usage: `default` first, then by name.
     pub fn vcluster_standings(&self) -> Vec<VClusterStanding> {
         let default = VCluster {
             name: DEFAULT_VCLUSTER.to_owned(),

@@ -1,4 +1,4 @@
-//! What readers ask of the ledger.
+//! Read access to the ledger.
 
 use super::refusal::Refusal;
 use super::{AuditHead, Holding, Ledger};
@@ -12,36 +12,37 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Hexadecimal digits that a prefix of an id needs.
+/// Smallest number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
-/// Candidates that an ambiguous prefix names.
+/// Largest number of candidates listed for an ambiguous prefix.
 const CANDIDATES_MAX: usize = 8;
 
-/// Which allocations a list has, besides whose they are and in which states; what is `None` matters not.
+/// Filters for a list of allocations, besides owners and states; a field that is `None` matches
+/// everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListFilter {
     /// Their owner's name.
     pub user: Option<String>,
     /// Their own name.
     pub name: Option<String>,
-    /// The vCluster in whose queue they stand or stood.
+    /// The vCluster whose queue they are or were in.
     pub vcluster: Option<String>,
     pub tenant: Option<String>,
-    /// A node of their present or last claim.
+    /// A node of their current or latest claim.
     pub node: Option<NodeId>,
 }
 
-/// A place in the list of all allocations, the newest first.
+/// A position in the list of all allocations, newest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListPlace {
     pub submitted_at: Timestamp,
     pub id: AllocationId,
 }
 
-/// A place in all that a watch may tell: everything up to `revision` is known.
+/// A position in the sequence of changes: everything up to `revision` is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WatchPlace {
-    /// Of the recovery: another one's revisions are other entries.
+    /// The generation: revisions of another generation are unrelated.
     pub generation: Generation,
     pub revision: Revision,
 }
@@ -52,7 +53,7 @@ impl Ledger {
         &self.cluster
     }
 
-    /// Rises when the quorum is recovered from a backup.
+    /// Increases when the quorum is recovered from a backup.
     pub fn generation(&self) -> Generation {
         self.generation
     }
@@ -62,12 +63,12 @@ impl Ledger {
         self.revision
     }
 
-    /// The time of the last command; 0: there was none.
+    /// The time of the last command; 0: none was applied.
     pub fn time(&self) -> Timestamp {
         self.time
     }
 
-    /// The place of this state among all that a watch may tell.
+    /// The position of this state in the sequence of changes.
     pub fn place(&self) -> WatchPlace {
         WatchPlace { generation: self.generation, revision: self.revision }
     }
@@ -77,7 +78,8 @@ impl Ledger {
         &self.audit
     }
 
-    /// SHA-256 over all of it, in hexadecimal digits. Replicas that applied the same commands have the same.
+    /// SHA-256 over the whole state, in hexadecimal digits. Replicas that applied the same commands
+    /// have the same hash.
     pub fn hash(&self) -> Result<String, rmp_serde::encode::Error> {
         let mut hex = String::with_capacity(64);
         for byte in Sha256::digest(rmp_serde::to_vec_named(self)?) {
@@ -101,17 +103,17 @@ impl Ledger {
         self.allocations.get(&id)
     }
 
-    /// All allocations that are kept, by id.
+    /// All allocations in memory, by id.
     pub fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         self.allocations.values()
     }
 
-    /// What each node still carries.
+    /// The holdings of a node.
     pub fn holdings(&self, node: &NodeId) -> &[Holding] {
         self.holdings.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Everything that `node` is to do.
+    /// Everything that `node` must do.
     pub fn desired(&self, node: &NodeId) -> DesiredList {
         let mut shares: Vec<DesiredShare> = Vec::new();
         let (live, over): (Vec<_>, Vec<_>) = self.holdings(node).iter().partition(|h| self.is_live(h.allocation, h.epoch));
@@ -140,7 +142,8 @@ impl Ledger {
         DesiredList { generation, revision, shares, wipe, leaving }
     }
 
-    /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.
+    /// The allocation with this id, or the only one whose id has this prefix of at least 4
+    /// hexadecimal digits.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
         let none = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect() };
         let digits: String = key.chars().filter(|c| *c != '-').collect();
@@ -164,8 +167,8 @@ impl Ledger {
         Err(Refusal::AmbiguousAllocation { key: key.to_owned(), candidates })
     }
 
-    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given) that the
-    /// filter lets through, behind this place (from the newest where none is given).
+    /// The newest `limit` allocations of this user in these states that pass the filter, after this
+    /// position. `None` or empty means all users, all states, and the beginning of the list.
     pub fn list(
         &self,
         uid: Option<u32>,
@@ -183,7 +186,7 @@ impl Ledger {
         };
         let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
         if limit > 0 && limit < found.len() {
-            // Only what is shown is sorted.
+            // Sort only the part that is returned.
             found.select_nth_unstable_by_key(limit - 1, |a| std::cmp::Reverse(place(a)));
             found.truncate(limit);
         }
@@ -200,7 +203,7 @@ impl Ledger {
             && node.as_ref().is_none_or(|node| a.nodes().any(|of| of == node))
     }
 
-    /// How many nodes stand where.
+    /// The number of nodes in each state.
     pub fn node_counts(&self) -> Vec<(NodeState, u32)> {
         let mut counts = BTreeMap::new();
         for node in self.nodes.values() {
@@ -209,14 +212,14 @@ impl Ledger {
         counts.into_iter().collect()
     }
 
-    /// How many nodes had a wipe that failed, and of how many the time to mend their drift is over.
+    /// The number of nodes with a failed wipe, and of nodes whose time limit for drift has passed.
     pub fn nodes_amiss(&self) -> [u32; 2] {
         let wipe = |node: &Node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some());
         let drift = |node: &Node| node.conformance.as_ref().and_then(|now| now.drift.as_ref()).is_some_and(|drift| drift.over);
         self.nodes.values().fold([0, 0], |[wipes, drifts], node| [wipes + u32::from(wipe(node)), drifts + u32::from(drift(node))])
     }
 
-    /// How many allocations stand where.
+    /// The number of allocations in each state.
     pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
         let mut counts = BTreeMap::new();
         for allocation in self.allocations.values() {

@@ -1,53 +1,58 @@
-//! Work that waits for a time before it is claimed again, or before a node is claimed for it again.
+//! Backoff of requeued work: it waits before it is claimed again, or before a node is claimed for
+//! it again.
 //!
 //! ```text
-//!   claim over soon ──▶ waits 1 s, 2 s, 4 s … 5 min ──EndWaits──▶ may be claimed
-//!   claim over after a minute of running ──▶ may be claimed at once
+//!   claim ended soon ──▶ waits 1 s, 2 s, 4 s … 5 min ──EndWaits──▶ may be claimed
+//!   claim ended after a minute of running ──▶ may be claimed at once
 //!
-//!   prologue failed on a node ──▶ the node is excluded for it for 30 s, 1 min … 30 min ──EndWaits──▶ may be claimed for it
+//!   prologue failed on a node ──▶ node excluded for it: 30 s, 1 min … 30 min ──EndWaits──▶ may be claimed for it
 //!                                 └── the node is well again, has booted, or a hold of it is lifted ─┘
 //! ```
 //!
-//! What ends work as soon as it begins would otherwise use up all its requeues within a moment. The leader's clock proposes the end
-//! of a wait, so that schedulers need none: what waits is told by its record alone.
+//! Otherwise a problem that ends work as soon as it starts would use up all requeues within a
+//! moment. The leader's clock proposes the end of a wait, so schedulers need no clock for it: the
+//! allocation's record shows whether it waits.
 
 use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Exclusion, NodeId, RequeuePolicy, Timestamp};
 
-/// The first wait of work whose claim was soon over, in milliseconds; it doubles with each such claim in a row.
+/// The first wait of work whose claim ended soon, in milliseconds; it doubles with each consecutive
+/// such claim.
 const REQUEUE_WAIT_MS_FIRST: u64 = 1_000;
-/// The longest, in milliseconds.
+/// The longest such wait, in milliseconds.
 const REQUEUE_WAIT_MS_MAX: u64 = 5 * 60_000;
-/// A claim under which work ran for so long, in milliseconds, was not soon over.
+/// A claim under which work ran for this long, in milliseconds, did not end soon.
 const SETTLED_MS: u64 = 60_000;
-/// How long a node is excluded for an allocation whose prologue failed there once, in milliseconds; it doubles with each failure.
+/// How long a node is excluded for an allocation after the first failed prologue there, in
+/// milliseconds; it doubles with each failure.
 const EXCLUSION_MS_FIRST: u64 = 30_000;
-/// The longest, in milliseconds.
+/// The longest such exclusion, in milliseconds.
 const EXCLUSION_MS_MAX: u64 = 30 * 60_000;
-/// Requeues in a row that do not count against the most that were asked for, where the work never began. What takes down each node
-/// that prepares it must come to an end all the same.
+/// Largest number of consecutive requeues that do not count against the requested maximum because
+/// the work never began. Work that takes down each node that prepares it must not be requeued for
+/// ever.
 pub(super) const UNCOUNTED_MAX: u32 = 16;
 
-/// How an allocation whose claim is over goes back into the queue.
+/// How an allocation whose claim has ended goes back into the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Requeue {
-    /// Whether it counts against the most that were asked for.
+    /// Whether it counts against the requested maximum.
     pub(super) is_counted: bool,
-    /// Claims in a row that were soon over, with this one.
+    /// Number of consecutive claims that ended soon, including this one.
     pub(super) quick: u32,
-    /// Before when it is not claimed again.
+    /// The allocation is not claimed again before this time.
     pub(super) waits_until: Option<Timestamp>,
 }
 
 impl Requeue {
-    /// `None`: it does not go back. Never after a cancel, its walltime, or the last failed prologue. `begun`: whether something of it
-    /// may have run under its claim.
+    /// `None`: it is not requeued; always so after a cancel, its walltime, or the last failed
+    /// prologue. `begun`: whether its work may have run under the claim.
     pub(super) fn of(allocation: &Allocation, reason: &EndReason, begun: bool, now: Timestamp) -> Option<Self> {
         let (policy, is_lost) = match reason {
             EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
                 (allocation.spec.requeue != RequeuePolicy::Never, true)
             }
-            // Somebody asks for it: work that may be requeued at all is.
+            // On request: allowed for work that may be requeued at all.
             EndReason::Requeued { .. } => (allocation.spec.requeue != RequeuePolicy::Never, true),
             EndReason::Exited { code: 0 }
             | EndReason::WalltimeExceeded
@@ -69,25 +74,27 @@ impl Requeue {
             return Some(Self { is_counted, quick: 0, waits_until: None });
         }
         let quick = allocation.quick_requeues.saturating_add(1);
-        // Somebody wanted it, or its nodes: that is nothing which it would meet again at once.
+        // The claim ended because somebody wanted that or needed the nodes, so a new claim will not
+        // meet the same problem.
         let waits = !matches!(reason, EndReason::Preempted { .. } | EndReason::Requeued { .. });
         Some(Self { is_counted, quick, waits_until: waits.then(|| Timestamp(now.0.saturating_add(wait_ms(quick)))) })
     }
 }
 
-/// How long work waits whose last so many claims were soon over, in milliseconds.
+/// How long work waits after this many consecutive claims that ended soon, in milliseconds.
 fn wait_ms(quick: u32) -> u64 {
     let doubled = 1u64.checked_shl(quick.saturating_sub(1)).unwrap_or(u64::MAX);
     REQUEUE_WAIT_MS_FIRST.saturating_mul(doubled).min(REQUEUE_WAIT_MS_MAX)
 }
 
-/// How long a node is excluded whose prologue failed so often, in milliseconds.
+/// How long a node is excluded after this many failed prologues, in milliseconds.
 fn exclusion_ms(failures: u32) -> u64 {
     let doubled = 1u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
     EXCLUSION_MS_FIRST.saturating_mul(doubled).min(EXCLUSION_MS_MAX)
 }
 
-/// Whether what ends then is over at `now`. What ends later than it can was begun by a clock that has gone back since.
+/// Whether a wait until then is over at `now`. An end further away than the longest wait was set by
+/// a clock that has gone back since.
 fn is_over(until: Timestamp, now: Timestamp, longest_ms: u64) -> bool {
     until <= now || until.since_ms(now) > longest_ms
 }
@@ -100,13 +107,13 @@ fn exclusion_is_over(excluded: &Exclusion, now: Timestamp) -> bool {
     excluded.until.is_some_and(|until| is_over(until, now, EXCLUSION_MS_MAX))
 }
 
-/// Whether something of it ends by the leader's clock.
+/// Whether it has a wait that the leader's clock ends.
 fn has_waits(allocation: &Allocation) -> bool {
     allocation.waits_until.is_some() || allocation.excluded.iter().any(|excluded| excluded.until.is_some())
 }
 
 impl Ledger {
-    /// Whether the leader's clock says that some wait or exclusion is over at `now`.
+    /// Whether a wait or an exclusion is over at `now`, by the leader's clock.
     pub fn waits_are_due(&self, now: Timestamp) -> bool {
         self.waiting.iter().any(|id| self.is_due(*id, now))
     }
@@ -138,8 +145,8 @@ impl Ledger {
         Outcome::Done
     }
 
-    /// The allocation's prologue failed on the node, which is not claimed for it for a while. Gives on how many nodes it failed since
-    /// the allocation last ran.
+    /// Excludes the node for the allocation for a while because the prologue failed there. Returns
+    /// on how many nodes it has failed since the allocation last ran.
     pub(super) fn exclude(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId, why: &str) -> usize {
         let at = context.at;
         let Some(allocation) = self.allocation_mut(context, id) else { return 0 };
@@ -153,7 +160,7 @@ impl Ledger {
         failed_nodes
     }
 
-    /// The node's trouble is over, or somebody says so: it may be claimed again for work whose prologue failed there.
+    /// The node's problem is solved, or somebody says so: ends its exclusions.
     pub(super) fn end_exclusions(&mut self, context: &mut ApplyContext, node: &NodeId) {
         let excludes = |id: &AllocationId| self.allocations.get(id).is_some_and(|allocation| allocation.exclusion(node).is_some());
         for id in self.waiting.iter().copied().filter(excludes).collect::<Vec<_>>() {

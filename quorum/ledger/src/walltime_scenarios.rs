@@ -1,4 +1,4 @@
-//! Stories of work whose walltime is changed: by whom, how far, and who hears of it.
+//! Scenarios of changed walltimes: who may change them, by how much, and which nodes learn of it.
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome};
@@ -21,7 +21,7 @@ fn why(result: Result<Outcome, Refusal>) -> WalltimeRefusal {
     }
 }
 
-/// Work of user 7 that has an hour and waits.
+/// A waiting allocation of user 7 with a walltime of an hour.
 fn waiting() -> Story {
     let mut s = Story::new(2);
     let spec = lattice_model::AllocationSpec { walltime: Some(minutes(60)), ..spec(2, RequeuePolicy::Always, 3) };
@@ -42,7 +42,7 @@ fn walltime(s: &Story) -> Option<Duration> {
     s.ledger.allocation(id(1)).unwrap().spec.walltime
 }
 
-/// As its nodes hear it.
+/// The walltime in its nodes' lists.
 fn told(s: &Story) -> Vec<Option<Duration>> {
     [0, 1].map(|number| s.ledger.desired(&node(number)).shares[0].spec.walltime).to_vec()
 }
@@ -63,7 +63,8 @@ fn what_waits_gets_any_walltime_that_a_submission_may_have() {
     let records: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.as_str())).collect();
     assert_eq!(records, [(AuditAction::WalltimeChanged, "u7", "01:30:00 instead of 00:00:05 while Pending")]);
     assert!(s.acted(set(7, minutes(90))).is_empty(), "said again");
-    // The same submission is the same still, and another one is not.
+    // A repeated submission with the original walltime is still recognised; one with another
+    // walltime is not.
     let again = |spec| Action::Submit { id: id(1), spec: Box::new(spec), owner: user(7), claim: None };
     assert_eq!(s.act(again(submitted.clone())), Ok(Outcome::Done));
     let other = lattice_model::AllocationSpec { walltime: Some(minutes(90)), ..submitted };
@@ -86,7 +87,7 @@ fn what_runs_is_shortened_by_its_owner_and_lengthened_by_operators() {
     );
     s.done(set(7, minutes(12)));
     assert_eq!(told(&s), [Some(minutes(12)); 2]);
-    // Once it is over, its work is being ended: nothing lengthens it.
+    // After the walltime has passed, the work is being ended and cannot be extended.
     s.pass(2 * 60_000);
     assert_eq!(why(s.act(set(0, minutes(60)))), WalltimeRefusal::IsOver);
     s.done(Action::Cancel { id: id(1), by: user(7) });

@@ -1,12 +1,13 @@
-//! Another walltime for work that was submitted.
+//! Changes of an allocation's walltime after the submission.
 //!
-//! | work | its owner | an operator |
+//! | the allocation | its owner may set | an operator may set |
 //! |---|---|---|
-//! | waits for nodes, or is held | shorter or longer, as a submission could have it | the same |
-//! | has nodes | shorter, by no more than leaves it a minute | shorter the same, or longer |
+//! | waits for nodes, or is held | any walltime that a submission may have | the same |
+//! | has nodes | a shorter one, with at least a minute left | the same, or a longer one |
 //!
-//! The specification has the present walltime, which its nodes, the scheduler and its next claims go by. What was submitted is kept
-//! beside it: the same submission said again is still the same.
+//! The specification contains the current walltime, which its nodes, the scheduler and its next
+//! claims use. The submitted walltime is stored beside it, so that a repeated submission is still
+//! recognised as the same.
 
 use super::refusal::{Refusal, WalltimeRefusal};
 use super::state::user_usage::holds_nodes;
@@ -15,7 +16,7 @@ use lattice_model::duration::clock_text;
 use lattice_model::{AllocationId, AllocationSpec, AuditAction, DesiredShare, NodeId, Principal, WalltimeChange};
 use std::time::Duration;
 
-/// Work that has nodes keeps at least this much of its walltime before it.
+/// An allocation with nodes keeps at least this much of its remaining walltime.
 const LEFT_MIN: Duration = Duration::from_secs(60);
 
 impl Ledger {
@@ -36,7 +37,7 @@ impl Ledger {
         if state.is_terminal() {
             return refused(WalltimeRefusal::HasEnded { state });
         }
-        // Said again: the answer was lost on its way.
+        // A repetition whose first answer was lost.
         if before == Some(walltime) {
             return Ok(Outcome::Done);
         }
@@ -62,7 +63,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// After a recovery: what a node runs had more time than the backup knows. It is not ended early for that.
+    /// After a recovery: work on a node may have been granted a longer walltime after the backup.
+    /// It is not ended early.
     pub(super) fn adopt_walltime(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
         let (id, told) = (share.allocation, share.spec.walltime);
         let Some(before) = self.allocations.get(&id).map(|a| a.spec.walltime) else { return };

@@ -1,4 +1,4 @@
-//! Nodes that are wiped, and wipes that fail.
+//! Scenarios of wipes and failed wipes.
 
 use super::scenarios::{Story, id, node, registration};
 use super::{Action, Registration};
@@ -31,7 +31,7 @@ fn a_wipe_waits_for_the_last_share_and_ends_when_the_node_confirms_it() {
     let epoch = s.claimed(1, &[1]);
     s.done(wipe(false));
     assert_eq!(order(&s), None, "something is left there");
-    // Until then it is called back as any hold.
+    // Until then it can be lifted like any hold.
     let back = Action::LiftHold { node: node(1), kind: HoldKind::Wipe, by: "root".into(), until: None };
     s.done(back.clone());
     let known = s.ledger.node(&node(1)).unwrap();
@@ -77,7 +77,7 @@ fn a_wipe_lifts_no_quarantine_that_somebody_else_wants_as_well() {
     s.done(wiped(first, Some("nvme0")));
     let (kind, by, reason) = (HoldKind::Quarantine, "root".to_owned(), "bad DIMM".to_owned());
     s.done(Action::SetHold { node: node(1), kind, by, reason, until: None, deadline: None });
-    // However often it is tried, with whatever reason.
+    // However often it is tried, with any reason.
     for n in 0..9 {
         let reason = format!("{n}{}", "x".repeat(250));
         s.done(Action::Wipe { node: node(1), by: "root".into(), reason, force: true });

@@ -1,7 +1,8 @@
 //! The built-in certificate authority: one key, one certificate for each member and agent.
 //!
-//! The key lies where `init` wrote it (mode 0600). `issue` makes a first certificate with it; where a member has it
-//! (`ca_key`), members and agents get their next ones by themselves ([`Authority::renew`], [`crate::credentials`]).
+//! The key stays where `init` wrote it (mode 0600). `issue` signs first certificates with it. If a
+//! member has the key (`ca_key`), members and agents renew their certificates automatically
+//! ([`Authority::renew`], [`crate::credentials`]).
 
 use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name, serial};
 use crate::tls::replace_file;
@@ -24,19 +25,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 const CA_NAME: &str = "Lattice CA";
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long the authority is valid.
+/// The validity of the authority's certificate.
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// How long an issued certificate is valid, unless it is said otherwise.
+/// The default validity of an issued certificate.
 pub const LIFETIME: Duration = Duration::from_secs(2 * 365 * 86_400);
-/// How long an operator's is.
+/// The validity of an operator's certificate.
 pub const OPERATOR_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
-/// The shortest and the longest life of a certificate.
+/// The shortest and the longest validity of a certificate.
 pub const LIFETIME_MIN: Duration = Duration::from_secs(10);
 pub const LIFETIME_MAX: Duration = CA_LIFETIME;
-/// The longest request that is looked at, in bytes.
+/// Largest accepted size of a certificate request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
-/// Why nothing was made.
+/// Why nothing was issued.
 #[derive(Debug, Error)]
 pub enum CaError {
     #[error("{} exists already: nothing is overwritten", path.display())]
@@ -72,7 +73,7 @@ pub enum CaError {
     Make(#[from] rcgen::Error),
 }
 
-/// What [`issue`] wrote.
+/// The files written by [`issue`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
     /// The certificate, PEM.
@@ -81,7 +82,7 @@ pub struct Issued {
     pub key: PathBuf,
 }
 
-/// Makes an authority: `ca.crt` and `ca.key` (0600) in `dir`, which is made where it is missing.
+/// Creates an authority: `ca.crt` and `ca.key` (0600) in `dir`, which is created if missing.
 pub fn init(dir: &Path) -> Result<Issued, CaError> {
     make_dir(dir)?;
     let files = Issued { cert: dir.join("ca.crt"), key: dir.join("ca.key") };
@@ -93,8 +94,9 @@ pub fn init(dir: &Path) -> Result<Issued, CaError> {
     Ok(files)
 }
 
-/// Issues `NAME.crt` and `NAME.key` (0600) in `out`, signed by the authority in `dir`. The certificate is known by
-/// `hosts` (names or addresses), by its own name, and as `lattice`; a member's as `quorum.lattice` as well.
+/// Issues `NAME.crt` and `NAME.key` (0600) in `out`, signed by the authority in `dir`. The
+/// certificate contains `hosts` (names or addresses), its own name, and `lattice` as DNS names; a
+/// member's also `quorum.lattice`.
 pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, lifetime: Duration) -> Result<Issued, CaError> {
     if role == Role::Operator {
         return Err(CaError::Operator);
@@ -125,8 +127,8 @@ pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, l
     Ok(files)
 }
 
-/// Issues an operator's credential: certificate and key in one file (PEM, 0600), signed by the authority in `dir`. It has no name
-/// that a TLS server is known by.
+/// Issues an operator's credential: certificate and key in one file (PEM, 0600), signed by the
+/// authority in `dir`. It contains no DNS name for TLS servers.
 pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) -> Result<(), CaError> {
     check_name(name, Role::Operator)?;
     if out.exists() {
@@ -138,8 +140,8 @@ pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) ->
     write(out, &format!("{certificate}{}", key.serialize_pem()), 0o600)
 }
 
-/// Puts a new certificate and key in the place of `files`, signed by the authority in `dir`: same name, role and hosts.
-/// Who uses them takes them while it runs.
+/// Replaces `files` by a new certificate and key with the same name, role and hosts, signed by the
+/// authority in `dir`. A running process that uses the files adopts them.
 pub fn reissue(dir: &Path, files: &Issued, lifetime: Duration) -> Result<(), CaError> {
     let present =
         CertificateDer::from_pem_file(&files.cert).map_err(|e| CaError::Present { why: format!("{}: {e}", files.cert.display()) })?;
@@ -155,7 +157,7 @@ pub fn reissue(dir: &Path, files: &Issued, lifetime: Duration) -> Result<(), CaE
 /// An authority's key and certificate.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// When its certificate ends, in seconds since 1970.
+    /// When its certificate expires, in seconds since 1970.
     until: i64,
 }
 
@@ -173,7 +175,7 @@ impl Authority {
         Self::open(&dir.join("ca.key"), &trusted)
     }
 
-    /// Reads the key, which must be one of those whose certificates are `trusted` (PEM).
+    /// Reads the key, which must belong to one of the `trusted` certificates (PEM).
     pub fn open(key: &Path, trusted: &str) -> Result<Self, CaError> {
         let cannot = |source| CaError::File { path: key.to_owned(), what: "the authority's key cannot be read", source };
         let mode = std::fs::metadata(key).map_err(cannot)?.permissions().mode() & 0o777;
@@ -193,14 +195,15 @@ impl Authority {
         Err(CaError::Foreign { path: key.to_owned() })
     }
 
-    /// The next certificate of whoever has `present`, which TLS has verified: the same name, role and hosts, for the key
-    /// with which `request` (PKCS#10, DER) is signed, issued at a time that revocations go by. All else in the request is not looked at.
+    /// Issues the next certificate for the peer with certificate `present`, which TLS has verified:
+    /// the same name, role and hosts, for the key that signed `request` (PKCS#10, DER). `issued` is
+    /// the time of issue for revocations. Everything else in the request is ignored.
     pub fn renew(&self, request: &[u8], present: &CertificateDer<'_>, lifetime: Duration, issued: Timestamp) -> Result<String, CaError> {
         let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
         self.sign(Subject::of(present)?, &request.public_key, lifetime, issued)
     }
 
-    /// A certificate, PEM. It ends with the authority's at the latest.
+    /// Signs a certificate (PEM). It expires no later than the authority's own.
     fn sign(&self, subject: Subject, key: &impl PublicKeyData, lifetime: Duration, issued: Timestamp) -> Result<String, CaError> {
         let left = u64::try_from(self.until - now().as_secs().cast_signed()).map_err(|_| CaError::Over)?;
         let mut params = CertificateParams::default();
@@ -217,7 +220,7 @@ impl Authority {
     }
 }
 
-/// Whom a certificate is for.
+/// The subject of a certificate.
 struct Subject {
     who: Caller,
     names: Vec<SanType>,
@@ -265,7 +268,8 @@ fn issued_now() -> Timestamp {
     Timestamp(u64::try_from(now().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Until `lifetime` from now; from a day ago, since clocks differ, or a tenth of the lifetime where that is less.
+/// Valid until `lifetime` from now; from a day ago, because clocks differ, or from a tenth of the
+/// lifetime ago if that is less.
 fn valid_for(params: &mut CertificateParams, lifetime: Duration) {
     let epoch = date_time_ymd(1970, 1, 1);
     params.not_before = epoch + now().saturating_sub(DAY.min(lifetime / 10));
@@ -349,7 +353,7 @@ mod tests {
         let present = CertificateDer::from_pem_file(&issued.cert).unwrap();
         let authority = Authority::of(&dir).unwrap();
         let key = KeyPair::generate().unwrap();
-        // What is asked for beside the key is not looked at.
+        // Everything in the request except the key is ignored.
         let mut asked = CertificateParams::new(vec![QUORUM_NAME.to_owned()]).unwrap();
         asked.distinguished_name.push(DnType::CommonName, "member-1");
         asked.distinguished_name.push(DnType::OrganizationalUnitName, "quorum");
@@ -365,13 +369,14 @@ mod tests {
         assert_eq!(read.tbs_certificate.subject_pki.raw, key.subject_public_key_info());
         let seconds = read.validity().not_after.timestamp() - read.validity().not_before.timestamp();
         assert!((10..=12).contains(&seconds), "{seconds}");
-        // A request that its key did not sign.
+        // A request that was not signed by its key.
         let mut forged = request.der().to_vec();
         *forged.last_mut().unwrap() ^= 1;
         assert!(matches!(authority.renew(&forged, &present, DAY, Timestamp(7)), Err(CaError::Make(_))));
         assert!(authority.renew(b"no request", &present, DAY, Timestamp(7)).is_err());
 
-        // Another authority's key is of no use with this one's certificate, and one that others can read of none at all.
+        // Another authority's key does not work with this one's certificate, and a key that others
+        // can read is always refused.
         let other = dir.join("other");
         init(&other).unwrap();
         let trusted = std::fs::read_to_string(dir.join("ca.crt")).unwrap();
@@ -379,7 +384,7 @@ mod tests {
         std::fs::set_permissions(other.join("ca.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Authority::open(&other.join("ca.key"), &trusted), Err(CaError::Open { .. })));
 
-        // The files are replaced in their place.
+        // The files are replaced in place.
         let before = std::fs::read(&issued.key).unwrap();
         reissue(&dir, &issued, DAY).unwrap();
         assert_ne!(std::fs::read(&issued.key).unwrap(), before);

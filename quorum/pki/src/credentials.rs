@@ -1,19 +1,22 @@
-//! What a process shows of itself and whom it believes, for both ends of a connection.
+//! The credentials of a process: the certificate that it presents, and the authority that it
+//! trusts.
 //!
 //! ```text
-//!   configured files ──written anew──────────▶ ┌──────────┐
-//!                                              │ Material │ ──watch──▶ each connection made from then on
+//!   configured files ──rewritten─────────────▶ ┌──────────┐
+//!                                              │ Material │ ──watch──▶ each new connection
 //!   kept file ◀── the quorum's authority ────▶ └──────────┘
 //!                 signs a new key's request at two thirds of the life
 //! ```
 //!
-//! Connections that stand are not touched. No TLS session is resumed: a certificate is looked at in each handshake.
-//! The handshakes are our own (tokio-rustls), because tonic keeps one certificate for the life of a server or channel.
-//! A client waits for the server's first bytes: with TLS 1.3 only these show that its certificate was accepted.
-//! Connections are not closed when their certificate expires: their holder would have renewed it.
+//! Existing connections are not changed. TLS sessions are not resumed, so each handshake checks the
+//! certificates. We do the handshakes ourselves (tokio-rustls), because tonic keeps one certificate
+//! for the life of a server or channel. A client waits for the server's first bytes: with TLS 1.3
+//! only these show that its certificate was accepted. Connections are not closed when their
+//! certificate expires, because the peer will have renewed it.
 //!
-//! The kept file counts as long as the configured certificate is the one that it was renewed from, and itself holds:
-//! another configured certificate is an operator's word.
+//! The kept file (the renewed certificate) is used as long as it is valid and the configured
+//! certificate is the one from which it was renewed. If an operator configures another certificate,
+//! that one is used.
 
 mod connections;
 mod material;
@@ -39,14 +42,14 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// How often the files and the clock are looked at.
+/// How often the files and the clock are checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// Pauses between tries to renew: a thirtieth of the life, within these.
+/// Pauses between attempts to renew: a thirtieth of the validity, within these limits.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 
-/// Asks the quorum's authority for a certificate: a request (PKCS#10, DER) goes out, a certificate (PEM) comes back, or
-/// why there is none.
+/// Requests a certificate from the quorum's authority: takes a request (PKCS#10, DER), returns a
+/// certificate (PEM) or an error message.
 pub type AskAuthority = Box<dyn Fn(Vec<u8>) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// The credentials of this process. Clones share them.
@@ -64,12 +67,12 @@ struct Inner {
 }
 
 impl Credentials {
-    /// This, for ever.
+    /// Credentials that never change.
     pub fn new(pem: ClientTls) -> Result<Self, TlsError> {
         Ok(Self::of(Material::new(pem)?, None, String::new()))
     }
 
-    /// What the files say, or what was renewed from them and is kept at `kept`; see [`Credentials::tend`].
+    /// Credentials from the files, or renewed ones from the file `kept`; see [`Credentials::tend`].
     pub fn open(files: &TlsFiles, kept: &Path) -> Result<Self, TlsError> {
         let places = Places { files: files.clone(), kept: kept.to_owned() };
         let Found { material, instead_of } = find(&places)?;
@@ -86,22 +89,22 @@ impl Credentials {
         Self(Arc::new(Inner { material, places, instead_of, trouble, refused, revoked }))
     }
 
-    /// What is in force now; hears of each change.
+    /// The current credentials, as a watch that notifies of changes.
     pub fn material(&self) -> watch::Receiver<Arc<Material>> {
         self.0.material.subscribe()
     }
 
-    /// Connections that were refused for their certificates' sake, by this process at either end.
+    /// Counts of connections that this process refused because of certificates.
     pub fn refused(&self) -> &Refused {
         &self.0.refused
     }
 
-    /// Which certificates of others count no more.
+    /// The revoked certificates of others.
     pub fn revoked(&self) -> &RevocationList {
         &self.0.revoked
     }
 
-    /// Why the certificate in force cannot be followed by another, where that is so.
+    /// Why the current certificate cannot be renewed, if so.
     pub fn trouble(&self) -> Option<String> {
         let valid = self.present().valid;
         let told = lock(&self.0.trouble).clone();
@@ -111,7 +114,7 @@ impl Credentials {
         }
     }
 
-    /// When the present certificate ends.
+    /// When the current certificate expires.
     pub fn until(&self) -> Timestamp {
         Timestamp(u64::try_from(self.present().valid.until).unwrap_or_default() * 1000)
     }
@@ -120,15 +123,17 @@ impl Credentials {
         Arc::clone(&self.0.material.borrow())
     }
 
-    /// Takes what is new in the files, if it is this process's (name and role stay), and asks for another certificate at
-    /// two thirds of the life of the present one; until `stop`. Where either fails, the present one stays in force.
+    /// Runs until `stop`: adopts rewritten files if their name and role are those of this process,
+    /// and renews the certificate after two thirds of its validity. If either fails, the current
+    /// certificate stays in use.
     pub async fn tend(self, ask: AskAuthority, stop: CancellationToken) {
         let Some(places) = self.0.places.clone() else { return };
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = None;
         let mut due = due(self.present().valid);
-        // Pauses are told from the clock that nobody sets: a try that failed in a wrong year must not be the last one.
+        // Pauses use the monotonic clock: a failed attempt while the wall clock was wrong must not
+        // be the last one.
         let mut paused_until = Instant::now();
         loop {
             tokio::select! {
@@ -136,7 +141,8 @@ impl Credentials {
                 _ = tick.tick() => {}
             }
             let stamps = stamps(&places.files);
-            // What was renewed while the clock was ahead is left for the configured one, once the clock is right.
+            // A certificate renewed while the clock was ahead is replaced by the configured one,
+            // once the clock is right.
             let is_early = !self.present().valid.has_begun() && Instant::now() >= paused_until;
             if is_early || seen.as_ref() != Some(&stamps) {
                 match self.reload(&places) {
@@ -145,7 +151,7 @@ impl Credentials {
                         self.is_well();
                         tracing::info!(cert = %places.files.cert.display(), "a new certificate is in force");
                     }
-                    // As before, or so again.
+                    // Unchanged, or the same content again.
                     Ok(false) => self.is_well(),
                     Err(error) => self.is_troubled(format!("the files of `tls` are not used: {}", with_causes(&error))),
                 }
@@ -206,7 +212,7 @@ impl Credentials {
         let make = |e: rcgen::Error| format!("a key cannot be made: {e}");
         let key = KeyPair::generate().map_err(make)?;
         let mut params = CertificateParams::default();
-        // The authority takes everything but the key from the present certificate.
+        // The authority copies everything except the key from the current certificate.
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key).map_err(make)?.der().to_vec();
         let cert = ask(request).await?;
@@ -220,25 +226,27 @@ impl Credentials {
         };
         let material = Material::new(pem).map_err(|e| with_causes(&e))?;
         let valid = material.valid;
-        // It is kept before it is shown: a process that dies now has one of the two.
+        // Stored before it is used: if the process dies now, it has one of the two certificates
+        // afterwards.
         material.verified().map_err(|e| with_causes(&e))?;
         kept.write(&places.kept).map_err(|e| format!("{}: {e}", places.kept.display()))?;
         self.take(material).map_err(|e| with_causes(&e))?;
         Ok(valid)
     }
 
-    /// For accepting a connection now.
+    /// The TLS configuration for accepting a connection now.
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.present().grpc_server)
     }
 }
 
-/// When to renew: at two thirds of the life, and a little later by chance, so that not all ask at once.
+/// When to renew: at two thirds of the validity, plus a random delay, so that not all renew at the
+/// same time.
 fn due(valid: Validity) -> i64 {
     valid.due() + rand::random_range(0..=(valid.life() / 24).as_secs()).cast_signed()
 }
 
-/// A number of seconds in words.
+/// A rough duration for people, from a number of seconds.
 pub fn rough(seconds: i64) -> String {
     match seconds {
         s if s >= 2 * 86_400 => format!("{} days", s / 86_400),

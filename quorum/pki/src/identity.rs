@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection: the name (CN) and role (OU) in its certificate, and the names that
-//! certificates of each role are known by.
+//! The identity of a peer: the name (CN) and role (OU) in its certificate, and the DNS names in
+//! certificates of each role.
 
 use crate::refused::Cause;
 use lattice_model::Timestamp;
@@ -13,19 +13,21 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The DNS name in every certificate.
 pub const ANY_NAME: &str = "lattice";
-/// The DNS name in the certificates of members alone: what an agent demands of whom it takes for the quorum.
+/// The DNS name in members' certificates only: an agent requires it of a peer that it treats as the
+/// quorum.
 pub const QUORUM_NAME: &str = "quorum.lattice";
 
-/// What a certificate entitles to.
+/// The role of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A quorum member.
     Quorum,
     /// An agent.
     Node,
-    /// An agent that may also schedule and vouch for users.
+    /// An agent that may also schedule, and authenticate users.
     Api,
-    /// A person who runs the cluster. Their certificate signs requests ([`crate::operator`]); it opens no connection.
+    /// A person who operates the cluster. The certificate signs requests ([`crate::operator`]); it
+    /// cannot open connections.
     Operator,
 }
 
@@ -40,7 +42,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// The text names no role.
+/// The text is not the name of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a role: quorum, node, api or operator")]
 pub struct RoleError(pub String);
@@ -64,26 +66,26 @@ pub fn member_name(id: u64) -> String {
     format!("member-{id}")
 }
 
-/// A peer, as its verified certificate says.
+/// A peer, as named in its verified certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its common name: a node's id, or `member-<id>`.
     pub name: String,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
 }
 
-/// A certificate that was revoked.
+/// A revoked certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the certificate of {name} is revoked: those issued before {before} count no more; issue another one by `lattice quorum ca issue`")]
 pub struct Revoked {
-    /// Whose it is.
+    /// The name.
     pub name: String,
-    /// Which of that name are.
+    /// Certificates of this name issued before this time are revoked.
     pub before: Timestamp,
 }
 
-/// Why a certificate names nobody.
+/// Why a certificate does not identify a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallerError {
     #[error("the connection carries no client certificate")]
@@ -99,7 +101,7 @@ pub enum CallerError {
 }
 
 impl CallerError {
-    /// As what it is counted.
+    /// The cause under which the refusal is counted.
     pub fn cause(&self) -> Cause {
         match self {
             Self::Revoked(_) => Cause::Revoked,
@@ -109,13 +111,13 @@ impl CallerError {
 }
 
 impl Caller {
-    /// The id of the member that it is; `None` where its name is no member's.
+    /// The member's id; `None`: the name is not a member's.
     pub fn member(&self) -> Option<u64> {
         let id = self.name.strip_prefix("member-")?.parse().ok()?;
         (self.role == Role::Quorum && member_name(id) == self.name).then_some(id)
     }
 
-    /// Reads name and role from the end certificate of a chain that TLS has verified.
+    /// Reads name and role from the end certificate of a chain verified by TLS.
     pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
         let der = chain.first().ok_or(CallerError::NoCertificate)?;
         let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CallerError::Unreadable)?;
@@ -127,31 +129,32 @@ impl Caller {
     }
 }
 
-/// The built-in authority's serial numbers: these bytes, when the certificate was issued (milliseconds since 1970, 8 bytes, the most
-/// significant first), and 8 bytes by chance.
+/// The format of the built-in authority's serial numbers: these bytes, the time of issue
+/// (milliseconds since 1970, 8 bytes, big-endian), and 8 random bytes.
 const SERIAL_MARK: [u8; 2] = *b"Lt";
 const SERIAL_BYTES: usize = 18;
 
-/// A serial number for a certificate that is issued at this time.
+/// A serial number for a certificate issued at this time.
 pub fn serial(issued: Timestamp) -> Vec<u8> {
     let chance = rand::random::<[u8; 8]>();
     [&SERIAL_MARK[..], &issued.0.to_be_bytes(), &chance].concat()
 }
 
-/// A certificate as far as it matters whether it is revoked.
+/// The parts of a certificate that decide whether it is revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Whom it names.
+    /// The identity in it.
     pub caller: Arc<Caller>,
-    /// When it was issued: what its serial number says, or the beginning of its validity where another authority made it.
+    /// The time of issue: from its serial number, or the beginning of its validity if another
+    /// authority issued it.
     pub issued: Timestamp,
 }
 
 impl Shown {
-    /// Reads it from the end certificate of a chain that TLS has verified.
+    /// Reads it from the end certificate of a chain verified by TLS.
     ///
     /// # Errors
-    /// [`CallerError`], where it names nobody.
+    /// [`CallerError`] if the certificate does not identify a peer.
     pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
         let caller = Arc::new(Caller::from_certificates(chain)?);
         let der = chain.first().ok_or(CallerError::NoCertificate)?;

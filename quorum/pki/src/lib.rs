@@ -1,4 +1,4 @@
-//! Who somebody is: certificates of agents and members, the authority that issues them, and what is revoked.
+//! Identities: certificates of agents and members, the authority that issues them, and revocations.
 //!
 //! ```text
 //!   ca ──issues──▶ identity (a name, a role, a serial number with its time) ◀── operator (tokens of people)

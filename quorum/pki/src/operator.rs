@@ -1,10 +1,11 @@
-//! Who the operator behind a request is: an agent only passes the proof on.
+//! Verification of the operator behind a request: an agent only forwards the proof.
 //!
 //! ```text
-//!   token ──▶ certificate of our authority, role operator, valid now ──▶ signature ──▶ method and time ──▶ the person's name
+//!   token ──▶ certificate: our authority, role operator, valid now ──▶ signature ──▶ method, time ──▶ name
 //! ```
 //!
-//! An agent that was broken into can use a token again for the same method, for as long as clocks may differ; it cannot make one.
+//! A compromised agent can replay a token for the same method within the allowed clock difference;
+//! it cannot create one.
 
 use crate::credentials::Credentials;
 use crate::identity::{CallerError, Revoked, Role, Shown};
@@ -17,16 +18,16 @@ use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// An operator whose token holds.
+/// The operator with a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
     /// The name in their certificate.
     pub name: String,
-    /// The method of the API that they asked for, `NodeService/SetHold`.
+    /// The API method of the request, such as `NodeService/SetHold`.
     pub method: String,
 }
 
-/// Why a token proves nothing.
+/// Why a token is not valid.
 #[derive(Debug, Error)]
 pub enum TokenError {
     #[error("the certificate in it names nobody")]
@@ -43,7 +44,7 @@ pub enum TokenError {
     Clock { by: Duration, ahead: bool, most: Duration },
 }
 
-/// Verifies a token against what `trusted` believes.
+/// Verifies a token against the authority and the revocations in `trusted`.
 ///
 /// # Errors
 /// See [`TokenError`].
@@ -124,7 +125,8 @@ mod tests {
             assert_eq!(verify(&token, &trusted, Timestamp(then)).is_ok(), holds, "{then}");
         }
 
-        // A revocation of hers takes it back, though it was signed before, and not what she is issued afterwards.
+        // A revocation of her name invalidates the token although it was signed before, but not
+        // certificates issued afterwards.
         let revoking = authority_again(&ours);
         let issued = Shown::from_certificates(&[CertificateDer::from(token.certificate.as_slice())]).unwrap().issued;
         revoking.revoked().learn([("anna".to_owned(), issued)]);
@@ -135,7 +137,7 @@ mod tests {
         let again = operator(&ours, "anna", ca::OPERATOR_LIFETIME).sign("NodeService/SetHold", now).unwrap();
         assert_eq!(verify(&again, &revoking, now).unwrap(), proven);
 
-        // For another method, another time, or with another key's signature it proves nothing.
+        // For another method or time, or signed by another key, it is not valid.
         for forged in [
             OperatorToken { method: "AdminService/ChangeMembers".into(), ..token.clone() },
             OperatorToken { signed_at: Timestamp(now.0 + 1), ..token.clone() },
@@ -149,7 +151,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1100));
         assert!(matches!(verify(&over, &trusted, now), Err(TokenError::Certificate(_))));
 
-        // An agent's own key signs for nobody but the agent.
+        // An agent's key cannot sign tokens.
         let api = std::fs::read(ours.join("n1.crt")).unwrap();
         let pem = [api, std::fs::read(ours.join("n1.key")).unwrap()].concat();
         let file = ours.join("n1.pem");

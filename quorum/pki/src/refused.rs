@@ -1,33 +1,34 @@
-//! What came from somebody who may not, counted: a wrong certificate shows itself here.
+//! Counts of refused peers: they reveal wrong certificates.
 
 use rustls::{AlertDescription, CertificateError, Error};
 use std::fmt::Display;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why it was refused.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The certificate's name is not the one that the caller speaks for.
+    /// The certificate's name differs from the name that the caller claims.
     Name,
-    /// The certificate's role does not entitle to the call.
+    /// The certificate's role does not permit the call.
     Role,
     /// The certificate was revoked.
     Revoked,
-    /// The certificate's time is over.
+    /// The certificate has expired.
     Expired,
-    /// The certificate is of another authority.
+    /// The certificate was issued by another authority.
     Authority,
-    /// No handshake came about otherwise: no certificate, no TLS, too slow.
+    /// The handshake failed for another reason: no certificate, no TLS, too slow.
     Handshake,
-    /// The member's files are of before a recovery of the quorum, or of after one that this member does not know.
+    /// The member's files date from before a recovery of the quorum, or from a later one unknown to
+    /// this member.
     Generation,
-    /// A heartbeat that is no newer than the last one of its session: sent again by whoever recorded it.
+    /// A heartbeat that is not newer than the last one of its session: a replay of a recorded one.
     Replayed,
 }
 
 impl Cause {
-    /// Why this process ended a handshake; `None` where the peer did, or the connection broke.
+    /// Why this process ended a handshake; `None`: the peer ended it, or the connection broke.
     pub fn of(error: &io::Error) -> Option<Self> {
         Some(match error.get_ref()?.downcast_ref::<Error>()? {
             Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => Self::Expired,
@@ -38,11 +39,11 @@ impl Cause {
         })
     }
 
-    /// The same, told by the alert that this process sent.
+    /// As [`Self::of`], from the alert that this process sent.
     pub fn of_alert(alert: u8) -> Self {
         match AlertDescription::from(alert) {
             AlertDescription::CertificateExpired => Self::Expired,
-            // All else that it is sent for cannot be, in a certificate of an authority that is trusted.
+            // Other reasons for this alert cannot occur with a certificate of a trusted authority.
             AlertDescription::BadCertificate => Self::Name,
             AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::Authority,
             _ => Self::Handshake,
@@ -50,7 +51,7 @@ impl Cause {
     }
 }
 
-/// How often, since this process began.
+/// The counts since this process started.
 #[derive(Debug, Default)]
 pub struct Refused {
     name: AtomicU64,
@@ -64,7 +65,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// One more. Why is in the log of the first, second, fourth and so on: nobody is to fill it.
+    /// Adds one. The reason is logged for the first, second, fourth and so on, so that nobody can
+    /// fill the log.
     pub fn count(&self, cause: Cause, why: &dyn Display) {
         let counter = match cause {
             Cause::Name => &self.name,
@@ -82,7 +84,7 @@ impl Refused {
         }
     }
 
-    /// Those that happened at all, in words.
+    /// The causes that have occurred, with their counts.
     pub fn told(&self) -> Vec<(String, u64)> {
         let all = [
             ("certificates of another name", &self.name),

@@ -1,4 +1,4 @@
-//! Which certificates this process does not believe any more, though their authority issued them.
+//! The revoked certificates known to this process.
 //!
 //! ```text
 //!   ledger ──applied──▶ member's list ──Down::Revoked──▶ agents' lists ──▶ their disks
@@ -6,7 +6,8 @@
 //!                           ╰── calls, sessions, watches ──╴ ╰── the mesh's connections and streams
 //! ```
 //!
-//! A list only grows: what was revoked before a recovery from a backup stays so where it is known.
+//! A list only grows: revocations from before a recovery from a backup stay in force wherever they
+//! are known.
 
 use crate::identity::{Revoked, Shown};
 use lattice_model::Timestamp;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The list. Clones share it.
+/// The list of revocations. Clones share it.
 #[derive(Clone, Debug)]
 pub struct RevocationList(Arc<watch::Sender<BTreeMap<String, Timestamp>>>);
 
@@ -25,7 +26,7 @@ impl Default for RevocationList {
 }
 
 impl RevocationList {
-    /// Adds names, each with the time before which their certificates were issued that count no more.
+    /// Adds names, each with the time before which its certificates are revoked.
     pub fn learn(&self, names: impl IntoIterator<Item = (String, Timestamp)>) {
         self.0.send_if_modified(|known| {
             let mut is_new = false;
@@ -38,20 +39,20 @@ impl RevocationList {
         });
     }
 
-    /// All names, each with that time.
+    /// All names with their times.
     pub fn names(&self) -> BTreeMap<String, Timestamp> {
         self.0.borrow().clone()
     }
 
-    /// Wakes at each change.
+    /// Notifies of each change.
     pub fn changes(&self) -> watch::Receiver<BTreeMap<String, Timestamp>> {
         self.0.subscribe()
     }
 
-    /// That a certificate counts.
+    /// Checks that a certificate is not revoked.
     ///
     /// # Errors
-    /// [`Revoked`], where it does not.
+    /// [`Revoked`] if it is.
     pub fn check(&self, shown: &Shown) -> Result<(), Revoked> {
         match self.0.borrow().get(&shown.caller.name) {
             Some(before) if shown.issued < *before => Err(Revoked { name: shown.caller.name.clone(), before: *before }),
@@ -59,7 +60,7 @@ impl RevocationList {
         }
     }
 
-    /// Returns when this certificate counts no more.
+    /// Returns when this certificate is revoked.
     pub async fn until_revoked(&self, shown: &Shown) -> Revoked {
         let mut changes = self.changes();
         loop {
@@ -68,7 +69,7 @@ impl RevocationList {
                 return revoked;
             }
             if changes.changed().await.is_err() {
-                // The list is gone, and with it the process.
+                // The list was dropped, so the process is ending.
                 std::future::pending::<()>().await;
             }
         }
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!((&mut waits).now_or_never(), None, "it was issued then, not before");
         list.learn([("n1".to_owned(), Timestamp(5))]);
         assert_eq!(waits.now_or_never(), Some(Revoked { name: "n1".into(), before: Timestamp(5) }));
-        // What somebody says who knows less takes nothing back.
+        // An older time from another source does not change anything.
         list.learn([("n1".to_owned(), Timestamp(1))]);
         assert!(list.check(&shown("n1", 4)).is_err() && list.check(&shown("n1", 5)).is_ok() && list.check(&shown("n3", 0)).is_ok());
     }

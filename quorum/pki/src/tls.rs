@@ -1,4 +1,4 @@
-//! Where keys and certificates lie, and why they cannot be used.
+//! The files of keys and certificates, and why they may be unusable.
 
 use crate::identity::{CallerError, Role};
 use std::fs::{File, OpenOptions};
@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// One identity and the authority that it trusts, all PEM.
+/// One identity and the authority that it trusts, as PEM texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientTls {
     /// The authority's certificate.
@@ -24,7 +24,7 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// TLS that cannot be used.
+/// Unusable TLS files.
 #[derive(Debug, Error)]
 pub enum TlsError {
     #[error("{}: cannot be read", path.display())]
@@ -53,7 +53,8 @@ pub enum TlsError {
     Foreign { name: String, role: Role, own: String, own_role: Role },
 }
 
-/// Where certificate, key and authority lie. What is written there anew is used for every connection from then on.
+/// The paths of certificate, key and authority. Rewritten files are used for every later
+/// connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsFiles {
@@ -78,8 +79,8 @@ impl TlsFiles {
     }
 }
 
-/// Replaces a small file: after a crash there is the old one or the new one, whole, and nobody could read it meanwhile
-/// who may not read it afterwards.
+/// Replaces a small file: after a crash there is either the old or the new one, complete, and at no
+/// time can anybody read it who may not read the final file.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
     match std::fs::remove_file(&temporary) {

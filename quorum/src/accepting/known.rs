@@ -1,6 +1,8 @@
-//! Addresses from which members or agents connect: their handshakes have places that strangers cannot take.
+//! Known addresses of members and agents: their handshakes have a quota that strangers cannot use
+//! up.
 //!
-//! Known is what the ledger or the membership names, and whoever has shown a certificate from there within the last day.
+//! An address is known if the ledger or the membership contains it, or if a valid certificate was
+//! presented from it within the last day.
 
 use crate::core::Core;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -9,16 +11,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the ledger and the membership are looked at.
+/// How often the addresses are read from the ledger and the membership.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a name may take to be resolved.
+/// Timeout for resolving a name.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
-/// How long an address is known that showed a certificate.
+/// How long an address stays known after a certificate was presented from it.
 const LEARNED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Addresses that are known by a certificate alone; the oldest is forgotten first.
+/// Largest number of addresses known only because of a certificate; the oldest is dropped first.
 const LEARNED_MAX: usize = 16_384;
 
-/// Those of one port.
+/// The known addresses of one port.
 #[derive(Debug, Default)]
 pub(crate) struct KnownAddresses {
     named: RwLock<BTreeSet<IpAddr>>,
@@ -26,14 +28,14 @@ pub(crate) struct KnownAddresses {
 }
 
 impl KnownAddresses {
-    /// Whether a member or an agent is there.
+    /// Whether a member or an agent uses this address.
     pub(super) fn is_known(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_named = self.named.read().contains(&address);
         is_named || self.learned().get(&address).is_some_and(|since| since.elapsed() < LEARNED_FOR)
     }
 
-    /// One of those whom the port is for has shown its certificate from there.
+    /// A peer that may use the port has presented its certificate from this address.
     pub(super) fn learn(&self, address: IpAddr) {
         let mut learned = self.learned();
         learned.insert(address.to_canonical(), Instant::now());
@@ -53,7 +55,7 @@ impl KnownAddresses {
     }
 }
 
-/// Looks again and again who is named, until the member stops.
+/// Updates the addresses periodically until the member stops.
 pub(crate) async fn tend(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
     loop {
         let of_members = members_at(&core).await;

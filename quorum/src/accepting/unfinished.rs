@@ -1,4 +1,4 @@
-//! Handshakes that are not finished, and which of them gives way.
+//! Unfinished handshakes: their limits, and which one is closed to make room.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How many there may be.
+/// The limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// Of addresses that are known, together.
+    /// For all known addresses together.
     pub known_max: usize,
-    /// Of all others, together.
+    /// For all other addresses together.
     pub strangers_max: usize,
-    /// Of one address.
+    /// For one address.
     pub of_address_max: usize,
-    /// An unfinished one that is younger than this gives way to none before it is so old: where many honest peers come at once, each of
-    /// them is served.
+    /// An unfinished handshake younger than this is not closed for another: so if many honest peers
+    /// connect at once, each is served.
     pub patience: Duration,
 }
 
-/// Whether it has sent its first record, then which came when: the first gives way first.
+/// Whether the first record has arrived, then the order of arrival: the lowest is closed first.
 type Age = (bool, u64);
 
 struct Waiting {
@@ -38,7 +38,8 @@ struct Class {
 }
 
 impl Class {
-    /// The one that gives way where there are too many: of `of` itself where it has too many, else of the address with most.
+    /// The handshake to close if there are too many: one of `of` if that address has too many, else
+    /// one of the address with the most.
     fn gives_way(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
         let own = self.addresses.get(&of).filter(|own| own.len() >= of_address_max).map(|own| (&of, own));
         let most = || self.addresses.iter().max_by_key(|(_, waiting)| (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied())));
@@ -71,7 +72,7 @@ impl State {
     }
 }
 
-/// Those of one port.
+/// The unfinished handshakes of one port.
 #[derive(Clone)]
 pub(super) struct Unfinished {
     places: Places,
@@ -80,7 +81,7 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// None yet.
+    /// An empty set.
     pub(super) fn new(places: Places) -> Self {
         Self { places, state: Arc::default(), left: Arc::default() }
     }
@@ -89,8 +90,8 @@ impl Unfinished {
         self.state.lock()
     }
 
-    /// A place for a connection from this address. Where there is none, another one gives way; one that is very young may take until it
-    /// is less so.
+    /// Enters a connection from this address. If the limit is reached, another one is closed; if
+    /// that one is very young, waits until it is old enough or another one has finished.
     pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> Place {
         let Places { known_max, strangers_max, of_address_max, patience } = self.places;
         let all_max = if is_known { known_max } else { strangers_max };
@@ -124,7 +125,7 @@ impl Unfinished {
     }
 }
 
-/// One of them; the place is free when this is dropped.
+/// An entry; it ends when this is dropped.
 pub(super) struct Place {
     of: Unfinished,
     address: IpAddr,
@@ -134,12 +135,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Ends when it gives way.
+    /// Returns when this connection must be closed for another one.
     pub(super) async fn needed_by_another(&self) {
         self.needed.cancelled().await;
     }
 
-    /// Its first record has come.
+    /// Its first record has arrived.
     pub(super) fn said_hello(&self) {
         let mut state = self.of.state();
         let class = state.class(self.is_known);
@@ -194,7 +195,7 @@ mod tests {
         all[4].said_hello();
         all.push(unfinished.enter(at(1), false).await);
         assert_eq!(gave_way(&all), [0, 1, 2], "all have said hello: the oldest");
-        // Those that are finished leave their place.
+        // Finished handshakes leave the set.
         drop(all);
         let state = unfinished.state();
         assert_eq!((state.strangers.all, state.strangers.addresses.len()), (0, 0));
@@ -228,7 +229,7 @@ mod tests {
         for _ in 0..3 {
             all.push(unfinished.enter(at(1), false).await);
         }
-        // One is finished meanwhile: nobody gives way.
+        // One finishes meanwhile, so none is closed.
         let first = all.remove(0);
         let (place, ()) = tokio::join!(unfinished.enter(at(1), false), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -236,7 +237,7 @@ mod tests {
         });
         all.push(place);
         assert!(gave_way(&all).is_empty() && began.elapsed() < patience);
-        // None is: the oldest goes when it has had its time.
+        // None finishes: the oldest is closed when it has had its minimum time.
         all.push(unfinished.enter(at(1), false).await);
         assert_eq!(gave_way(&all), [0]);
         assert!(began.elapsed() >= patience && began.elapsed() < patience * 2);

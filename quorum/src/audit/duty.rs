@@ -1,11 +1,11 @@
-//! What the leader owes to the audit log: its key on record, and a signature over what is new.
+//! The leader's duties for the audit log: recording its key, and signing new records.
 
 use super::signer::Signer;
 use lattice_ledger::signing::SignedHead;
 use lattice_ledger::{Action, Ledger};
 use std::time::{Duration, Instant};
 
-/// When the leader signs. One for each term of leadership.
+/// When the leader signs. One for each term.
 #[derive(Debug)]
 pub struct SigningDuty {
     every: Duration,
@@ -13,12 +13,12 @@ pub struct SigningDuty {
 }
 
 impl SigningDuty {
-    /// Signs each `every` from now on, and only where something is new.
+    /// Signs at this interval from now on, and only if there are new records.
     pub fn new(every: Duration, now: Instant) -> Self {
         Self { every, last: now }
     }
 
-    /// What is to be proposed now.
+    /// The commands to propose now.
     pub fn due(&mut self, now: Instant, ledger: &Ledger, signer: &Signer) -> Vec<Action> {
         let (member, signing, head) = (signer.member(), ledger.signing(), ledger.audit_head());
         if ledger.cluster().is_empty() || head.seq <= signing.last || now.duration_since(self.last) < self.every {

@@ -1,9 +1,10 @@
-//! What leaves the cluster as evidence: pages of records, each signed whole by the member that read them.
+//! Signed exports of the audit log as evidence: pages of records, each signed as a whole by the
+//! member that read them.
 //!
-//! A page is a JSON text, and the signature is over its very bytes: whoever verifies it needs no rule about white space
-//! or the order of fields. It says which part of the chain was looked through with which filter, so that pages which
-//! follow each other prove that nothing is left out between them. `docs/audit.md` has the format and a program that
-//! verifies it.
+//! A page is a JSON text, and the signature covers its exact bytes, so verification needs no rules
+//! about white space or field order. A page states which part of the chain was searched with which
+//! filter, so that consecutive pages prove that nothing was left out between them. `docs/audit.md`
+//! describes the format and contains a program that verifies it.
 
 use super::page::page;
 use super::signer::Signer;
@@ -14,23 +15,23 @@ use serde::Serialize;
 
 /// The name and version of the format.
 pub const FORMAT: &str = "lattice-audit-export/1";
-/// Records in one page.
+/// Largest number of records in one page.
 const PAGE_RECORDS_MAX: usize = 10_000;
 
-/// What is signed.
+/// The signed content.
 #[derive(Serialize)]
 struct Body<'a> {
     format: &'static str,
     cluster: &'a str,
     member: MemberId,
-    /// When the page was made, milliseconds since 1970.
+    /// When the page was made, in milliseconds since 1970.
     at: Timestamp,
     filter: &'a AuditFilter,
-    /// The page has all that fit the filter behind this record …
+    /// The page contains all matching records after this one …
     after: u64,
     /// … up to this one …
     upto: u64,
-    /// … of an export that goes up to this one.
+    /// … of an export that ends with this one.
     end: u64,
     records: &'a [AuditRecord],
 }

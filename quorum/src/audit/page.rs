@@ -1,4 +1,4 @@
-//! Some records, by filter, in the order of the chain.
+//! Pages of records that match a filter, in the order of the chain.
 
 use super::{PAGE_BYTES_MAX, STEP};
 use crate::store::audit::Step;
@@ -7,8 +7,9 @@ use lattice_model::{AuditFilter, AuditRecord};
 use lattice_quorum_client::wire::AuditFound;
 use std::time::Instant;
 
-/// The records behind `after`, up to `upto` (0: to the chain's end), that fit `filter`: at most `limit`, and what one step
-/// reaches. Reads the disk: call it where blocking is allowed.
+/// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter`: at
+/// most `limit`, and no more than one step reads. Reads the disk: call it where blocking is
+/// allowed.
 pub fn page(agreed: &Agreed, filter: &AuditFilter, after: u64, upto: u64, limit: usize) -> Result<AuditFound, AuditError> {
     let began = Instant::now();
     let end = agreed.ledger().audit_head().seq;
@@ -30,7 +31,7 @@ pub fn page(agreed: &Agreed, filter: &AuditFilter, after: u64, upto: u64, limit:
     Ok(page)
 }
 
-/// About how many bytes a record takes in a message.
+/// Approximate size of a record in a message, in bytes.
 fn bytes_about(record: &AuditRecord) -> usize {
     384 + record.actor.len() + record.owner.as_ref().map_or(0, String::len) + record.detail.len()
 }

@@ -1,13 +1,14 @@
-//! A member's own key, with which it signs the audit chain and what is exported of it: Ed25519 (RFC 8032).
+//! A member's signing key for the audit chain and its exports: Ed25519 (RFC 8032).
 //!
-//! The key is a PKCS#8 file, as `openssl genpkey -algorithm ed25519` writes it. Where none is configured the member makes
-//! one in its folder. It is read once, at the start: a new file and a restart rotate it.
+//! The key is a PKCS#8 file as written by `openssl genpkey -algorithm ed25519`. If none is
+//! configured, the member creates one in its data directory. It is read once, at the start: to
+//! rotate it, replace the file and restart.
 //!
-//! Signatures and keys are records of the chain that they sign: a file beside it would need a
-//! replication, backup, archive and export of its own. The leader proposes `SignHead` over the last
-//! record that it has applied, only where something is new; `apply` holds no secret and checks no
-//! signature. A key is on record (`SigningKeySet`) before it signs, and each member has its own, so
-//! a change of leader needs no rotation. The last few seconds of the chain are not signed yet.
+//! Signatures and keys are records of the chain that they sign: a separate file would need
+//! replication, backup, archive and export of its own. The leader proposes `SignHead` for the last
+//! record that it has applied, only if there are new records; `apply` has no secrets and checks no
+//! signatures. A key is recorded (`SigningKeySet`) before it signs, and each member has its own, so
+//! a change of the leader needs no rotation. The last few seconds of the chain are not signed yet.
 
 use lattice_model::MemberId;
 use rcgen::{KeyPair, PKCS_ED25519};
@@ -22,10 +23,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The name of a key that the member makes for itself, in its folder.
+/// The file name of a key that the member created itself, in its data directory.
 const OWN_KEY: &str = "audit-signing.key";
 
-/// Why there is nothing to sign with.
+/// Why there is no usable key.
 #[derive(Debug, Error)]
 pub enum SignerError {
     #[error("audit_signing_key_path {}: it cannot be read", path.display())]
@@ -49,7 +50,7 @@ pub enum SignerError {
     },
 }
 
-/// Signs.
+/// A member's key.
 pub struct Signer {
     member: MemberId,
     key: Ed25519KeyPair,
@@ -63,7 +64,8 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Reads the key at `path`; where that is empty, the member's own in `data_dir`, which is made when it is missing.
+    /// Reads the key at `path`; if that is empty, the member's own key in `data_dir`, which is
+    /// created if missing.
     pub fn open(path: &Path, data_dir: &Path, member: MemberId) -> Result<Self, SignerError> {
         if !path.as_os_str().is_empty() {
             return Self::read(path, member);
@@ -90,12 +92,12 @@ impl Signer {
         Ok(Self { member, key, public })
     }
 
-    /// Whose key it is.
+    /// The key's member.
     pub fn member(&self) -> MemberId {
         self.member
     }
 
-    /// The public half, 64 hexadecimal digits.
+    /// The public key, 64 hexadecimal digits.
     pub fn public(&self) -> &str {
         &self.public
     }
@@ -106,7 +108,8 @@ impl Signer {
     }
 }
 
-/// Whether `signature` is one of `message` by the key whose public half is `key`; both as hexadecimal digits.
+/// Whether `signature` is a valid signature of `message` by the public key `key`; both are
+/// hexadecimal digits.
 pub fn verifies(key: &str, message: &[u8], signature: &str) -> bool {
     let (Some(key), Some(signature)) = (bytes(key), bytes(signature)) else { return false };
     UnparsedPublicKey::new(&ED25519, key).verify(message, &signature).is_ok()
@@ -114,7 +117,7 @@ pub fn verifies(key: &str, message: &[u8], signature: &str) -> bool {
 
 fn make(path: &Path) -> io::Result<()> {
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(io::Error::other)?;
-    // Whole or not at all: a crash in between leaves a name that the next start takes.
+    // Complete or absent: a crash in between leaves a file name that the next start uses.
     let temporary = path.with_extension("key-new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(key.serialize_pem().as_bytes())?;
@@ -155,7 +158,7 @@ mod tests {
         }
     }
 
-    /// RFC 8032, 7.1, test 2, as `openssl genpkey` would write its key.
+    /// RFC 8032, 7.1, test 2, in the format of `openssl genpkey`.
     const KEY: &str =
         "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIEzNCJso/5banbbDRuwRTg9bijGfNaumJNqM9u1PuKb7\n-----END PRIVATE KEY-----\n";
     const PUBLIC: &str = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c";

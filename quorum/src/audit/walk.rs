@@ -1,4 +1,5 @@
-//! The whole chain, link by link: every hash, and every signature by the key that its member had then.
+//! Verification of the whole chain: every hash, and every signature with the key that its member
+//! had at that time.
 
 use super::STEP;
 use super::signer::verifies;
@@ -11,10 +12,11 @@ use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Hashes that a step keeps, for signatures of records that lie a little behind.
+/// Largest number of hashes that a step keeps, for signatures of slightly earlier records.
 const KEPT_MAX: usize = 16 * 1024;
 
-/// Checks the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
+/// Verifies the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking
+/// is allowed.
 pub fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
     let mut walk = AuditWalk::new(MemberId(0));
     while !walk.done {
@@ -23,7 +25,7 @@ pub fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
     Ok(walk.head)
 }
 
-/// Goes on for as long as a step may. Reads the disk: call it where blocking is allowed.
+/// Continues for the duration of one step. Reads the disk: call it where blocking is allowed.
 pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditError> {
     let began = Instant::now();
     let (want, cluster) = {
@@ -53,7 +55,8 @@ pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditErro
     Ok(walk)
 }
 
-/// Takes note of keys, checks signatures. `hashes`: of the records up to this one, the last at the end.
+/// Records keys and checks signatures. `hashes`: those of the records up to this one, the last at
+/// the end.
 fn look(walk: &mut AuditWalk, agreed: &Agreed, cluster: &str, record: &AuditRecord, hashes: &VecDeque<String>) -> Result<(), AuditError> {
     let seq = record.seq;
     let fault = |why| Err(AuditFault { seq, why }.into());

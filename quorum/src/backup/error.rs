@@ -1,4 +1,4 @@
-//! Why there is no backup, or it cannot be used.
+//! Why a backup could not be made or used.
 
 use crate::store::StoreError;
 use lattice_ledger::shortage::Shortage;
@@ -6,7 +6,7 @@ use lattice_objects::ObjectsError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why there is no backup, or it cannot be used.
+/// Why a backup could not be made or used.
 #[derive(Debug, Error)]
 pub enum BackupError {
     #[error(

@@ -1,4 +1,5 @@
-//! Where backups lie, and how they are put there and got back. In pieces: neither side holds a whole one.
+//! The store of backups: putting and getting them, as streams, so that neither side has a complete
+//! backup in memory.
 
 use super::error::BackupError;
 use crate::config::QuorumConfig;
@@ -22,16 +23,17 @@ use std::time::{Duration, SystemTime};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
-/// The longest description of an audit chain that is believed, unpacked.
+/// Largest accepted size of the unpacked description of an audit chain, in bytes.
 const CHAIN_BYTES_MAX: u64 = 1 << 30;
-/// Other backups that are named where one is damaged.
+/// Number of other backups named when one is damaged.
 const NAMED_MAX: usize = 3;
 
-/// A store with backups in it.
+/// A store with backups.
 #[derive(Clone, Debug)]
 pub struct Place(Objects);
 
-/// A sealed segment by its name in the store: another one after a recovery, even where it begins with the same record.
+/// A sealed segment, identified by its name in the store: after a recovery, a segment that begins
+/// with the same record has another name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Its first record.
@@ -51,34 +53,34 @@ impl Segment {
 pub struct Chain {
     /// Its sealed segments.
     pub segments: Vec<Segment>,
-    /// The records behind them.
+    /// The records after them.
     pub tail: Vec<AuditRecord>,
 }
 
-/// A backup that was got and checked whole.
+/// A backup that was downloaded and completely checked.
 #[derive(Debug)]
 pub struct Checked {
     /// Its name.
     pub name: String,
     /// Its state.
     pub loaded: Loaded,
-    /// Its audit chain, every link of which holds up to the state's head.
+    /// Its audit chain, with every link verified up to the state's head.
     pub chain: AuditChain,
 }
 
-/// What is wrong with which object.
+/// A damaged object, and what is wrong with it.
 struct Damage {
     object: String,
     why: String,
 }
 
 impl Place {
-    /// Opens what `url` names; options and credentials are the configuration's.
+    /// Opens the store at `url`, with the options and credentials of the configuration.
     pub fn open(url: &str, config: &QuorumConfig) -> Result<Self, BackupError> {
         Ok(Self(Objects::open("backup", url, &config.backup_options, &config.backup_credentials)?))
     }
 
-    /// As it was named.
+    /// The URL as given.
     pub fn url(&self) -> &str {
         &self.0.url
     }
@@ -110,7 +112,7 @@ impl Place {
         file.sync_all().await.map_err(BackupError::local(to))
     }
 
-    /// Puts a sealed segment, unless it is there.
+    /// Puts a sealed segment unless it exists already.
     pub async fn put_segment(&self, segment: &Segment, path: &Path) -> Result<(), BackupError> {
         let key = self.key(&["audit", &segment.name()]);
         match self.0.store.head(&key).await {
@@ -122,7 +124,7 @@ impl Place {
         }
     }
 
-    /// Puts the rest of a backup; the snapshot goes last. Gives its name.
+    /// Puts the rest of a backup; the snapshot last. Returns its name.
     pub async fn put(&self, about: &About, chain: &Chain, snapshot: File, path: &Path) -> Result<String, BackupError> {
         let name = format!("{}-{:020}", stamp(about.written), about.index());
         let packed = packed(chain).map_err(|why| BackupError::Encode { why })?;
@@ -132,7 +134,7 @@ impl Place {
         Ok(name)
     }
 
-    /// All whole backups with the time at which they were put, by name, the oldest first.
+    /// All complete backups with the time when they were put, by name, oldest first.
     async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
         let prefix = self.key(&["backups"]);
         let mut listed = self.0.store.list(Some(&prefix));
@@ -150,19 +152,20 @@ impl Place {
         Ok(found)
     }
 
-    /// All whole backups by name, the oldest first.
+    /// The names of all complete backups, oldest first.
     pub async fn list(&self) -> Result<Vec<String>, BackupError> {
         Ok(self.found().await?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// How long ago the newest was put; `None` where there is none.
+    /// The age of the newest backup; `None`: there is none.
     pub async fn age_of_newest(&self) -> Result<Option<Duration>, BackupError> {
         let newest = self.found().await?.into_iter().map(|(_, at)| at).max();
         Ok(newest.map(|at| SystemTime::now().duration_since(at).unwrap_or_default()))
     }
 
-    /// Gets a backup (the newest where none is named) into the empty folder `dir`, and checks it whole: checksums, what it
-    /// says of itself, every part decoded, every link of the audit chain up to the state's head.
+    /// Downloads a backup (the newest if `name` is `None`) into the empty directory `dir`, and
+    /// checks it completely: checksums, description, decoding of every part, and every link of the
+    /// audit chain up to the state's head.
     pub async fn get(&self, name: Option<&str>, dir: &Path) -> Result<Checked, BackupError> {
         let there = self.list().await?;
         let name = match name {
@@ -201,12 +204,12 @@ impl Place {
     }
 }
 
-/// Where a snapshot is put until it is taken over.
+/// The path of a downloaded snapshot until it is put in place.
 fn got_snapshot(dir: &Path) -> std::path::PathBuf {
     dir.join("backup.snapshot-new")
 }
 
-/// What the parts of a backup are called in the store.
+/// The object names of a backup's parts.
 struct Names {
     snapshot: String,
     audit: String,
@@ -231,7 +234,7 @@ fn unpacked(packed: &[u8]) -> Result<Chain, String> {
     pack::from_bytes(&bytes).map_err(|e| with_causes(&e))
 }
 
-/// What a member's own words about a damaged file are for a backup: the remedies for members do not fit.
+/// Adapts a member's error about a damaged file to a backup: the remedies for members do not apply.
 fn why(error: StoreError) -> String {
     match error {
         StoreError::Corrupt { offset, what, .. } => format!("at byte {offset}: {what}"),
@@ -254,7 +257,7 @@ fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain
         Damage { object, why: why(error) }
     };
     for segment in &chain.segments {
-        // A member would take one without a seal for one that was being written, and close it again.
+        // A member would treat a segment without a seal as unfinished, and seal it again.
         let path = audit::path_of(&dir.join("audit"), segment.first);
         if !audit::is_sealed(&path).map_err(of_chain)? {
             return Err(Damage { object: of_segment(&path), why: "it does not have its seal".to_owned() });
@@ -282,7 +285,7 @@ fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain
     Ok((loaded, got))
 }
 
-/// A time as it is in names: `20260131T235959Z`.
+/// The form of a time in names: `20260131T235959Z`.
 pub fn stamp(at: Timestamp) -> String {
     at.to_string().chars().filter(|c| c.is_ascii_digit() || matches!(c, 'T')).take(15).chain(['Z']).collect()
 }

@@ -1,6 +1,6 @@
-//! What is the matter with a member and its quorum, in plain words, and which command mends it. Changes nothing.
+//! Diagnoses a member and its quorum, and names the command that repairs them. Changes nothing.
 //!
-//! [`look`] and [`ask`] see; [`told`] says, and knows nothing but what was seen.
+//! [`look`] and [`ask`] collect the facts; [`told`] writes the text from these facts alone.
 
 use super::BackupError;
 use super::place::Place;
@@ -18,22 +18,22 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a member may take to say how it stands.
+/// Timeout for a member's status.
 const ASK: Duration = Duration::from_secs(2);
 
-/// How the folder looks.
+/// The state of the data directory.
 #[derive(Debug)]
 enum Files {
     Empty,
-    /// The member runs.
+    /// A running member uses it.
     InUse,
     Whole,
     Damaged(StoreError),
-    /// They are another member's, or of another cluster.
+    /// The files belong to another member or another cluster.
     Foreign(StoreError),
-    /// A newer version wrote them.
+    /// A newer version wrote the files.
     Newer(StoreError),
-    /// The member was taken out of its cluster.
+    /// The member was removed from its cluster.
     Removed,
 }
 
@@ -61,12 +61,12 @@ fn look(config: &QuorumConfig) -> Result<Files, BackupError> {
     }
 }
 
-/// What the configured members say.
+/// The answers of the configured members.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Those that answer.
+    /// The members that answered.
     answer: Vec<u64>,
-    /// How the members stand, as a leader sees it that a majority follows.
+    /// The members' state as seen by a leader with a majority.
     led: Option<QuorumStatus>,
 }
 
@@ -104,7 +104,7 @@ async fn backups(place: Option<&Place>) -> String {
     }
 }
 
-/// Says what is the matter and what mends it. `file`: where the configuration lies.
+/// Describes the problem and the repair. `file`: the path of the configuration.
 pub async fn plan(config: &QuorumConfig, file: &Path, place: Option<&Place>) -> Result<String, BackupError> {
     let files = look(config)?;
     let heard = ask(config).await?;
@@ -188,7 +188,7 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
     text
 }
 
-/// What mends a member without its files in a cluster that has a leader.
+/// How to repair a member without files in a cluster that has a leader.
 fn advise_replacement(text: &mut String, config: &QuorumConfig, files: &Files, heard: &Heard, start: &str) {
     let matched = heard.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == config.id).map(|m| m.matched.unwrap_or(0));
     match (files, matched) {
@@ -218,7 +218,7 @@ fn listed(ids: &[u64]) -> String {
     ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What is damaged, without the remedy that fits a member which starts.
+/// The damage, without the remedy for a starting member.
 fn error_in_short(error: &StoreError) -> String {
     match error {
         StoreError::Corrupt { path, offset, what } => format!("{} is damaged at byte {offset}: {what}", path.display()),
@@ -231,7 +231,7 @@ fn named(config: &QuorumConfig) -> String {
     format!("{}{}", config.id, this.unwrap_or_default())
 }
 
-/// A member that lost its files may have voted: it does not come back under its id.
+/// A member that lost its files may have voted, so it must not return with the same id.
 fn replace(text: &mut String, config: &QuorumConfig) {
     let new = config.members.iter().map(|m| m.id).max().unwrap_or(0) + 1;
     let (service, raft) = config.this_member().map_or(("HOST:PORT", "HOST:PORT"), |m| (&m.service, &m.raft));

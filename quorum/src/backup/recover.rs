@@ -1,11 +1,13 @@
-//! A member's folder, made from a backup: for the loss of the whole quorum, or to go back on purpose.
+//! Creates a member's data directory from a backup: after the loss of the whole quorum, or to
+//! return to the backup's state deliberately.
 //!
 //! ```text
-//!   prepare: got and checked beside the folder ──▶ what is lost is said ──▶ put_in_place: a new generation, renamed into place
+//!   prepare: download and check beside the directory ──▶ show the loss ──▶ put_in_place: new generation, renamed
 //! ```
 //!
-//! The state is made the first of a new generation and put into a snapshot that every configured member is a voter of; a
-//! crash before the folder is renamed leaves nothing but the folder beside it.
+//! The state becomes the first one of a new generation, in a snapshot whose voters are all
+//! configured members. A crash before the rename leaves only the temporary directory beside the
+//! real one.
 
 use super::BackupError;
 use super::place::{Checked, Place, stamp};
@@ -27,29 +29,30 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a member may take to say that it runs.
+/// Timeout for asking whether a member is running.
 const ASK: Duration = Duration::from_secs(2);
 
-/// What is to become of the member's present folder.
+/// What happens to the member's current directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// There is none, or it is empty: everything was lost.
+    /// It is missing or empty: everything was lost.
     Lost,
-    /// It is moved aside and kept: the cluster goes back on purpose.
+    /// It is moved aside and kept: the cluster returns to the backup deliberately.
     MovedAside,
 }
 
-/// A backup that lies beside the member's folder, checked, and not in its place yet. It goes where it is not put there.
+/// A checked backup in a temporary directory beside the member's. Removed on drop, unless it was
+/// put in place.
 #[derive(Debug)]
 pub struct Prepared {
     checked: Checked,
     beside: Beside,
     present: Present,
-    /// The newest snapshot of the present folder.
+    /// The newest snapshot in the current directory.
     now_there: Option<About>,
 }
 
-/// A folder beside another one, removed with this.
+/// A directory beside another one, removed on drop.
 #[derive(Debug)]
 struct Beside(PathBuf);
 
@@ -66,7 +69,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // It may have been renamed; what stays is removed by the next try.
+        // It may have been renamed; otherwise the next attempt removes it.
         let _gone = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -78,7 +81,7 @@ fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
     dir.with_file_name(name)
 }
 
-/// Whether there is nothing in the way.
+/// Whether the directory is missing or empty.
 pub(super) fn is_empty(dir: &Path) -> Result<bool, BackupError> {
     match std::fs::read_dir(dir) {
         Ok(mut files) => Ok(files.next().is_none()),
@@ -99,7 +102,7 @@ async fn who_runs(config: &QuorumConfig) -> Result<Option<(u64, String)>, Backup
     Ok(None)
 }
 
-/// Gets a backup (the newest where none is named) and checks it whole.
+/// Downloads a backup (the newest if `name` is `None`) and checks it completely.
 pub async fn prepare(config: &QuorumConfig, place: &Place, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
     let dir = &config.data_dir;
     let now_there = match (present, is_empty(dir)?) {
@@ -107,7 +110,7 @@ pub async fn prepare(config: &QuorumConfig, place: &Place, name: Option<&str>, p
         (Present::Lost, false) => return Err(BackupError::NotEmpty { path: dir.clone() }),
         (Present::MovedAside, true) => return Err(BackupError::NothingToReplace { path: dir.clone() }),
         (Present::MovedAside, false) => {
-            // Refused where a member uses it.
+            // Fails if a member uses it.
             let (_directory, _released) = Directory::open(dir, &config.cluster, config.id)?;
             let newest = snapshot_file::list(dir)?.into_iter().next();
             newest.and_then(|(_, path)| snapshot_file::about(&path).ok())
@@ -125,7 +128,7 @@ pub async fn prepare(config: &QuorumConfig, place: &Place, name: Option<&str>, p
     Ok(Prepared { checked, beside, present, now_there })
 }
 
-/// What a backup is of, for people.
+/// A description of a backup's content, for people.
 fn described(checked: &Checked) -> String {
     let about = &checked.loaded.about;
     let mut text = String::new();
@@ -143,7 +146,7 @@ fn described(checked: &Checked) -> String {
 }
 
 impl Prepared {
-    /// What it is of, and what is lost by going on from it.
+    /// A description of its content, and of what is lost by using it.
     pub fn what_is_lost(&self, config: &QuorumConfig) -> String {
         let about = &self.checked.loaded.about;
         let minutes = now().since_ms(about.written) / 60_000;
@@ -175,12 +178,14 @@ impl Prepared {
         text
     }
 
-    /// Puts the folder in place; gives where the present one is kept. Touches the disk: call it where blocking is allowed.
+    /// Puts the directory in place; returns where the current one is kept. Accesses the disk: call
+    /// it where blocking is allowed.
     pub fn put_in_place(self, config: &QuorumConfig) -> Result<Option<PathBuf>, BackupError> {
         let Checked { loaded, mut chain, .. } = self.checked;
         let at = now();
         let mut ledger = loaded.ledger;
-        // Log index and term as well go on beyond what the lost quorum can have had: no log of before counts as longer.
+        // The log index and term also continue beyond any value of the lost quorum, so that no
+        // earlier log counts as longer.
         let index = beyond(loaded.about.index().max(ledger.revision().0));
         let term = beyond(loaded.about.meta.last_log_id.map_or(0, |id| id.leader_id.term));
         let id = LogId::new(CommittedLeaderId::new(term, config.id), index);
@@ -203,7 +208,7 @@ impl Prepared {
         drop(directory);
         let renewed = config.data_dir.join(certify::KEPT);
         if renewed.exists() {
-            // The configured certificate may have ended by now.
+            // The configured certificate may have expired by now.
             let to = dir.join(certify::KEPT);
             std::fs::copy(&renewed, &to).and_then(|_| std::fs::File::open(&to)?.sync_all()).map_err(BackupError::local(&to))?;
         }
@@ -229,7 +234,7 @@ impl Prepared {
     }
 }
 
-/// Gets a backup, checks it whole, says what it is of, and removes what was got.
+/// Downloads a backup, checks it completely, describes it, and removes the download.
 pub async fn verify(config: &QuorumConfig, place: &Place, name: Option<&str>) -> Result<String, BackupError> {
     let scratch = Beside::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
     let checked = place.get(name, &scratch.0).await?;

@@ -1,4 +1,5 @@
-//! A backup with sealed segments is put, got and checked; each of its objects is damaged in turn.
+//! A backup with sealed segments is put, got and checked; then each of its objects is damaged in
+//! turn.
 
 use super::BackupError;
 use super::place::{Chain, Place, Segment};
@@ -18,7 +19,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A ledger with more records than a segment has, and its chain in `dir`.
+/// A ledger with more records than fit in a segment, and its chain in `dir`.
 fn history(dir: &Path) -> (Ledger, AuditChain) {
     let mut ledger = Ledger::default();
     let mut chain = AuditChain::open(&dir.join("audit")).unwrap();
@@ -62,7 +63,7 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
     let mut segments = Vec::new();
     for sealed in chain.sealed() {
         let segment = Segment { first: sealed.first, hash: sealed.last.hash.clone() };
-        // Twice: the second time it is there.
+        // Twice: the second time it exists already.
         place.put_segment(&segment, &sealed.path).await.unwrap();
         place.put_segment(&segment, &sealed.path).await.unwrap();
         segments.push(segment);

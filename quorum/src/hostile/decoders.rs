@@ -1,4 +1,4 @@
-//! Each type that is read from outside, with true values of it.
+//! Each type that is read from outside, with valid values.
 
 use super::values::{allocation, command, components, entries, ledger, log_id, vcluster};
 use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, SummaryAnswer};
@@ -22,11 +22,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// One type that is read from outside, with true values of it.
+/// A type that is read from outside, with valid values.
 pub(crate) struct Decoder {
     pub name: &'static str,
     pub truths: Vec<Vec<u8>>,
-    /// Whether they are read. Panics where what was read cannot be written, and read again.
+    /// Whether the bytes can be decoded. Panics if a decoded value cannot be encoded and decoded
+    /// again.
     pub decode: fn(&[u8]) -> bool,
 }
 
@@ -130,7 +131,7 @@ fn answers() -> Decoder {
     )
 }
 
-/// What goes up and down sessions, and what a watch says.
+/// The messages of sessions and watches.
 fn streams() -> Vec<Decoder> {
     let ((ledger, _), allocation) = (ledger(), allocation());
     let (keys, health) = held_keys_and_health();
@@ -190,7 +191,7 @@ fn streams() -> Vec<Decoder> {
     ]
 }
 
-/// What members send each other, but for Raft's own messages.
+/// The messages between members, except Raft's own.
 fn of_members() -> Vec<Decoder> {
     let (_, records) = ledger();
     let (keys, health) = held_keys_and_health();

@@ -1,4 +1,4 @@
-//! True values of what is read from outside.
+//! Valid values of the types that are read from outside.
 
 use crate::raft::{Entry, LogId, Peer, Proposal};
 use lattice_ledger::keyring::Secret;
@@ -39,20 +39,20 @@ pub(super) fn vcluster() -> VClusterChange {
     VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
 }
 
-/// The revision at which the node was last made another one: see the actions below.
+/// The revision at which the node was last changed: see the actions below.
 const CONFORMED: u64 = 12;
 
 pub(super) fn components() -> lattice_model::conformance::Components {
     [("kernel".to_owned(), "6.1".to_owned())].into()
 }
 
-/// A ledger with something in every part, and the audit records that it made.
+/// A ledger with content in every part, and the audit records that it created.
 pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
     use lattice_ledger::test_builders::{node, registration};
     let mut ledger = Ledger::default();
     let mut records = Vec::new();
     let allocation = allocation();
-    // One in a network domain, with a port that it offers.
+    // An allocation in a network domain that exposes a port.
     let id = AllocationId(uuid::Uuid::from_u128(8));
     let expose = vec![Exposed { name: "api".into(), port: 80, protocol: "tcp".into() }];
     let connectivity = Connectivity { network_domain: "ml".into(), expose };
@@ -83,7 +83,7 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AdvanceTime,
         Action::Claim(claim),
         Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
-        // Behind the claim: it would be refused under a hold.
+        // After the claim, which the hold would prevent.
         Action::SetHold {
             node: node(1),
             kind: HoldKind::Maintenance,
@@ -97,7 +97,7 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
-        // Last: the claim was made while the node was of the default's.
+        // Last, because the claim was made while the node belonged to the default vCluster.
         Action::SetVCluster { change: vcluster(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
     ];

@@ -1,4 +1,5 @@
-//! What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
+//! The periodic duties of a member: the leader evaluates its clocks, a follower sends it the
+//! heartbeats that it received.
 
 use crate::audit::duty::SigningDuty;
 use crate::core::Core;
@@ -18,15 +19,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
-/// How often heartbeats are folded and clocks are read.
+/// How often heartbeats are summarised and clocks are evaluated.
 const DUTIES_TICK: Duration = Duration::from_secs(1);
 const JUST_BEHIND: Duration = Duration::from_millis(5);
 
-/// One term of this member's leadership.
+/// The state of one term as leader.
 struct Leading {
     term: u64,
     since: Instant,
-    /// When sessions were last sent on.
+    /// When sessions were last moved to other members.
     relieved: Instant,
     clocks: Clocks,
     signing: SigningDuty,
@@ -34,18 +35,18 @@ struct Leading {
     fencing_hook: FencingHook,
 }
 
-/// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
+/// Runs the periodic duties; see the module documentation.
 pub(super) async fn duties(core: Arc<Core>) {
     let limits = core.config.limits();
-    // A quarter of the shortest time that is measured, where that is shorter.
+    // A quarter of the shortest time limit, if that is shorter.
     let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
     let mut leading: Option<Leading> = None;
-    // When a silent node is due, where that is before the next tick.
+    // When the next silent node is due, if that is before the next tick.
     let mut due: Option<Instant> = None;
     let mut told = (Told::default(), Told::default());
-    // Elections are not waited for by the clock.
+    // React to elections at once, not at the next tick.
     let mut roles = core.raft.server_metrics();
     loop {
         tokio::select! {
@@ -71,13 +72,15 @@ pub(super) async fn duties(core: Arc<Core>) {
                 core.timekeeper.follow(None);
             }
             if let Some(leader) = leader {
-                // One that lies behind would wait in it, and a member that stops slowly misses its leader.
+                // The call waits if this member lags behind; without this, a member that stops
+                // slowly would miss its leader.
                 core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
             }
             continue;
         }
         if leading.as_ref().is_none_or(|l| l.term != term) {
-            // Not before everything that is committed is applied here: an older state would be judged.
+            // Not before everything committed is applied here: otherwise an outdated state would be
+            // evaluated.
             let caught_up = tokio::select! {
                 () = core.stop.cancelled() => return,
                 passed = core.reads.pass() => passed.is_ok(),
@@ -102,14 +105,15 @@ pub(super) async fn duties(core: Arc<Core>) {
         if let Some(leading) = &mut leading {
             if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
                 leading.relieved = Instant::now();
-                // Elsewhere each registers anew: none goes where there is no room for that.
+                // Each moved session registers again elsewhere, so none is moved when there is no
+                // disk space for that.
                 core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
             }
             lead(&core, leading).await;
             if let Some(to) = core.timekeeper.look() {
                 core.stop.run_until_cancelled(hand_over(&core, to)).await;
             }
-            // What is silent for longer than it may be is due just behind that moment.
+            // Evaluate the clocks again just after the next node exceeds its limit.
             due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
         }
     }
@@ -122,7 +126,8 @@ async fn passed(until: Option<Instant>) {
     }
 }
 
-/// Tells the leader of this term what was heard here, and of keys and health what it does not know.
+/// Sends the heartbeats received here to the leader of this term, with the keys and health that it
+/// does not know yet.
 async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
     let until = Instant::now();
     let fresh = core.hearts.take();
@@ -143,24 +148,26 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
         core.timekeeper.follow(clocks);
         core.shortages.are(shortages);
         core.witnesses.ask(&silent);
-        // An agent that hears of its acknowledgement has been sent by then whatever became of it before: not a list from before it
-        // was taken for lost, under which it would begin work that is begun elsewhere.
+        // An agent whose heartbeat is acknowledged must first have received the result of any
+        // earlier loss. Otherwise it could still start work from a list from before it was
+        // considered lost, although that work was started elsewhere.
         if core.applied(revision, DUTIES_TICK).await {
             core.hearts.leader_knows(until);
         }
         keys_told.told(&fresh, summary.keys);
         health_told.told(&fresh, summary.health);
     } else {
-        // Told with the next summary, to whoever leads then.
+        // Sent with the next summary, to the leader at that time.
         for (node, heard) in fresh {
             core.hearts.heard(node, heard);
         }
     }
 }
 
-/// This member's clock is wrong, and another's is right: it leads from now on.
+/// Hands the leadership over to another member, because this member's clock is wrong and that one's
+/// is right.
 async fn hand_over(core: &Core, to: u64) {
-    // A change of the members comes first, and brings another leader itself where it needs one.
+    // A membership change has priority, and changes the leader itself if necessary.
     let Ok(_changing) = core.changing.try_lock() else { return };
     let by = Principal { name: "quorum".to_owned(), uid: 0, gid: 0, groups: Vec::new() };
     if let Err(refusal) = membership::transfer(core, &by, to).await {
@@ -181,8 +188,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         }
         clocks.heard(node, incarnation, at.saturating_duration_since(since));
     }
-    // Heartbeats extend run leases: they are not acknowledged by one that may have been deposed meanwhile, whose successor's
-    // clocks began before. A majority that still follows is proof that none had begun when these were heard.
+    // Acknowledged heartbeats extend run leases. A leader that may have been deposed must not
+    // acknowledge them, because its successor's clocks may have started earlier. If a majority
+    // still follows it, no successor's clock had started when the heartbeats arrived.
     let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
     if matches!(passed, Some(Ok(Ok(())))) {
         core.hearts.leader_knows(until);
@@ -209,7 +217,8 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
         actions.extend(clocks.fences(now, &ledger));
         actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
-        // Behind where they stand: one that is not well is Degraded in the same command, and then drains.
+        // After the node states: an unwell node becomes Degraded and then drains, in the same
+        // command.
         actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
         actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.signer));
@@ -235,7 +244,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         tracing::error!(nodes = clocks.held_back, "many nodes fell silent at once: none of them is declared Down, an operator must decide");
     }
     core.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
-    // What there is no room for is proposed by a later tick.
+    // Commands for which there is no disk space now are proposed by a later tick.
     actions.retain(|action| core.no_room_for(action.urgency()).is_none());
     if actions.is_empty() {
         return;
@@ -246,7 +255,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
                 tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");
             }
         }
-        // The next tick, or the next leader, proposes again.
+        // The next tick, or the next leader, proposes them again.
         Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not taken"),
         Err(_) => tracing::debug!("the leader's commands are not committed yet"),
     }

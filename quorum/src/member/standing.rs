@@ -1,4 +1,4 @@
-//! The task that knows whether this member has a leader.
+//! The task that watches whether this member has a leader.
 
 use crate::core::Core;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// A member that was without a leader for so long closes its sessions.
+/// A member without a leader for this long closes its sessions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether there is a leader.
+/// How often to check for a leader.
 const STANDING_TICK: Duration = Duration::from_millis(100);
 
-/// Keeps `led` true while there is a leader, or was one lately.
+/// Keeps `led` true while there is a leader, or was one recently.
 pub(super) async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
     let mut tick = tokio::time::interval(STANDING_TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,58 +1,58 @@
-//! What the next step of a change is: decided from how the members stand, without doing anything. A change is asked for
-//! again until it is done, so each step must be right whoever took the one before it, and under whichever leader.
+//! Plans the next step of a membership change from the state of the members, without side effects.
+//! The change is requested again until it is done, so each step must be correct regardless of which
+//! leader took the previous one.
 //!
-//! No entry of the ledger records a change in progress: it would be a second record of what Raft's
-//! membership says, and the two could differ. A replacement is one (joint) change of votes, so the
-//! number of members is never even while one of them is dead. A removed member marks its folder and
-//! ends: an id is used once, because a member that forgot its votes could vote twice.
+//! The ledger does not record a change in progress: that would duplicate Raft's membership, and the
+//! two could differ. A replacement is one (joint) change of votes, so the number of members is
+//! never even while one of them is dead. A removed member marks its data directory and exits: an id
+//! is used once, because a member that lost its votes could vote twice.
 //!
-//! openraft 0.9 cannot transfer leadership, and followers refuse a candidate until they have missed
-//! their leader for a lease. So the leader holds commands back, waits until the target has
-//! everything, sends no heartbeat for that lease, and asks the target to campaign.
+//! For the transfer of the leadership, see `handover`.
 
 use crate::raft::Peer;
 use crate::roster::Roster;
 use lattice_quorum_client::wire::MembersChange;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Members that vote, at most.
+/// Largest number of voting members.
 pub const VOTERS_MAX: usize = 5;
-/// A learner that lies no more entries behind has caught up: it is sent what is new together with everybody else.
+/// A learner has caught up if it lags by no more entries than this: then it receives new entries
+/// together with all others.
 pub const LAG_MAX: u64 = 200;
 
-/// How the members stand, as the leader sees it.
+/// The state of the members as seen by the leader.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// Who leads.
+    /// The leader.
     pub leader: u64,
-    /// The membership in force.
+    /// The current membership.
     pub roster: Roster,
     /// The leader's last log index.
     pub last: u64,
-    /// Up to where each of the others has the log.
+    /// For each other member, the last log index known to match.
     pub matched: BTreeMap<u64, u64>,
-    /// Who answered lately, the leader itself among them.
+    /// The members that answered recently, including the leader itself.
     pub answering: BTreeSet<u64>,
-    /// Whose disk has too little room.
+    /// The members whose disks have too little space.
     pub short: BTreeSet<u64>,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is as it was asked for.
+    /// The change is complete.
     Done(String),
-    /// It cannot be.
+    /// The change is not possible.
     Refuse(String),
-    /// Something must come about by itself first.
+    /// Something must happen by itself first.
     Wait(String),
-    /// This member begins to learn.
+    /// Add this member as a learner.
     Learn(u64, Peer),
-    /// From now on these vote.
+    /// Make these the voters.
     Vote(BTreeSet<u64>),
-    /// This member, which has no vote, is sent nothing any more.
+    /// Remove this member, which has no vote.
     Forget(u64),
-    /// Another member is to lead.
+    /// Transfer the leadership to this member.
     HandOver(u64),
 }
 
@@ -61,7 +61,7 @@ pub fn next(standing: &Standing, change: &MembersChange) -> Step {
     let roster = &standing.roster;
     let Some(voters) = roster.votes.last() else { return Step::Refuse("no membership is known here".to_owned()) };
     if roster.votes.len() > 1 {
-        // What somebody began is brought to its end first.
+        // Complete a change of votes that is in progress first.
         return Step::Vote(voters.clone());
     }
     match change {
@@ -148,7 +148,8 @@ fn transfer(standing: &Standing, voters: &BTreeSet<u64>, to: Option<u64>) -> Ste
     }
 }
 
-/// What stands between a member and its vote: it is not known yet, known otherwise, or behind. `None`: nothing.
+/// What is needed before a member can vote: it is unknown, known with other addresses, or lags
+/// behind. `None`: nothing.
 fn learning(standing: &Standing, id: u64, peer: &Peer) -> Option<Step> {
     let Some(known) = standing.roster.members.get(&id) else {
         let taken = |p: &Peer| p.raft == peer.raft || p.service == peer.service;
@@ -176,7 +177,8 @@ fn learning(standing: &Standing, id: u64, peer: &Peer) -> Option<Step> {
     (behind > LAG_MAX).then(|| Step::Wait(format!("member {id} catches up: it has {matched} of {} entries", standing.last)))
 }
 
-/// The one of `candidates` that answers and has room on its disk, where one has, and most of the log.
+/// The member of `candidates` that answers and has most of the log, preferably one with enough disk
+/// space.
 fn hand_over(standing: &Standing, candidates: &BTreeSet<u64>) -> Step {
     let matched = |id: &u64| standing.matched.get(id).copied().unwrap_or(0);
     let answering = candidates.iter().filter(|id| standing.answering.contains(id) && **id != standing.leader);
@@ -189,7 +191,7 @@ fn hand_over(standing: &Standing, candidates: &BTreeSet<u64>) -> Step {
     }
 }
 
-/// Why these could not commit anything: too few of them answer. `None`: they could.
+/// Why these voters could not commit anything: too few of them answer. `None`: they could.
 fn lacking(standing: &Standing, voters: &BTreeSet<u64>) -> Option<String> {
     let answering = voters.iter().filter(|v| standing.answering.contains(v)).count();
     if answering > voters.len() / 2 {
@@ -207,7 +209,7 @@ mod tests {
         Peer { service: format!("h{id}:1"), raft: format!("h{id}:2") }
     }
 
-    /// Member 1 leads; all of `voters` have everything and answer.
+    /// Member 1 is the leader; all of `voters` have everything and answer.
     fn standing(voters: &[u64], learners: &[u64]) -> Standing {
         let all = voters.iter().chain(learners).copied();
         Standing {

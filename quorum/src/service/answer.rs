@@ -1,9 +1,10 @@
-//! Questions and commands. The leader answers; another member passes them on to it, once.
+//! Queries and commands. The leader answers; other members forward them to it, once.
 //!
-//! Where a submission is claimed for the agent's own node, the answer of a leader has that node's
-//! list, which the session brings a moment later: one message and one queue less. Lists are
-//! compared by (generation, revision), so it does not matter which comes first. A node that a
-//! recovered quorum still waits for gets none, because it has to report first what it has.
+//! If a submission's claim uses the agent's own node, the leader's answer contains that node's
+//! list, which the session would otherwise bring a moment later: this saves one message and one
+//! queue. Lists are compared by (generation, revision), so their order of arrival does not matter.
+//! A node that a recovered quorum still waits for gets no list, because it must first report what
+//! it has.
 
 use super::{auditing, leasing, own};
 use crate::core::Core;
@@ -27,25 +28,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tonic::metadata::MetadataValue;
 
-/// Marks what a member passed on: it is answered here or not at all.
+/// Marks a forwarded request: it is answered here or not at all.
 pub(super) const FORWARDED: &str = "lattice-forwarded";
-/// How long the leader may take for what was passed on.
+/// Timeout for a request forwarded to the leader.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of allocations or records in one answer, about.
+/// Approximate size of allocations or records in one answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Allocations in one answer.
+/// Largest number of allocations in one answer.
 const LIST_MAX: u32 = 1000;
-/// Names of services, or endpoints, in one answer.
+/// Largest number of service names or endpoints in one answer.
 const SERVICES_MAX: usize = 10_000;
 
-/// What a member passes on to the leader.
+/// A request that a member forwards to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Forward {
     Propose(Vec<Action>),
     Answer(Request),
 }
 
-/// What the leader answers to a [`Forward`].
+/// The leader's answer to a [`Forward`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Forwarded {
     Proposed(Vec<Result<(Outcome, Revision), Refusal>>),
@@ -53,7 +54,7 @@ pub(crate) enum Forwarded {
     Unserved(String),
 }
 
-/// Answers an agent to which the table grants the request, as far as it does.
+/// Answers an agent's request to the extent granted by the permission table.
 pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, request: Request) -> Result<Answer, Refusal> {
     let call = Call::of(&request);
     match (grant, call) {
@@ -107,7 +108,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
         }
         Request::RecordAccess(mut access) => {
-            // Which agent it was is the certificate's word, not the agent's.
+            // The agent's name is taken from its certificate, not from its request.
             access.detail = told_by(&caller.name, &access.detail);
             if caller.role == Role::Node {
                 access.node = Some(caller.name.parse().map_err(|_| permission::refused(Call::RecordAccess, caller))?);
@@ -153,7 +154,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
     })
 }
 
-/// Members are taken out of the quorum before their certificates count no more: it would lose their votes otherwise.
+/// A member must be removed from the quorum before its certificates are revoked, because the quorum
+/// would lose its vote otherwise.
 fn may_be_revoked(core: &Core, name: &str) -> Result<(), Refusal> {
     match core.roster().members.keys().find(|id| member_name(**id) == name) {
         Some(id) => {
@@ -173,11 +175,11 @@ fn proposed_by(caller: &Caller, claim: Claim) -> Claim {
     Claim { by: Some(caller.name.clone()), ..claim }
 }
 
-/// Who submits, where its own node may be the one that is to begin.
+/// The submitting agent, if its own node may start the work.
 struct Newcomer {
-    /// With the life in which it is to begin.
+    /// Its node, and the incarnation in which it would start the work.
     here: Option<(NodeId, Incarnation)>,
-    /// What it brings a claim for.
+    /// The allocation of its claim.
     claims: Option<AllocationId>,
 }
 
@@ -187,7 +189,8 @@ impl Newcomer {
         Self { here: claimed.map(|share| (share.node.clone(), life)), claims: claim.map(|claim| claim.allocation) }
     }
 
-    /// What it is to do. The member that has its session tells it the same, one message between members later.
+    /// Its node's list. The member that has its session sends the same list, one message between
+    /// members later.
     fn desired(&self, core: &Core) -> Option<DesiredList> {
         let (node, life) = self.here.as_ref().filter(|_| core.leads())?;
         let ledger = core.agreed.ledger();
@@ -208,7 +211,7 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
-/// [`by_leader`] as a value, for who is not to need this module.
+/// [`by_leader`] as a function value, for modules that must not depend on this one.
 pub(crate) fn ask_leader(core: Arc<Core>, request: Request) -> BoxFuture<'static, Result<Answer, Refusal>> {
     Box::pin(async move { by_leader(&core, request).await })
 }
@@ -224,7 +227,7 @@ pub(crate) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answ
     }
 }
 
-/// Answers what another member passed on. Never passes it on again.
+/// Answers a request that another member forwarded. Never forwards it again.
 pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
     match forward {
         Forward::Propose(actions) => match core.propose_here(actions).await {
@@ -271,7 +274,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListRevocations => Ok(revocations(core)),
         Request::ListAdmissions => Ok(Answer::Admissions(core.waiting_nodes.standing(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.keys_held))),
-        // What stands against every claim is more than what stood against the last one.
+        // A reason that concerns every claim takes precedence over the latest refusal.
         Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
             Some(refusal) => Err(refusal),
             None => Ok(Answer::RefusedClaim(core.refused_claims.of(id))),
@@ -305,16 +308,16 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
     }
 }
 
-/// What this member has applied says, where the question is one about that.
+/// The answer from this member's applied state, if the query is about that.
 fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>> {
-    // It looks at the ledger as well: never under the same lock.
+    // The call reads the ledger as well: never make it while holding the same lock.
     let now = core.timekeeper.time();
     let ledger = core.agreed.ledger();
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
         Request::ListAllocations { uid, states, limit, before, filter } => {
             let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
-            // One more than is shown tells whether there are more.
+            // One more than requested, to see whether there are more.
             let mut found = ledger.list(*uid, states, limit + 1, *before, filter);
             drop(ledger);
             let all = found.len();
@@ -344,7 +347,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             }
         }
         Request::ListServices { tenants } => {
-            // One more than is shown tells whether there are more.
+            // One more than returned, to see whether there are more.
             let mut services = ledger.services(tenants.as_deref(), SERVICES_MAX + 1);
             let more = services.len() > SERVICES_MAX;
             services.truncate(SERVICES_MAX);
@@ -364,7 +367,8 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     })
 }
 
-/// An answer that nobody else was asked about, with its age. The age is read first: what is applied later is younger.
+/// An answer from this member alone, with its age. The age is read first, because later changes can
+/// only make the state newer.
 fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
     let age_ms = u64::try_from(core.silence().as_millis()).unwrap_or(u64::MAX);
     let unfit = || Err(Refusal::Malformed { why: "no question that has a stale answer".to_owned() });
@@ -388,7 +392,8 @@ async fn make_backup(core: &Arc<Core>) -> Result<Answer, Refusal> {
     Ok(Answer::Backup { name: made.name, url: core.config.backup.clone(), revision, audit_records })
 }
 
-/// Hashed away from the tasks that serve: a large state takes a while. Its copy shares all entries.
+/// Computed outside the serving tasks, because a large state takes a while. The copy shares all
+/// entries.
 async fn state_hash(core: &Arc<Core>) -> Result<Answer, Refusal> {
     let ledger = core.agreed.ledger().clone();
     let hashed = background::run("state-hash", move || ledger.hash().map(|hash| Answer::StateHash { revision: ledger.revision(), hash }));

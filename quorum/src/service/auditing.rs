@@ -1,4 +1,4 @@
-//! Questions about the audit log.
+//! Requests about the audit log.
 
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
@@ -11,22 +11,24 @@ use lattice_model::{AuditFilter, MemberId, with_causes};
 use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal};
 use std::sync::Arc;
 
-/// Audit records in one answer.
+/// Largest number of audit records in one answer.
 const RECORDS_MAX: u32 = 10_000;
 
-/// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has made sure that this member leads.
+/// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has confirmed that this
+/// member is the leader.
 pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
     blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await.map(Answer::Audit)
 }
 
-/// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has made sure that this member leads.
+/// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has confirmed that this
+/// member is the leader.
 pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, end: u64) -> Result<Answer, Refusal> {
     let member = core.signer.member();
     let on_record = core.agreed.ledger().signing().keys.get(&member).map(String::as_str) == Some(core.signer.public());
     if !on_record {
-        // Who verifies it finds the key in the chain.
+        // Whoever verifies the export finds the key in the chain.
         let key = core.signer.public().to_owned();
         core.propose_here(vec![Action::SetSigningKey { member, key }]).await.map_err(unserved)?;
     }
@@ -35,7 +37,8 @@ pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, en
     blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
 }
 
-/// See [`lattice_quorum_client::wire::Request::VerifyAudit`]. Answered by the member asked, leader or not: it is about its disk.
+/// See [`lattice_quorum_client::wire::Request::VerifyAudit`]. Answered by the receiving member,
+/// leader or not: it verifies its own disk.
 pub(super) async fn verify(core: &Arc<Core>, from: Option<AuditWalk>) -> Result<Answer, Refusal> {
     let member = MemberId(core.config.id);
     let walk = from.unwrap_or_else(|| AuditWalk::new(member));

@@ -1,4 +1,4 @@
-//! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
+//! The parts of leases in the leader's memory: renewals and remaining times.
 
 use crate::core::Core;
 use crate::proposer::unserved;
@@ -7,7 +7,8 @@ use lattice_model::{NodeId, Principal};
 use lattice_quorum_client::wire::{Answer, LeaseStanding, Refusal};
 use std::time::Instant;
 
-/// An agent's role that another agent has: said without a command, by a member that has made sure that it leads.
+/// Refuses an agent's role lease that another agent has, without a command; the caller has
+/// confirmed that this member is the leader.
 pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Result<(), Refusal> {
     let ledger = core.agreed.ledger();
     match ledger.leases().find(|(n, _)| *n == name) {
@@ -16,19 +17,19 @@ pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Resul
     }
 }
 
-/// Sets the lease's clock anew. Only the leader can.
+/// Restarts the lease's clock. Only possible on the leader.
 pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<Answer, Refusal> {
     core.reads.pass().await.map_err(unserved)?;
     let lease = core.agreed.ledger().renewable(name, token, holder, user)?.clone();
     let mut clocks = core.lease_clocks.lock();
-    // Where they have not begun yet, this lease's clock begins later than now.
+    // If the clocks have not started yet, this lease's clock will start later than now.
     if clocks.as_mut().is_some_and(|clocks| !clocks.renew(name, &lease, Instant::now())) {
         return Err(Refusal::StaleLease { name: name.to_owned(), token });
     }
     Ok(Answer::Lease { token, ttl_ms: lease.ttl_ms })
 }
 
-/// All leases, for a caller that has made sure that this member leads.
+/// All leases; the caller has confirmed that this member is the leader.
 pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
     let now = Instant::now();
     let ledger = core.agreed.ledger();

@@ -1,30 +1,32 @@
-//! What a node says that it has beside what the ledger has there: by reports and lists the two come to be the same, and where they stay
-//! apart something was lost on the way. Nothing is decided by it: it is counted, and people look.
+//! Compares the number of shares in a node's heartbeats with the ledger. Reports and lists make the
+//! two equal; a lasting difference means that something was lost. No decision depends on it: it is
+//! only counted, for people to investigate.
 
-/// So many heartbeats in a row say the same wrong number before it counts: a list or a report may be on its way.
+/// Number of consecutive heartbeats with the same wrong number before it counts: a list or a report
+/// may be in transit.
 const IN_A_ROW: u32 = 3;
 
-/// The heartbeats of one session.
+/// The comparison for one session.
 #[derive(Debug, Default)]
 pub(super) struct Miscounted {
-    /// What the node said last, and what the ledger had.
+    /// The latest different numbers: the node's and the ledger's.
     apart: Option<(u32, usize)>,
     times: u32,
 }
 
-/// Whether a heartbeat is one to be counted.
+/// Whether to count a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The numbers are the same, or were others lately.
+    /// The numbers are equal, or have changed recently.
     Fine,
-    /// They are apart, and from this heartbeat on it counts.
+    /// They differ, and count from this heartbeat on.
     Begins,
-    /// They still are.
+    /// They still differ.
     GoesOn,
 }
 
 impl Miscounted {
-    /// A heartbeat says that the node has `said` shares, and the ledger has `known` there.
+    /// A heartbeat reports `said` shares, and the ledger has `known` for the node.
     pub(super) fn heard(&mut self, said: u32, known: usize) -> Verdict {
         if usize::try_from(said) == Ok(known) {
             *self = Self::default();

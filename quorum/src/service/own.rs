@@ -1,5 +1,6 @@
-//! What a node's certificate is told and may record: what is of the node's own allocations. Whether one is, the leader says, so that
-//! a member that lags behind refuses nothing of work that has just begun.
+//! What a holder of a node's certificate may read and record: only what concerns the node's own
+//! allocations. The leader decides whether an allocation belongs to the node, so that a member that
+//! lags behind refuses nothing about work that has just started.
 
 use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
@@ -9,8 +10,8 @@ use lattice_quorum_client::wire::{Answer, ListFilter, Refusal, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The answer about an allocation, where that is the node's own. Another one's is refused as one that there is not: the answer does
-/// not tell which ids there are.
+/// The answer about an allocation if it belongs to the node. Otherwise the same refusal as for an
+/// unknown id, so that the answer does not reveal which ids exist.
 pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
     let refused = || permission::refused(Call::GetAllocation, caller);
     let inner = match &answer {
@@ -25,7 +26,7 @@ pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Re
     }
 }
 
-/// The tenants of the work that is on the node now.
+/// The tenants whose work is on the node now.
 pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLeader) -> Result<BTreeSet<String>, Refusal> {
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
     let filter = ListFilter { node: Some(node), ..ListFilter::default() };
@@ -37,7 +38,7 @@ pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLe
     }
 }
 
-/// A question about services, of these tenants at most.
+/// A query about services, restricted to these tenants.
 pub(super) fn narrowed(request: Request, own: &BTreeSet<String>) -> Request {
     let among = |asked: Option<Vec<String>>| {
         let asked = asked.unwrap_or_else(|| own.iter().cloned().collect());
@@ -51,7 +52,8 @@ pub(super) fn narrowed(request: Request, own: &BTreeSet<String>) -> Request {
     }
 }
 
-/// Whether a node may record this access: to its own allocation, by who is served there.
+/// Checks whether a node may record this access: to one of its own allocations, by a user that may
+/// act on that node.
 pub(super) async fn access(core: &Arc<Core>, caller: &Caller, request: &Request, ask_leader: AskLeader) -> Result<(), Refusal> {
     let refused = || permission::refused(Call::RecordAccess, caller);
     let Request::RecordAccess(access) = request else { return Err(refused()) };

@@ -5,5 +5,5 @@ use std::pin::Pin;
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// What a session or a watch sends, message by message.
+/// The messages of a session or a watch.
 pub(super) type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;

@@ -1,4 +1,4 @@
-//! Raft's messages, from members alone, each in its own name.
+//! Raft's messages: only from members, each in its own name.
 
 use crate::clock::now;
 use crate::core::Core;
@@ -40,8 +40,8 @@ impl RaftService {
         answer
     }
 
-    /// The leader is heard, and its entries are not taken: the others are a majority, or nothing is agreed upon. It sends
-    /// none as soon as it knows.
+    /// Accepts the leader's heartbeat but not its entries: either the others are a majority, or
+    /// nothing is committed. The leader sends no entries once it knows of the shortage.
     async fn hear_alone(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
         rpc.entries.clear();
         rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);
@@ -68,8 +68,9 @@ impl RaftService {
         })
     }
 
-    /// Refuses Raft's messages of a member whose files are of another generation: of before a recovery of the quorum, when
-    /// this one's are of after it, or the other way round. One without files may get them from either.
+    /// Refuses Raft messages of a member whose files belong to another generation: from before a
+    /// recovery of the quorum while this one's are from after it, or the other way round. A member
+    /// without files may get them from either.
     fn same_generation<T>(&self, member: u64, request: &Request<T>) -> Result<(), Status> {
         let theirs = request.metadata().get(GENERATION_HEADER).and_then(|g| g.to_str().ok()).and_then(|g| g.parse::<u64>().ok());
         match (theirs, self.core.agreed.generation()) {
@@ -86,7 +87,7 @@ impl RaftService {
         }
     }
 
-    /// Refuses what one member says in another's name.
+    /// Refuses a message in another member's name.
     fn speaks_for(&self, member: u64, said: u64) -> Result<(), Status> {
         if member == said {
             return Ok(());
@@ -97,7 +98,7 @@ impl RaftService {
     }
 }
 
-/// An answer with what this member's clock shows.
+/// An answer with the time of this member's clock.
 fn with_clock(answer: Packed) -> Response<Packed> {
     let mut answer = Response::new(answer);
     answer.metadata_mut().insert(CLOCK_HEADER, now().0.into());
@@ -136,12 +137,13 @@ impl Raft for RaftService {
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.heard_leader();
         if self.core.room.look().is_some() {
-            // No heartbeats come while a snapshot does: without any, this member would want to lead.
+            // openraft sends no heartbeats during a snapshot transfer; without heartbeats this
+            // member would start an election.
             let (vote, none) = (part.vote, None);
             let _heard = self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
             return Err(no_room("a snapshot is"));
         }
-        // Who joins knows nobody yet.
+        // A joining member does not know the others yet.
         let members = part.meta.last_membership.membership().nodes().map(|(id, peer)| (*id, peer));
         self.core.peers.introduce(self.core.config.id, members);
         if !self.core.chain.is_ready_for(&part.meta.snapshot_id, part.vote.leader_id.node_id) {
@@ -182,7 +184,7 @@ impl Raft for RaftService {
         for (node, by) in summary.words.into_iter().take(WORDS_MAX) {
             self.core.witnesses.said(&by, vec![node]);
         }
-        // What this answers extends run leases: it is this member's to say only while it leads.
+        // The answer extends run leases, so it may be given only while this member is the leader.
         self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
         let (shortages, silent) = (self.core.shortages(), self.core.silent.borrow().clone());
         let answer = SummaryAnswer { shortages, silent, clocks: self.core.timekeeper.alarm() };

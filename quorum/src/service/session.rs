@@ -1,4 +1,4 @@
-//! An agent's session.
+//! Agents' sessions.
 //!
 //! ```text
 //!   up:   Register ──▶ committed ──▶ Heartbeat … (memory)   Report … (committed in order)
@@ -37,18 +37,19 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-/// Messages that wait to go down a session.
+/// Largest number of queued messages to the agent.
 const DOWN_QUEUE: usize = 64;
-/// Reports that are committed together.
+/// Largest number of reports committed together.
 const REPORTS_MAX: usize = 64;
-/// Heartbeats that the leader does not know yet, at most; of more, the oldest are not acknowledged.
+/// Largest number of heartbeats that the leader does not know yet; beyond that, the oldest are not
+/// acknowledged.
 const BEATS_MAX: usize = 16;
-/// Bytes of why a wipe was in vain that go into the log.
+/// Largest size of a failed wipe's reason in the log, in bytes.
 const WIPE_WHY_BYTES_MAX: usize = 512;
-/// How long this member may lie behind the leader at a registration.
+/// How long this member may lag behind the leader at a registration.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// Begins a session. One that may move is sent on when this member comes to lead.
+/// Starts a session. One that may move is moved when this member becomes the leader.
 pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>), may_move: MayMove, up: Streaming<Packed>) -> Packets {
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
@@ -64,7 +65,7 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
             Ended::Gone => {}
             Ended::Close(why) => {
                 tracing::debug!(agent = caller.name, why, "a session is closed");
-                // An agent that does not read learns it from the stream's end.
+                // An agent that does not read notices the end of the stream.
                 let _told = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
             }
             Ended::Move => {
@@ -100,31 +101,32 @@ struct Session<'a> {
     down: &'a DownLink,
     node: NodeId,
     incarnation: Incarnation,
-    /// Wakes when what the node is to do changes.
+    /// Notified when the node's list changes.
     changed: Arc<Notify>,
-    /// Changes of the members.
+    /// The committed membership.
     rosters: watch::Receiver<Arc<Roster>>,
-    /// Up to when the leader knows what was heard here.
+    /// The time up to which the leader knows the heartbeats received here.
     known: watch::Receiver<Instant>,
-    /// The newest heartbeats that the leader does not know yet.
+    /// The latest heartbeats that the leader does not know yet.
     beats: VecDeque<(u64, Instant)>,
-    /// The number of the last one: older ones are refused.
+    /// The number of the last heartbeat: lower or equal ones are refused.
     beat: u64,
-    /// How what they say the node has stands to what the ledger has there.
+    /// The comparison of reported and recorded shares.
     miscounted: Miscounted,
-    /// What was last sent, but for its revision: a claim that came and went between two looks is told by what is leaving alone.
+    /// The last list sent, without its revision. A claim that was made and ended in between shows
+    /// only in the leaving shares.
     sent: Option<DesiredList>,
-    /// What the node's software and firmware are, as its agent said last in this session.
+    /// The node's components as last reported in this session.
     conformance: Option<Components>,
-    /// The revision of the gossip keys that were last sent.
+    /// The revision of the last gossip keys sent.
     sent_keys: Option<Revision>,
-    /// The log index of the newest revocation that was sent.
+    /// The log index of the newest revocation sent.
     sent_revoked: Revision,
-    /// What the agent is asked of other nodes.
+    /// The questions to this agent about other nodes.
     witness: Witness,
-    /// Reports that wait for room on the leader's disk.
+    /// Reports that wait for space on the leader's disk.
     waiting: Vec<NodeReport>,
-    /// When they are tried again.
+    /// When to try them again.
     again: Instant,
 }
 
@@ -136,7 +138,7 @@ impl<'a> Session<'a> {
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
-            // It comes again.
+            // The agent registers again.
             Some(Err(refusal @ (Refusal::DiskFull { .. } | Refusal::NotAdmitted { .. }))) => return Err(Ended::Close(refusal.to_string())),
             Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
@@ -183,7 +185,8 @@ impl<'a> Session<'a> {
             members: core.member_list(),
         };
         down.send(&registered).await?;
-        // Before anything else: until it has them, an agent that was away speaks to nobody.
+        // Before anything else: an agent that was offline talks to nobody until it has the
+        // revocations.
         session.send_revoked().await?;
         session.send_keys().await?;
         session.send_desired(revision).await?;
@@ -191,7 +194,8 @@ impl<'a> Session<'a> {
     }
 
     async fn run(&mut self, up: &mut Streaming<Packed>) -> Result<std::convert::Infallible, Ended> {
-        // Sockets are read by a task of their own, so that waiting here for something else loses no message.
+        // A separate task reads the socket, so that waiting for something else here loses no
+        // message.
         let (tx, mut messages) = mpsc::channel(REPORTS_MAX);
         let reading = async move {
             loop {
@@ -237,7 +241,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Deals with a message and with the reports that wait behind it. Gives back a message that is neither.
+    /// Handles a message and the reports queued after it. Returns a queued message that is not a
+    /// report.
     async fn handle(&mut self, up: Up, messages: &mut mpsc::Receiver<Result<Up, Ended>>) -> Result<Option<Up>, Ended> {
         match up {
             Up::Register { .. } => Err(Ended::Refused(Status::invalid_argument("a session has one registration"))),
@@ -281,7 +286,7 @@ impl<'a> Session<'a> {
                 let result = propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop();
                 match result {
                     Some(Ok(_)) => {}
-                    // It is said again, in another session.
+                    // The agent reports it again in another session.
                     Some(Err(refusal)) => return Err(Ended::Close(refusal.to_string())),
                     None => return Err(Ended::Close("the leader gave no answer".to_owned())),
                 }

@@ -1,14 +1,15 @@
-//! Watches: everything once, or what changed since a place that the watcher names; then what changes.
+//! Watches: first a complete list, or the changes since the watcher's place; then all further
+//! changes.
 //!
 //! ```text
 //!   since nothing ─▶ the list as of now ────────────┐
-//!   since a place ─▶ is it kept? ─▶ what came after ─┴─▶ each entry that concerns it ─▶ …
+//!   since a place ─▶ is it kept? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
 //!                        └ no ─▶ StartAgain
 //! ```
 //!
-//! A watch has no queue of its own beside a few messages on their way: it reads the member's history on from where it is. One
-//! that the history has left behind is told to start again; one that takes nothing for a while is cut off, and may go on from
-//! its place when it has time.
+//! A watch has no queue of its own except a few messages: it reads the member's history from its
+//! current place. If the history no longer contains that place, the watcher must start again. A
+//! watcher that reads nothing for a while is disconnected, and may resume from its place later.
 
 use super::packets::Packets;
 use crate::core::Core;
@@ -26,30 +27,31 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Messages that wait to go down a watch, and one that says why it ends.
+/// Largest number of queued messages of a watch, including one that says why it ends.
 const DOWN_QUEUE: usize = 8;
-/// Bytes of changes in one message, about.
+/// Approximate size of the changes in one message, in bytes.
 const MESSAGE_BYTES: usize = 1024 * 1024;
-/// How long a watcher may take nothing.
+/// How long a watcher may read nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long this member may lie behind what the watcher has.
+/// How long this member may lag behind the watcher's place.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Sets that are read at once.
+/// Number of change sets read at once.
 const SETS_MAX: usize = 64;
-/// How far behind a watcher's place may be because nothing concerned it: its place must not be forgotten meanwhile.
+/// When nothing concerns a watcher, how often its place is still advanced, so that it is not
+/// dropped from the history.
 const MARK_AFTER: Duration = Duration::from_secs(1);
 
 /// How a watch ends.
 enum Ended {
     /// The watcher is gone.
     Gone,
-    /// It may go on from its place, here or elsewhere.
+    /// The watcher may resume from its place, at any member.
     CutOff(Status),
-    /// Its place leads nowhere any more.
+    /// The watcher's place is no longer available.
     StartAgain(String),
 }
 
-/// What a watch asks for, as the table of permissions has it.
+/// The calls that a watch needs permission for.
 pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
     let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, limits, uid: _, since: _ } = wanted;
     let allocations = match allocations {
@@ -68,14 +70,14 @@ pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
     asked.into_iter().filter_map(|(asked, call)| asked.then_some(call)).collect()
 }
 
-/// Begins a watch. `whose`: the node whose allocations alone are told.
+/// Starts a watch. `whose`: if set, only allocations of this node are sent.
 pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>) -> Result<Packets, Status> {
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
-        // Kept for the end: whoever takes nothing still finds there why.
+        // Reserved for the end, so that a watcher that reads nothing still finds the reason.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
         let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), down: &tx };
         let ended = tokio::select! {
@@ -100,7 +102,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>)
 pub(super) async fn leaderless(core: &Core) {
     let mut led = core.led.clone();
     if led.wait_for(|led| !led).await.is_err() {
-        // Nobody watches any more: the member is stopping, which is told otherwise.
+        // The sender is gone because the member is stopping, which is reported elsewhere.
         std::future::pending::<()>().await;
     }
 }
@@ -108,12 +110,12 @@ pub(super) async fn leaderless(core: &Core) {
 struct Watch<'a> {
     core: &'a Core,
     wanted: &'a WatchRequest,
-    /// Of allocations, this node's alone.
+    /// If set, only this node's allocations are sent.
     whose: Option<&'a str>,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
 
-/// All that is watched, as of one moment.
+/// Everything watched, at one moment.
 struct List {
     place: WatchPlace,
     nodes: Vec<Arc<Node>>,
@@ -126,7 +128,7 @@ struct List {
     limits: Option<ClusterLimits>,
 }
 
-/// Made one by one, as they are sent.
+/// Created one by one as they are sent.
 type Changes<'a> = Box<dyn Iterator<Item = Change> + Send + 'a>;
 
 impl List {
@@ -167,7 +169,7 @@ impl Watch<'_> {
                 (said, said_at) = (place, Instant::now());
             } else if sets.is_empty() {
                 tokio::select! {
-                    // Its other end lives as long as the member.
+                    // The sender lives as long as the member.
                     _changed = newer.changed() => {}
                     () = sleep_until(said_at + MARK_AFTER), if unsaid => {}
                 }
@@ -186,7 +188,8 @@ impl Watch<'_> {
         })
     }
 
-    /// What came after `since`, up to now. Never what was before it: this member first comes as far as the watcher.
+    /// The changes after `since`, up to now. Never an older state: this member first catches up
+    /// with the watcher.
     async fn resumed(&self, since: WatchPlace) -> Result<WatchPlace, Ended> {
         let now = || self.core.agreed.ledger().place();
         let behind = |what: String| Ended::CutOff(Status::unavailable(format!("this member lies behind the watcher: {what}")));
@@ -210,13 +213,13 @@ impl Watch<'_> {
                 self.tell(set).await?;
             }
         }
-        // Entries behind the last set changed nothing that anybody watches.
+        // Entries after the last set changed nothing that can be watched.
         place.revision = place.revision.max(upto.revision);
         self.mark(place).await?;
         Ok(place)
     }
 
-    /// All that there is.
+    /// The complete list.
     async fn listed(&self) -> Result<WatchPlace, Ended> {
         let list = self.list();
         let place = list.place;
@@ -227,7 +230,8 @@ impl Watch<'_> {
     }
 
     fn list(&self) -> List {
-        // Changes are told while the ledger is locked for writing: what is read here and what follows join exactly.
+        // Changes are published while the ledger is locked for writing, so the list and the later
+        // changes join exactly.
         let ledger = self.core.agreed.ledger();
         let allocations = match &self.wanted.allocations {
             WatchAllocations::None => Vec::new(),
@@ -253,7 +257,8 @@ impl Watch<'_> {
         which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid) && self.whose.is_none_or(|node| is_of_node(allocation, node))
     }
 
-    /// What of a set concerns this watch. Quotas and vClusters first: what may be claimed under them follows.
+    /// The changes in a set that concern this watch. Quotas and vClusters come first, because
+    /// claims depend on them.
     fn of<'b>(&'b self, set: &'b ChangeSet) -> Changes<'b> {
         let tenants = set.tenants.iter().filter(|_| self.wanted.tenants).map(|(name, tenant)| match tenant {
             Some(tenant) => Change::Tenant(Box::new((**tenant).clone())),
@@ -272,7 +277,7 @@ impl Watch<'_> {
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 
-    /// Tells what of a set concerns this watch; `false`: nothing does.
+    /// Sends the changes in a set that concern this watch; returns false if there are none.
     async fn tell(&self, set: &ChangeSet) -> Result<bool, Ended> {
         let mut changes = self.of(set).peekable();
         if changes.peek().is_none() {
@@ -282,12 +287,12 @@ impl Watch<'_> {
         Ok(true)
     }
 
-    /// Says that everything up to this place is known.
+    /// Sends that everything up to this place is known.
     async fn mark(&self, place: WatchPlace) -> Result<(), Ended> {
         self.send_all(place.revision, &mut std::iter::empty()).await
     }
 
-    /// Sends what belongs together, in bounded parts.
+    /// Sends changes that belong together, in parts of limited size.
     async fn send_all(&self, revision: Revision, all: &mut (dyn Iterator<Item = Change> + Send)) -> Result<(), Ended> {
         let (mut changes, mut bytes) = (Vec::new(), 0);
         for change in all {

@@ -1,15 +1,16 @@
-//! The audit chain on disk: append-only segments, none of which is in a snapshot.
+//! The audit chain on disk: append-only segments, which are not part of snapshots.
 //!
 //! ```text
-//!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal. Never changed again
-//!   audit/00000000000000000001.index   where in it an allocation's, a user's … records are ([`index`])
+//!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal; never changed again
+//!   audit/00000000000000000001.index   the offsets of an allocation's, a user's … records ([`index`])
 //!   audit/00000000000000032769.audit   the active one: appended to
 //! ```
 //!
-//! The chain is *derived*: records of entries behind the last snapshot are made again by applying the log, so it is
-//! synced and sealed with each snapshot and not with every entry. A torn tail is therefore cut off and comes again; what
-//! is missing of a snapshot's chain is fetched from another member and checked against the snapshot's head. Segments
-//! end at the same numbers on every member.
+//! The chain is *derived*: records of entries after the last snapshot are created again by applying
+//! the log, so it is synced and sealed with each snapshot and not with every entry. Therefore a
+//! torn tail is cut off and created again. Records missing from a snapshot's chain are fetched from
+//! another member and checked against the snapshot's head. Segments end at the same record numbers
+//! on every member.
 
 mod index;
 mod layout;
@@ -35,25 +36,26 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The chain, appended to by one owner.
+/// The chain, appended to by a single owner.
 #[derive(Debug)]
 pub struct AuditChain {
     dir: PathBuf,
     sealed: Vec<Sealed>,
-    /// Full, and not sealed yet.
+    /// Full segments that are not sealed yet.
     full: Vec<Arc<Active>>,
     active: Option<Active>,
     head: AuditHead,
 }
 
-/// What is to be brought to the disk before a snapshot relies on it. Done where blocking is allowed.
+/// The work needed before a snapshot may depend on the chain: sealing and syncing. Run it where
+/// blocking is allowed.
 #[derive(Debug)]
 pub struct Checkpoint {
     full: Vec<Arc<Active>>,
     active: Option<(PathBuf, File, u64)>,
 }
 
-/// What a [`Checkpoint`] did; see [`AuditChain::checked`].
+/// The result of a [`Checkpoint`]; see [`AuditChain::checked`].
 #[derive(Debug)]
 pub struct Checked {
     sealed: Vec<Sealed>,
@@ -61,7 +63,7 @@ pub struct Checked {
 }
 
 impl AuditChain {
-    /// Opens or makes the chain in `dir`. A torn tail is cut off; damage elsewhere is refused.
+    /// Opens or creates the chain in `dir`. A torn tail is cut off; other damage is an error.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         sync_parent(dir)?;
@@ -69,7 +71,7 @@ impl AuditChain {
         let mut paths = segments(dir)?.into_iter().peekable();
         while let Some((first, path)) = paths.next() {
             if first > this.head.seq + 1 && this.full.last().is_some() {
-                // The segment before it was full and never synced, and so was this one.
+                // The previous segment was full and never synced, and so was this one.
                 remove_behind_a_tear(dir, std::iter::once((first, path)).chain(paths.by_ref()))?;
                 this.active = this.full.pop().and_then(Arc::into_inner);
                 break;
@@ -106,17 +108,18 @@ impl AuditChain {
         Ok(this)
     }
 
-    /// The last record's place and hash.
+    /// The number and hash of the last record.
     pub fn head(&self) -> &AuditHead {
         &self.head
     }
 
-    /// The segments that do not change any more, the first one first.
+    /// The sealed segments in order.
     pub fn sealed(&self) -> &[Sealed] {
         &self.sealed
     }
 
-    /// Appends what follows; what is there already (a replay) is left as it is. Not on disk before a [`Checkpoint`].
+    /// Appends new records; records that are already there (a replay) are skipped. Not on disk
+    /// before a [`Checkpoint`].
     pub fn append(&mut self, records: &[AuditRecord]) -> Result<(), StoreError> {
         let mut rest = records;
         while let Some(next) = rest.first() {
@@ -148,14 +151,16 @@ impl AuditChain {
         self.full.extend(self.active.take().map(Arc::new));
     }
 
-    /// Drops every segment that has a record behind `head`: they were not what they were taken for.
+    /// Drops every segment with a record after `head`, because those records are not part of this
+    /// chain.
     pub fn cut_back(&mut self, head: &AuditHead) -> Result<(), StoreError> {
         while self.head.seq > head.seq {
             let first = self.active.as_ref().map(Active::first).or_else(|| self.full.last().map(|f| f.first()));
             let Some(first) = first.or_else(|| self.sealed.last().map(|s| s.first)) else { break };
             let path = segment::path(&self.dir, first);
             fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
-            // It may have none. One that stays is known to be of other records.
+            // The index may not exist. If it stays, its hash shows that it belongs to other
+            // records.
             let _none = fs::remove_file(index::path_of(&path));
             if self.active.take().is_none() && self.full.pop().is_none() {
                 self.sealed.pop();
@@ -170,13 +175,13 @@ impl AuditChain {
         open.or_else(|| self.sealed.last().map(|s| s.last.clone())).unwrap_or_default()
     }
 
-    /// What must reach the disk so that everything appended so far is there.
+    /// The work needed so that everything appended so far is on disk.
     pub fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
         let active = self.active.as_ref().map(Active::to_sync).transpose()?;
         Ok(Checkpoint { full: self.full.clone(), active })
     }
 
-    /// Takes note of what a checkpoint did.
+    /// Records the result of a checkpoint.
     pub fn checked(&mut self, checked: Checked) {
         for sealed in checked.sealed {
             // Another checkpoint may have been faster, or the segment is gone.
@@ -190,7 +195,7 @@ impl AuditChain {
         }
     }
 
-    /// Records behind `after`, up to `upto`.
+    /// Records after `after` up to `upto`.
     pub fn records(&self, after: u64, upto: u64) -> Records {
         let open = self.full.iter().map(|f| &**f).chain(&self.active);
         Records::new(self.sealed.iter().map(Sealed::extent).chain(open.map(Active::extent)), after, upto)
@@ -198,7 +203,8 @@ impl AuditChain {
 }
 
 impl AuditChain {
-    /// Records that fit `filter` behind `after`, up to `upto`. Segments that are not sealed are asked here and now.
+    /// Records that match `filter` after `after` up to `upto`. The candidates of unsealed segments
+    /// are determined immediately.
     pub fn search(&self, filter: &AuditFilter, after: u64, upto: u64) -> Search {
         let sealed = self.sealed.iter().map(|s| Part { extent: s.extent(), how: How::Sealed { last: s.last.hash.clone() } });
         let open = self.full.iter().map(|f| &**f).chain(&self.active);
@@ -222,7 +228,8 @@ impl Checkpoint {
     }
 }
 
-/// Checks the chain in `dir` and changes nothing. What is torn at its end is cut off by the next start.
+/// Checks the chain in `dir` without changing anything. A torn tail is accepted; the next start
+/// cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     if !dir.exists() {
         return Ok(());
@@ -230,17 +237,18 @@ pub fn check(dir: &Path) -> Result<(), StoreError> {
     segments(dir)?.iter().try_for_each(|(_, path)| segment::check(path))
 }
 
-/// Where the segment lies that begins with record `first`.
+/// The path of the segment whose first record is `first`.
 pub fn path_of(dir: &Path, first: u64) -> PathBuf {
     segment::path(dir, first)
 }
 
-/// Whether the segment in this file has its seal.
+/// Whether the segment in this file is sealed.
 pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     segment::is_sealed(path)
 }
 
-/// Nothing behind a tear was ever synced: it comes again with the log. A sealed segment was: it has lost the one before it.
+/// Removes segments after a torn one: they were never synced, and are created again from the log.
+/// If one of them is sealed, it was synced, so the damage is an error.
 fn remove_behind_a_tear(dir: &Path, paths: impl Iterator<Item = (u64, PathBuf)>) -> Result<(), StoreError> {
     for (_, path) in paths {
         if segment::is_sealed(&path)? {

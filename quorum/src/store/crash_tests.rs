@@ -1,4 +1,4 @@
-//! Crashes at every byte, and damage.
+//! Tests of crashes at every byte of a write, and of damaged files.
 
 mod audit;
 mod log;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio_util::sync::CancellationToken;
 
-/// A folder that goes away with the test.
+/// A directory that is removed after the test.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,4 +1,5 @@
-//! The folder: one process at a time, one member for ever; small files replaced whole.
+//! A member's data directory: used by one process at a time and always by the same member; small
+//! files are replaced as a whole.
 
 use super::StoreError;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Whose folder it is.
+/// The owner of the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Whose {
     format: u32,
@@ -19,21 +20,22 @@ struct Whose {
 
 const FORMAT: u32 = 1;
 
-/// A locked folder. Whatever writes into it holds a clone; the lock goes with the last one.
+/// A locked directory. Everything that writes into it has a clone; the lock ends with the last one.
 #[derive(Clone, Debug)]
 pub struct Directory(Arc<Locked>);
 
 #[derive(Debug)]
 struct Locked {
     path: PathBuf,
-    /// Unlocks when it is closed.
+    /// Closing it releases the lock.
     lock: File,
     released: Option<oneshot::Sender<()>>,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Whoever waits must find it free. A failure means that the file is closed in a moment all the same.
+        // Waiting processes must find it free. If this fails, closing the file releases the lock a
+        // moment later.
         let _unlocked = self.lock.unlock();
         if let Some(released) = self.released.take() {
             let _nobody_waits = released.send(());
@@ -42,8 +44,9 @@ impl Drop for Locked {
 }
 
 impl Directory {
-    /// Makes the folder where it is missing, closes it to others (the log and the snapshots hold the gossip keys), locks it and checks
-    /// whose it is. The receiver hears when it is free again.
+    /// Creates the directory if missing, removes access for others (the log and the snapshots
+    /// contain the gossip keys), locks it and checks its owner. The receiver is notified when it is
+    /// free again.
     pub fn open(path: &Path, cluster: &str, member: u64) -> Result<(Self, oneshot::Receiver<()>), StoreError> {
         fs::create_dir_all(path).map_err(StoreError::io(path, "the folder cannot be made"))?;
         close_to_others(path).map_err(StoreError::io(path, "the folder cannot be closed to others (chmod 700)"))?;
@@ -65,7 +68,7 @@ impl Directory {
         Ok((directory, rx))
     }
 
-    /// The same for a folder that was a member's: none is made of one that is not.
+    /// As [`Self::open`], but only for an existing directory of a member.
     pub fn open_present(path: &Path, cluster: &str, member: u64) -> Result<(Self, oneshot::Receiver<()>), StoreError> {
         let whose = path.join("member.json");
         if !whose.exists() {
@@ -105,7 +108,7 @@ impl Directory {
         }
     }
 
-    /// The folder.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -119,7 +122,7 @@ fn close_to_others(path: &Path) -> std::io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
-/// Replaces a small file: after a crash there is the old one or the new one, whole.
+/// Replaces a small file: after a crash there is either the old or the new one, complete.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let temporary = path.with_extension("new");
     let fail = |what| StoreError::io(path, what);
@@ -130,12 +133,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     sync_parent(path)
 }
 
-/// Makes the names in the folder of `path` durable.
+/// Makes the file names in the parent directory of `path` durable.
 pub fn sync_parent(path: &Path) -> Result<(), StoreError> {
     sync_folder(path.parent().unwrap_or(path))
 }
 
-/// Makes the names in a folder durable.
+/// Makes the file names in a directory durable.
 pub fn sync_folder(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|d| d.sync_all()).map_err(StoreError::io(path, "the folder cannot be synced"))
 }

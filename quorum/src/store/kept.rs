@@ -1,20 +1,20 @@
-//! Which snapshots are on disk, and what the log may therefore lose.
+//! The snapshots on disk, and so the part of the log that may be removed.
 //!
-//! openraft cuts the log off as soon as it *orders* a snapshot to be installed, not when that is done. The log goes only
-//! as far as this says: never past a snapshot that is not durable, and never past the one before the newest, so that a
-//! newest one that turns out to be damaged costs nothing.
+//! openraft purges the log as soon as it *requests* the installation of a snapshot, not when that
+//! is done. This module limits the purge: never beyond a snapshot that is not durable, and never
+//! beyond the one before the newest, so that a damaged newest snapshot causes no loss.
 
 use super::StoreError;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Told by the state machine, heard by the log. Clones share it.
+/// Set by the state machine, read by the log. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Kept(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Log indices, the newest first.
+    /// Log indices, newest first.
     snapshots: Vec<u64>,
     failed: bool,
 }
@@ -26,22 +26,22 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// These snapshots are durable, by log index, the newest first.
+    /// Sets the durable snapshots, by log index, newest first.
     pub fn are(&self, indices: Vec<u64>) {
         self.0.send_modify(|state| state.snapshots = indices);
     }
 
-    /// A snapshot could not be installed: whoever waits for it need not.
+    /// A snapshot could not be installed: nobody needs to wait for it.
     pub fn failed(&self) {
         self.0.send_modify(|state| state.failed = true);
     }
 
-    /// Up to where the log is not needed: the index of the snapshot before the newest.
+    /// The log index up to which entries are not needed: that of the snapshot before the newest.
     pub fn spare(&self) -> Option<u64> {
         self.0.borrow().snapshots.get(1).copied()
     }
 
-    /// Returns once a snapshot that reaches `index` is durable.
+    /// Returns once a snapshot that contains the entry `index` is durable.
     pub async fn reach(&self, index: u64) -> Result<(), StoreError> {
         let mut kept = self.0.subscribe();
         let there = |state: &State| state.snapshots.first().is_some_and(|newest| *newest >= index);

@@ -1,16 +1,18 @@
 //! The Raft log on disk.
 //!
 //! ```text
-//!   openraft ──append──▶ index (entries are readable at once) ──job──▶ writer thread: write … write, one sync, callbacks
+//!   openraft ──append──▶ index (readable at once) ──job──▶ writer thread: write … write, one sync, callbacks
 //! ```
 //!
-//! One thread owns the files. Appends that wait while it syncs are written together and share the next sync. What finds no
-//! room on the disk takes of the reserve, and waits where that is gone ([`super::room`]). Recent
-//! entries stay in memory, bounded by bytes; older ones are read from their segment.
+//! One thread owns the files. Appends that queue up while it syncs are written together and share
+//! the next sync. If the disk is full, a write uses the reserve, and waits if that is used up
+//! ([`super::room`]). Recent entries stay in memory, limited by bytes; older ones are read from
+//! their segment.
 //!
-//! A follower's append is told when it is on disk. A leader's is told at once, so that the others write it at the same
-//! time; [`super::synced`] keeps what follows from it back until it is on disk here as well. A leader that is started
-//! again may therefore lack entries of its term that others have: it never leads in that term again ([`Log::open`]).
+//! A follower's append is acknowledged when it is on disk. A leader's is acknowledged at once, so
+//! that the others write it at the same time; [`super::synced`] delays its consequences until it is
+//! on disk here as well. A restarted leader may therefore lack entries of its term that others
+//! have, so it never leads in that term again ([`Log::open`]).
 
 mod checksummed;
 mod index;
@@ -38,9 +40,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use tokio::sync::oneshot;
 use writer::{Append, Job, Writer};
 
-/// Bytes of entries that one read gives to replication.
+/// Largest size of entries returned by one read for replication, in bytes.
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Jobs that wait for the writer.
+/// Largest number of queued jobs for the writer.
 const JOBS_MAX: usize = 1024;
 
 /// The log. Clones read.
@@ -55,10 +57,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log of `member`, cutting a torn tail off, and starts its writer.
+    /// Opens the log of `member`, cuts off a torn tail, and starts its writer.
     ///
-    /// Where this member led when it stopped, its vote is read as not yet granted: others may have entries of that term
-    /// that never reached this disk, and no second entry may get the place of one of them.
+    /// If this member was the leader when it stopped, its vote is treated as not yet granted:
+    /// others may have entries of that term that never reached this disk, and a different entry
+    /// must not get the same index and term.
     pub fn open(directory: &Directory, member: u64, kept: Kept, room: Room) -> Result<Self, StoreError> {
         let path = directory.path();
         let vote =
@@ -95,18 +98,18 @@ impl Log {
         self.vote.is_none() && index.slots.is_empty() && index.purged.is_none()
     }
 
-    /// The index of the first entry that is still there.
+    /// The index of the first entry in the log.
     pub fn first_index(&self) -> u64 {
         lock(&self.index).purged.map_or(0, |id| id.index + 1)
     }
 
-    /// The index of the last entry, 0 where there is none.
+    /// The index of the last entry; 0 if there is none.
     pub fn last_index(&self) -> u64 {
         let index = lock(&self.index);
         index.slots.back().map(|s| s.id).or(index.purged).map_or(0, |id| id.index)
     }
 
-    /// How far it is on disk.
+    /// The mark of how far it is on disk.
     pub fn synced(&self) -> Synced {
         self.synced.clone()
     }
@@ -123,14 +126,14 @@ fn leads(vote: &Vote, member: u64) -> bool {
     vote.committed && vote.leader_id.node_id == member
 }
 
-/// Checks the log of a folder that nobody uses, and changes nothing. A torn tail is no damage.
+/// Checks the log in an unused directory without changing anything. A torn tail is not an error.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     read::<Vote>(&dir.join("vote"))?;
     read::<LogId>(&dir.join("purged"))?;
     segments::check(&dir.join("log"))
 }
 
-/// Writes an empty log that begins behind `purged`, for a folder that is made from a backup.
+/// Writes an empty log that begins after `purged`, for a directory created from a backup.
 pub fn begin_at(directory: &Directory, purged: LogId, vote: Vote) -> Result<(), StoreError> {
     let path = directory.path();
     std::fs::create_dir_all(path.join("log")).map_err(StoreError::io(path, "the folder cannot be made"))?;
@@ -207,7 +210,8 @@ impl RaftLogStorage<TypeConfig> for Log {
             flushed.log_io_completed(Ok(()));
             return Ok(());
         };
-        // Entries of the term in which this member leads are its own: nobody waits for its disk alone.
+        // Entries of the term in which this member is the leader are its own: nobody waits only for
+        // its disk.
         let own = self.vote.is_some_and(|vote| leads(&vote, self.member) && slots.iter().all(|s| s.id.leader_id == vote.leader_id));
         {
             let mut index = lock(&self.index);
@@ -231,12 +235,14 @@ impl RaftLogStorage<TypeConfig> for Log {
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), StorageError> {
-        // openraft orders this with the installation of a snapshot from elsewhere, and does not wait for that.
+        // openraft requests this together with the installation of a received snapshot, and does
+        // not wait for the installation.
         let reached = self.kept.reach(upto.index).await;
         reached.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)))?;
         let (clear, gone) = {
             let mut index = lock(&self.index);
-            // What joins the new log stays on disk up to the snapshot before the newest; what does not join it goes whole.
+            // If the purge point is contained in the log, entries after the snapshot before the
+            // newest stay on disk; otherwise the whole log is removed.
             let id_at = |at: u64| index.at(at).map(|at| index.slots[at].id);
             let joins = id_at(upto.index) == Some(upto);
             let gone = if joins { self.kept.spare().and_then(|spare| id_at(spare.min(upto.index))) } else { Some(upto) };
@@ -246,7 +252,8 @@ impl RaftLogStorage<TypeConfig> for Log {
             index.drop_slots(dropped);
             index.purged = Some(upto);
             index.cached_from = index.cached_from.max(upto.index + 1);
-            // What the spare snapshot needs stays, also where the newest one has all that there is.
+            // Entries needed after the older snapshot stay, even if the newest one contains
+            // everything.
             (index.slots.is_empty() && gone == Some(upto), gone)
         };
         let Some(upto) = gone else { return Ok(()) };

@@ -1,7 +1,8 @@
 //! The state machine: the ledger, its audit chain and its snapshots.
 //!
-//! The ledger lives in memory behind a lock that is held for one entry at a time. Entries are shared (`Arc`), so a
-//! snapshot begins with a cheap copy and is written while further entries are applied.
+//! The ledger is in memory behind a lock that is held for one entry at a time. Its records are
+//! shared (`Arc`), so a snapshot starts with a cheap copy and is written while further entries are
+//! applied.
 
 mod agreed;
 mod snapshots;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// The state machine as openraft drives it.
+/// The state machine as used by openraft.
 #[derive(Debug)]
 pub struct Machine {
     directory: Directory,
@@ -37,16 +38,16 @@ pub struct Machine {
     applied: Option<LogId>,
     membership: StoredMembership,
     snapshots: Arc<Snapshots>,
-    /// Nothing is applied that is not on this disk.
+    /// Entries are applied only after they are on this disk.
     synced: Synced,
     room: Room,
 }
 
 impl Machine {
-    /// Opens the newest snapshot that is whole, or begins with nothing, and the audit chain. The chain may lack what a
-    /// snapshot from elsewhere relies on: see [`Agreed::lacks_audit`].
+    /// Opens the newest undamaged snapshot, or starts empty, and opens the audit chain. The chain
+    /// may lack records that a received snapshot depends on: see [`Agreed::lacks_audit`].
     ///
-    /// `log`: from the first entry that the log still has to its last. What came before it must be in a snapshot.
+    /// `log`: the first and the last entry in the log. Earlier entries must be in a snapshot.
     pub fn open(directory: &Directory, kept: Kept, log: &RangeInclusive<u64>, synced: Synced, room: Room) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
@@ -83,18 +84,19 @@ impl Machine {
         })
     }
 
-    /// Whether nothing was ever applied, as far as the disk knows.
+    /// Whether nothing was ever applied, according to the disk.
     pub fn is_empty(&self) -> bool {
         self.applied.is_none()
     }
 
-    /// What readers share.
+    /// The state shared with readers.
     pub fn agreed(&self) -> Arc<Agreed> {
         Arc::clone(&self.agreed)
     }
 
     async fn apply_proposal(&self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
-        // Another member wrote what this version does not understand: going on would make the replicas differ.
+        // Another member wrote something that this version does not understand: to continue would
+        // make the replicas differ.
         let commands = proposal.commands().map_err(|e| apply_failed(log_id, &e))?;
         let mut replies = Vec::with_capacity(commands.len());
         let mut records = Vec::new();
@@ -107,12 +109,13 @@ impl Machine {
                 records.extend(applied.audit);
                 changed.merge(applied.changed);
             }
-            // Before the records: a watch that resumes while they wait for room takes the ledger's revision for known.
+            // Before the records are written: a watch that resumes while they wait for disk space
+            // considers the ledger's revision as known.
             self.agreed.changes.tell(&ledger, changed);
             self.agreed.audit().append(&records)
         };
-        // Without room for its records an entry does not count as applied: nobody is answered, and no snapshot is made. Who
-        // reads what there is goes on meanwhile.
+        // While there is no space for its records, an entry does not count as applied: nobody gets
+        // an answer, and no snapshot is made. Readers of existing data are not affected.
         while let Err(error) = appended {
             self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?;
             appended = self.agreed.audit().append(&records);
@@ -180,7 +183,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 Err(error) => self.room.again(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?,
             }
         };
-        // Without a name it goes away with whoever receives it.
+        // The file is unlinked: it disappears when the receiver closes it.
         std::fs::remove_file(&path).map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
         Ok(Box::new(file))
     }

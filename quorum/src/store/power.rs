@@ -1,26 +1,26 @@
-//! For tests: the machine loses its power between the writing of a log entry and its sync.
+//! For tests: simulates a power loss between writing a log entry and syncing it.
 //!
-//! `LATTICE_POWER_LOSS=<file>` in a member's environment arms it. Once that file is there, the next write to the log
-//! loses what no sync has put on disk, and the member dies where it stands. Killing a process alone would lose nothing:
-//! the kernel keeps what was written.
+//! `LATTICE_POWER_LOSS=<file>` in a member's environment enables it. Once that file exists, the
+//! next write to the log discards everything unsynced, and the process ends immediately. Killing
+//! the process alone would lose nothing, because the kernel keeps written data.
 
 use super::segments::Segments;
 use std::path::PathBuf;
 
-/// The variable that arms it.
+/// The variable that enables it.
 const VARIABLE: &str = "LATTICE_POWER_LOSS";
 
-/// Where the power switch is, if there is one.
+/// The path of the trigger file, if enabled.
 #[derive(Debug)]
 pub struct Power(Option<PathBuf>);
 
 impl Power {
-    /// As the environment has it.
+    /// Reads the environment.
     pub fn from_environment() -> Self {
         Self(std::env::var_os(VARIABLE).map(PathBuf::from))
     }
 
-    /// Called when entries are written and not yet synced.
+    /// Called when entries are written but not yet synced.
     pub fn check(&self, segments: &Segments) {
         let Some(switch) = self.0.as_ref().filter(|switch| switch.exists()) else { return };
         eprintln!("lattice-quorum: {} is there: what is not synced is lost, and this member dies", switch.display());

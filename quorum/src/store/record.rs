@@ -1,46 +1,47 @@
-//! One record in a segment of the log or of the audit chain.
+//! Records in segments of the log and of the audit chain.
 //!
 //! ```text
 //!   0        4     5      8                16           20            24
 //!   | length | kind | zero | synced_before | header crc | payload crc | payload …
 //! ```
 //!
-//! Numbers are little-endian, checksums CRC-32. `synced_before` is the offset in the file up to which everything was
-//! known to be on disk when this record was written. It tells a torn tail from damage: a bad record that a later, good
-//! one saw on disk was once whole. For the log's last records [`super::synced_end`] tells it. Behind the last record there
-//! are zeros, written ahead so that most syncs need not change the file's size.
+//! Numbers are little-endian, checksums are CRC-32. `synced_before` is the offset in the file up to
+//! which everything was known to be on disk when this record was written. It distinguishes a torn
+//! tail from damage: if a later, valid record states that a bad record was on disk, that record was
+//! once complete. For the log's last records, [`super::synced_end`] does this. The last record is
+//! followed by zeros, written in advance so that most syncs need not change the file's size.
 
-/// Bytes before the payload.
+/// Size of the header before the payload, in bytes.
 pub const HEADER: usize = 24;
-/// The longest payload that is written or believed.
+/// Largest size of a payload, in bytes.
 pub const PAYLOAD_MAX: usize = 64 * 1024 * 1024;
 
 /// A log entry, MessagePack.
 pub const KIND_ENTRY: u8 = 1;
 /// An audit record, MessagePack.
 pub const KIND_AUDIT: u8 = 2;
-/// What closes a segment of the audit chain, MessagePack.
+/// The seal of a segment of the audit chain, MessagePack.
 pub const KIND_AUDIT_SEAL: u8 = 3;
 
 /// A record found in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it begins.
+    /// Its offset.
     pub offset: usize,
-    /// How long its payload is.
+    /// The length of its payload.
     pub length: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: u8,
 }
 
 /// How the records of a file end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// After the last record there is nothing but zeros.
+    /// Only zeros follow the last record.
     Clean,
-    /// Something that was being written at a crash begins here.
+    /// A record that was being written at a crash begins here.
     Torn { offset: usize },
-    /// A record that was once whole is damaged here.
+    /// A record that was once complete is damaged here.
     Damaged { offset: usize },
 }
 
@@ -81,7 +82,7 @@ fn whole(bytes: &[u8], offset: usize) -> Option<Header> {
     (crc32fast::hash(payload) == header.payload_crc).then_some(header)
 }
 
-/// All records from `start` on, and how they end.
+/// All records from `start`, and how they end.
 pub fn scan(bytes: &[u8], start: usize) -> (Vec<Found>, Ending) {
     let mut found = Vec::new();
     let mut at = start;
@@ -93,13 +94,14 @@ pub fn scan(bytes: &[u8], start: usize) -> (Vec<Found>, Ending) {
     if written <= at {
         return (found, Ending::Clean);
     }
-    // A length may be damaged too, so every later byte may begin a record; the header's own checksum makes this cheap.
+    // The length may be damaged too, so a record may begin at every later byte; the header's own
+    // checksum makes this search cheap.
     let once_whole =
         (at + 1..written).any(|later| header(bytes, later).is_some_and(|h| h.synced_before > at as u64) && whole(bytes, later).is_some());
     (found, if once_whole { Ending::Damaged { offset: at } } else { Ending::Torn { offset: at } })
 }
 
-/// The payload of the record in `bytes`, which is the record alone.
+/// The payload of the record in `bytes`, which contains exactly one record.
 pub fn payload(bytes: &[u8]) -> Option<&[u8]> {
     whole(bytes, 0).map(|h| &bytes[HEADER..HEADER + h.length])
 }

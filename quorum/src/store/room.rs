@@ -1,15 +1,16 @@
-//! Room on the disk that has a member's files.
+//! Handling of a full disk under a member's data directory.
 //!
 //! ```text
-//!   the reserve is whole, and as much again is free    everything is taken
-//!   less than that                                     nothing new is taken; what ends work and keeps nodes in touch is
-//!   half of the reserve is gone                        nothing is taken: the rest is for what was agreed on already
-//!   all of it is gone                                  what is being written waits, and is written when there is room
+//!   reserve complete, and as much again is free   everything is accepted
+//!   less than that                                nothing new, only what ends work or keeps nodes in contact
+//!   half of the reserve is used                   nothing: the rest is for what is already committed
+//!   all of it is used                             pending writes wait for free space
 //! ```
 //!
-//! The reserve is a file of blocks that are allocated and hold nothing. A write that finds no room gets a piece of it and is
-//! tried again. Once there is room beside it, it is filled up again, and everything is taken as before: openraft stops for ever
-//! at the first failure of the disk, so none for want of room ever reaches it.
+//! The reserve is a file of allocated, empty blocks. A write that finds no space gets a piece of it
+//! and is repeated. Once there is free space again, the reserve is refilled, and everything is
+//! accepted as before. openraft stops for ever at the first disk error, so it never sees an error
+//! caused by a full disk.
 
 use super::StoreError;
 use lattice_ledger::shortage::{Lack, Shortage};
@@ -26,25 +27,25 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// The reserve's name in the folder.
+/// The reserve's file name in the directory.
 pub const FILE: &str = "reserve";
-/// What one write that found no room gets of it.
+/// Size of the piece that is released for one failed write, in bytes.
 const PIECE_BYTES: u64 = 1024 * 1024;
-/// Between two tries to write on a full disk.
+/// Pause between two attempts to write on a full disk.
 const PAUSE: Duration = Duration::from_millis(200);
-/// When a snapshot that found no room is tried again.
+/// When a snapshot that found no space is tried again.
 const LATER: Duration = Duration::from_secs(5);
-/// How often it is looked whether there is room again.
+/// How often the free space is checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Whether there is room, and the reserve. Clones share it.
+/// The free space and the reserve. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Room(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    /// What the reserve is to have.
+    /// The intended size of the reserve, in bytes.
     whole: u64,
     reserve: Mutex<Option<File>>,
     shortage: watch::Sender<Option<Shortage>>,
@@ -52,8 +53,8 @@ struct Inner {
 }
 
 impl Room {
-    /// On the disk of `dir`, with a reserve of so many bytes; with 0 there is none, and always room. Whoever waits for room
-    /// gives up with `stop`.
+    /// For the disk of `dir`, with a reserve of this many bytes; with 0 there is no reserve and
+    /// never a shortage. Waiting operations give up at `stop`.
     pub fn open(dir: &Path, whole: u64, stop: CancellationToken) -> Result<Self, StoreError> {
         let this =
             Self(Arc::new(Inner { dir: dir.to_owned(), whole, reserve: Mutex::new(None), shortage: watch::Sender::new(None), stop }));
@@ -70,12 +71,12 @@ impl Room {
         self.0.reserve.lock()
     }
 
-    /// Bytes that are free. A file system that does not say has enough.
+    /// Free bytes. A file system that does not report them counts as having enough.
     fn free(&self) -> u64 {
         nix::sys::statvfs::statvfs(&self.0.dir).map_or(u64::MAX, |s| s.blocks_available().saturating_mul(s.fragment_size()))
     }
 
-    /// What is missing now, if anything.
+    /// The current shortage, if any.
     pub fn look(&self) -> Option<Shortage> {
         let reserve = allocated(&mut self.reserve());
         let free_bytes = self.free();
@@ -94,7 +95,7 @@ impl Room {
         now
     }
 
-    /// Fills the reserve up where there is room for it beside what is to stay free.
+    /// Refills the reserve if enough other space stays free.
     fn fill(&self) -> Result<(), StoreError> {
         let (path, whole) = (self.0.dir.join(FILE), self.0.whole);
         let mut reserve = self.reserve();
@@ -120,7 +121,7 @@ impl Room {
         posix_fallocate(file, 0, length).map_err(|e| StoreError::io(&path, "no room can be set aside in it")(e.into()))
     }
 
-    /// Gives a piece of the reserve back to the disk. False where nothing is left of it.
+    /// Releases a piece of the reserve to the disk. Returns false if nothing of it is left.
     fn give(&self) -> bool {
         let given = {
             let mut reserve = self.reserve();
@@ -135,7 +136,8 @@ impl Room {
         given
     }
 
-    /// Does it, and again with pieces of the reserve while there is no room for it. Touches the disk.
+    /// Runs `work`, and repeats it with pieces of the reserve while the disk is full. Accesses the
+    /// disk.
     pub fn within<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         loop {
             match work() {
@@ -145,7 +147,8 @@ impl Room {
         }
     }
 
-    /// The same, and then with pauses until there is room. Blocks: for a thread that has nothing else to do.
+    /// As [`Self::within`], and then repeats with pauses until there is space. Blocks: for a
+    /// dedicated thread.
     pub fn waiting<T>(&self, what: &str, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut waits = false;
         loop {
@@ -166,7 +169,8 @@ impl Room {
         }
     }
 
-    /// Returns when what failed may be tried again; gives the error back where it was not for want of room, or the member stops.
+    /// Returns when a failed operation may be repeated; returns the error if its cause is not a
+    /// full disk, or if the member stops.
     pub async fn again(&self, error: StoreError) -> Result<(), StoreError> {
         if !error.is_full() {
             return Err(error);
@@ -180,7 +184,7 @@ impl Room {
         }
     }
 
-    /// Returns when nothing is missing.
+    /// Returns when there is no shortage.
     pub async fn enough(&self) -> Result<(), StoreError> {
         let mut shortage = self.0.shortage.subscribe();
         tokio::select! {
@@ -189,7 +193,8 @@ impl Room {
         }
     }
 
-    /// Returns after a while, and when nothing is missing then: what found no room may be larger than what is free.
+    /// Returns after a pause, and then only when there is no shortage: the failed operation may
+    /// need more than is free now.
     pub async fn later(&self) -> Result<(), StoreError> {
         tokio::select! {
             () = self.0.stop.cancelled() => return Err(StoreError::Stopping),
@@ -198,7 +203,7 @@ impl Room {
         self.enough().await
     }
 
-    /// Looks after it until the member stops.
+    /// Monitors the free space until the member stops.
     pub async fn tend(self) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -215,7 +220,7 @@ impl Room {
                 filled
             });
             match filled.await {
-                // That is looked at, and told, by itself.
+                // The shortage is detected and reported separately.
                 Ok(Err(error)) if error.is_full() => {}
                 Ok(Err(error)) if !failed => {
                     failed = true;
@@ -228,7 +233,8 @@ impl Room {
     }
 }
 
-/// The bytes of the reserve that are allocated. One that somebody removed is let go: its blocks are free then.
+/// The allocated bytes of the reserve. If somebody removed the file, its handle is dropped so that
+/// its blocks become free.
 fn allocated(reserve: &mut Option<File>) -> u64 {
     let metadata = reserve.as_ref().and_then(|file| file.metadata().ok());
     match metadata {
@@ -240,14 +246,14 @@ fn allocated(reserve: &mut Option<File>) -> u64 {
     }
 }
 
-/// As many bytes must be free: the reserve can be filled up, and as much stays. A quarter more where there was too little:
-/// so that it does not come and go.
+/// Required free bytes: enough to refill the reserve, and its size again. A quarter more after a
+/// shortage, to avoid oscillation.
 fn wanted(reserve: u64, whole: u64, was_short: bool) -> u64 {
     let more = if was_short { whole / 4 } else { 0 };
     whole.saturating_sub(reserve).saturating_add(whole).saturating_add(more)
 }
 
-/// What there is no room for, and how much must be free.
+/// What must be refused, and how many bytes must be free.
 fn judge(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>, u64) {
     let wanted = wanted(reserve, whole, was_short);
     let lack = if reserve < whole / 2 {
@@ -261,7 +267,7 @@ fn judge(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>,
 }
 
 impl StoreError {
-    /// Whether there was no room on the disk, and the same may be done again.
+    /// Whether the disk was full, so that the same operation may be repeated.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
@@ -300,11 +306,12 @@ mod tests {
         });
         assert_eq!((done.unwrap(), tries), (PIECE_BYTES, 3));
         assert_eq!(room.look().map(|s| s.lack), Some(Lack::All));
-        // More than there is: an error to who cannot wait, and to who can once the member stops.
+        // More than exists: an error for callers that cannot wait, and for those that can once the
+        // member stops.
         assert!(room.within(|| Err::<(), _>(full())).unwrap_err().is_full());
         stop.cancel();
         assert!(room.waiting("it", || Err::<(), _>(full())).unwrap_err().is_full());
-        // Only what may be done again is.
+        // Only operations that may be repeated are.
         let mut tries = 0;
         let unsynced = |source| StoreError::Unsynced { path: "f".into(), source };
         let once = room.within(|| {

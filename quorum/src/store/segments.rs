@@ -1,4 +1,5 @@
-//! The log's files: appended to, synced, cut at either end. No Raft here, and no threads.
+//! The files of the log: appending, syncing, and cutting at either end. Without Raft and without
+//! threads.
 
 use super::record::{self, Ending, HEADER, KIND_ENTRY};
 use super::synced_end::{self, End, SyncedEnd};
@@ -11,37 +12,37 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 12] = b"LATTICE-LOG\0";
 const VERSION: u32 = 1;
-/// Where the first record of a segment begins.
+/// The offset of the first record in a segment.
 pub const SEGMENT_HEADER: u64 = 16;
-/// A segment that has grown to this is followed by a new one.
+/// A segment of this size is followed by a new one.
 const SEGMENT_BYTES: u64 = 32 * 1024 * 1024;
-/// Zeros are written ahead in pieces of this size.
+/// Zeros are written in advance in pieces of this size.
 const AHEAD_BYTES: u64 = 1024 * 1024;
 
-/// Where an entry lies.
+/// The location of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The segment, by its first index.
+    /// The segment's first index.
     pub segment: u64,
-    /// Where its record begins.
+    /// The offset of its record.
     pub offset: u64,
-    /// How long its payload is.
+    /// The length of its payload.
     pub length: u32,
 }
 
-/// Files by their segment's first index, shared with readers.
+/// The files by their segments' first indices, shared with readers.
 pub type Files = BTreeMap<u64, Arc<File>>;
 
-/// The segments, written by one owner.
+/// The segments, written by a single owner.
 #[derive(Debug)]
 pub struct Segments {
     dir: PathBuf,
     files: Files,
-    /// The end of the last record in the last segment.
+    /// The offset of the end of the last record in the last segment.
     end: u64,
-    /// Up to where the last segment is on disk.
+    /// The offset up to which the last segment is on disk.
     synced: u64,
-    /// Up to where the last segment's file reaches.
+    /// The size of the last segment's file.
     allocated: u64,
     note: SyncedEnd,
 }
@@ -49,14 +50,15 @@ pub struct Segments {
 /// An entry found at the start.
 #[derive(Debug)]
 pub struct Stored {
-    /// Where it lies.
+    /// Its location.
     pub place: Place,
     /// Its bytes.
     pub payload: Vec<u8>,
 }
 
 impl Segments {
-    /// Opens the log in `dir`, cutting a torn tail off; damage to what was synced is refused. Gives every entry there is to `each`, in order.
+    /// Opens the log in `dir` and cuts off a torn tail; damage to synced data is an error. Calls
+    /// `each` for every entry in order.
     pub fn open(dir: &Path, mut each: impl FnMut(Stored) -> Result<(), String>) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         let mut firsts = Vec::new();
@@ -77,7 +79,7 @@ impl Segments {
         for first in firsts {
             this.open_segment(first, Some(first) == last, &mut each)?;
         }
-        // What a killed process wrote last may be in the kernel's memory alone.
+        // The last writes of a killed process may be only in the kernel's memory.
         if let Ok((segment, file)) = this.last() {
             file.sync_data().map_err(StoreError::unsynced(&this.path(segment)))?;
             this.note_synced();
@@ -92,7 +94,8 @@ impl Segments {
         let synced = self.note.noted().filter(|end| end.segment == first).map_or(0, |end| end.offset);
         let whole_header = bytes.get(..12) == Some(&MAGIC[..]) && bytes.get(12..16) == Some(&VERSION.to_le_bytes()[..]);
         if !whole_header {
-            // Its header is synced before anything else is written: without one there was never an entry.
+            // Its header is synced before anything else is written, so without a header it never
+            // had an entry.
             let never_used = synced == 0 && bytes.get(16..).unwrap_or_default().iter().all(|b| *b == 0);
             if is_last && never_used {
                 tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
@@ -140,8 +143,8 @@ impl Segments {
         &self.files
     }
 
-    /// Writes entries, the first of which has index `first`, and says where they lie. Not on disk before [`Self::sync`]. Where
-    /// there was no room, the same may be done again.
+    /// Writes entries, the first of which has the index `first`, and returns their locations. Not
+    /// on disk before [`Self::sync`]. If the disk is full, the same call may be repeated.
     pub fn append(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<Vec<Place>, StoreError> {
         if self.files.is_empty() || self.end >= SEGMENT_BYTES {
             self.begin_segment(first)?;
@@ -159,7 +162,7 @@ impl Segments {
         let end = self.end + bytes.len() as u64;
         if end > self.allocated {
             match self.extend(&file, &path, end + AHEAD_BYTES) {
-                // On a disk that is nearly full: what is needed.
+                // On a nearly full disk, extend only as much as needed.
                 Err(error) if error.is_full() => self.extend(&file, &path, end)?,
                 extended => extended?,
             }
@@ -187,24 +190,25 @@ impl Segments {
         Ok(())
     }
 
-    /// Notes how far everything is on disk, for the next start. Nobody needs to wait for it.
+    /// Writes how far the log is on disk to the note for the next start. Nobody needs to wait for
+    /// the note.
     pub fn note_synced(&mut self) {
         if let Some((segment, _)) = self.files.last_key_value() {
             self.note.raise(End { segment: *segment, offset: self.synced });
         }
     }
 
-    /// Brings that note to the disk.
+    /// Syncs the note.
     pub fn settle(&mut self) {
         self.note.settle();
     }
 
-    /// Whether that note is on the disk.
+    /// Whether the note is synced.
     pub fn is_settled(&self) -> bool {
         self.note.is_settled()
     }
 
-    /// Cuts off what is not on disk, as a loss of power may.
+    /// Removes everything unsynced, as a power loss may.
     pub fn lose_unsynced(&self) -> Result<(), StoreError> {
         let (segment, file) = self.last()?;
         file.set_len(self.synced).map_err(StoreError::io(&self.path(segment), "cannot be cut"))
@@ -229,7 +233,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Cuts the entry at `place` and everything behind it off, durably. The last file goes first: a crash leaves no hole.
+    /// Cuts off the entry at `place` and everything after it, durably. The last file is removed
+    /// first, so that a crash leaves no gap.
     pub fn truncate(&mut self, place: Place) -> Result<(), StoreError> {
         self.note.lower(Some(End { segment: place.segment, offset: place.offset }))?;
         while let Some((&first, _)) = self.files.last_key_value()
@@ -244,7 +249,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes the segments that hold nothing behind `upto`. The last one stays.
+    /// Removes the segments without entries after `upto`. The last segment stays.
     pub fn purge(&mut self, upto: u64) -> Result<(), StoreError> {
         let firsts: Vec<u64> = self.files.keys().copied().collect();
         let removed: Vec<u64> = firsts.windows(2).filter(|pair| pair[1] <= upto + 1).map(|pair| pair[0]).collect();
@@ -255,7 +260,7 @@ impl Segments {
         removed.into_iter().try_for_each(|first| self.remove(first))
     }
 
-    /// Removes everything: what follows does not join what was.
+    /// Removes everything, because the following entries are not contiguous with the existing ones.
     pub fn clear(&mut self) -> Result<(), StoreError> {
         self.note.lower(None)?;
         while let Some((&first, _)) = self.files.last_key_value() {
@@ -273,7 +278,7 @@ impl Segments {
     }
 }
 
-/// That the whole records of a segment reach as far as it was synced.
+/// Checks that the complete records of a segment reach as far as it was synced.
 fn reaches(path: &Path, end: usize, synced: u64) -> Result<(), StoreError> {
     if (end as u64) >= synced {
         return Ok(());
@@ -288,7 +293,8 @@ fn missing(dir: &Path, end: End) -> StoreError {
     StoreError::corrupt(&path, 0, format!("it is missing, and was once synced up to byte {}", end.offset))
 }
 
-/// Checks the segments in `dir` and changes nothing. What is torn at the end of the last one is cut off by the next start.
+/// Checks the segments in `dir` without changing anything. A torn tail of the last one is accepted;
+/// the next start cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     let mut paths = Vec::new();
     for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {

@@ -1,16 +1,17 @@
-//! A snapshot in one file.
+//! The file format of snapshots.
 //!
 //! ```text
-//!   | "LATTICE-SNAP", version: 16 bytes | length u32 | crc u32 | what it is of, MessagePack | ledger: zstd of MessagePack … | crc u32 | "LATTICE-SNAP-END" |
+//!   | "LATTICE-SNAP", version: 16 bytes | length u32 | crc u32 | description, MessagePack …
+//!   | ledger: zstd of MessagePack … | crc u32 | "LATTICE-SNAP-END" |
 //! ```
 //!
-//! The last checksum is of everything before it. Written and read as a stream: neither takes a second copy of the ledger.
-//! Of the audit chain a snapshot has the head alone.
+//! The last checksum covers everything before it. Writing and reading are streamed and need no
+//! second copy of the ledger. A snapshot contains only the head of the audit chain.
 //!
-//! MessagePack and not rkyv, which needs the exact layout of the types that wrote it: one more
-//! field, and neither another version's members nor last month's backup can be read. Measured with
-//! 10,000 nodes and 100,000 allocations, rkyv would save 0.16 s of the 0.75 s that a restart takes
-//! to read a snapshot. To be looked at again when a restart takes more than a second for it.
+//! We use MessagePack and not rkyv, which needs the exact layout of the types that wrote the data:
+//! after adding a field, neither snapshots of other versions nor last month's backup could be read.
+//! With 10,000 nodes and 100,000 allocations, rkyv would save 0.16 s of the 0.75 s that a restart
+//! needs to read a snapshot. Reconsider this when reading takes more than a second.
 
 use super::StoreError;
 use super::directory::sync_parent;
@@ -25,47 +26,47 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x02";
 const END: &[u8; 16] = b"LATTICE-SNAP-END";
-/// The longest description that is believed.
+/// Largest accepted size of the description, in bytes.
 const ABOUT_BYTES_MAX: u32 = 1024 * 1024;
-/// Snapshots that stay.
+/// Number of snapshots to keep.
 pub const KEPT: usize = 5;
 
-/// What a snapshot is of.
+/// The description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// As Raft knows it: its id, the last log entry in it, the members.
+    /// Raft's metadata: its id, the last log entry in it, the membership.
     pub meta: SnapshotMeta,
     /// The cluster's name.
     pub cluster: String,
-    /// Raised by each recovery.
+    /// Increased by each recovery.
     pub generation: Generation,
-    /// The last command in it.
+    /// The revision of the last command in it.
     pub revision: Revision,
     /// The audit chain's head.
     pub audit: AuditHead,
-    /// Nodes in it.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Allocations in it, those that have ended included.
+    /// Number of allocations, including ended ones.
     pub allocations: u64,
-    /// When it was written, by the clock of the member that did.
+    /// When it was written, by the clock of the writing member.
     pub written: Timestamp,
-    /// The version that wrote it.
+    /// The program version that wrote it.
     pub version: String,
 }
 
-/// A snapshot that was read.
+/// A snapshot read from a file.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What it is of.
+    /// Its description.
     pub about: About,
     /// The ledger.
     pub ledger: Ledger,
-    /// Where it lies.
+    /// The file's path.
     pub path: PathBuf,
 }
 
 impl About {
-    /// Describes a ledger.
+    /// The description of a ledger.
     pub fn of(meta: SnapshotMeta, ledger: &Ledger, written: Timestamp) -> Self {
         Self {
             meta,
@@ -86,12 +87,12 @@ impl About {
     }
 }
 
-/// Where the snapshot of this index lies.
+/// The path of the snapshot with this index.
 pub fn path_of(dir: &Path, index: u64) -> PathBuf {
     dir.join(format!("{index:020}.snapshot"))
 }
 
-/// All snapshots in `dir`, the newest first.
+/// All snapshots in `dir`, newest first.
 pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     let mut found = Vec::new();
     for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
@@ -105,7 +106,7 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     Ok(found)
 }
 
-/// Writes a snapshot, durably. Of one that cannot be written nothing is left.
+/// Writes a snapshot durably. If that fails, nothing of it is left.
 pub fn write(dir: &Path, about: &About, ledger: &Ledger) -> Result<PathBuf, StoreError> {
     let path = path_of(dir, about.index());
     let temporary = Temporary::of(&path);
@@ -118,7 +119,8 @@ pub fn write(dir: &Path, about: &About, ledger: &Ledger) -> Result<PathBuf, Stor
     Ok(path)
 }
 
-/// A snapshot that is being written. It is gone with this, unless it was put in place.
+/// The file of a snapshot that is being written. Removed on drop, unless it has been renamed to its
+/// final path.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -129,12 +131,12 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // One that stays is removed by the next start.
+        // If this fails, the next start removes it.
         let _in_place = std::fs::remove_file(&self.0);
     }
 }
 
-/// Writes a snapshot into `out`, a piece at a time.
+/// Writes a snapshot to `out` as a stream.
 pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
     let about = pack::to_bytes(about).map_err(io::Error::other)?;
     let mut out = Summed { inner: BufWriter::with_capacity(128 * 1024, out), crc: crc32fast::Hasher::new() };
@@ -151,14 +153,15 @@ pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<(
     out.inner.flush()
 }
 
-/// About what is packed in a millisecond.
+/// Approximate number of bytes encoded in a millisecond.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// Lets others have the processor at times. Linux lets a thread of low priority go on to the end of its slice, or to the next tick of the
-/// clock, when one that commits wakes: 4 ms for each of the threads that a commit goes through.
+/// A writer that yields the processor from time to time. Without it, when a thread that commits
+/// becomes runnable, Linux lets a low-priority thread continue until the end of its time slice or
+/// the next clock tick: 4 ms for each of the threads that a commit passes.
 struct GivingWay<I> {
     inner: I,
-    /// Bytes since the last time.
+    /// Bytes since it last yielded.
     since: usize,
 }
 
@@ -203,7 +206,8 @@ impl<R: Read> Read for Summed<R> {
     }
 }
 
-/// Puts a received snapshot in place, durably, once every part of it is checked, by `check` as well.
+/// Puts a received snapshot in place durably, after every part of it has been checked, also by
+/// `check`.
 pub fn take_over(
     dir: &Path,
     index: u64,
@@ -224,7 +228,7 @@ pub fn take_over(
     Ok(Loaded { path, ..loaded })
 }
 
-/// Removes all but the newest [`KEPT`].
+/// Removes all snapshots except the newest [`KEPT`].
 pub fn remove_older(dir: &Path) -> Result<(), StoreError> {
     for (_, path) in list(dir)?.into_iter().skip(KEPT) {
         std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
@@ -232,7 +236,7 @@ pub fn remove_older(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Reads a snapshot whole and checks every part of it.
+/// Reads a snapshot and checks every part of it.
 pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     let fail = |what| StoreError::io(path, what);
     let mut file = File::open(path).map_err(fail("cannot be opened"))?;
@@ -255,7 +259,7 @@ fn no_snapshot(path: &Path) -> StoreError {
     StoreError::corrupt(path, 0, "it does not begin as a snapshot")
 }
 
-/// What a snapshot says to be of. Its ledger is not looked at.
+/// Reads only the description of a snapshot.
 pub fn about(path: &Path) -> Result<About, StoreError> {
     let mut file = File::open(path).map_err(StoreError::io(path, "cannot be opened"))?;
     let mut magic = [0; MAGIC.len()];
@@ -284,7 +288,8 @@ fn read_about(from: &mut impl Read) -> io::Result<About> {
     pack::from_bytes(&about).map_err(io::Error::other)
 }
 
-/// Everything behind the magic; nothing is believed before the checksum of all was right.
+/// Reads everything after the magic; nothing is used before the checksum of the whole file has been
+/// verified.
 fn read(file: &mut File, bytes: u64) -> io::Result<(About, Ledger)> {
     let body = bytes.checked_sub((END.len() + 4) as u64).ok_or_else(|| damaged("it is cut short"))?;
     file.seek(SeekFrom::Start(body))?;
@@ -297,7 +302,8 @@ fn read(file: &mut File, bytes: u64) -> io::Result<(About, Ledger)> {
     let mut from = Summed { inner: BufReader::with_capacity(128 * 1024, file.take(body)), crc: crc32fast::Hasher::new() };
     io::copy(&mut from.by_ref().take(MAGIC.len() as u64), &mut io::sink())?;
     let about = read_about(&mut from)?;
-    // Damage shows as an error of the decoder or as a wrong sum: the sum tells more.
+    // Damage shows as a decoding error or as a wrong checksum; the checksum is the more informative
+    // error.
     let decoded =
         (|| rmp_serde::from_read(BufReader::with_capacity(128 * 1024, zstd::Decoder::new(&mut from)?)).map_err(io::Error::other))();
     io::copy(&mut from, &mut io::sink())?;

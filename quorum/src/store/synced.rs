@@ -1,9 +1,9 @@
-//! How far the log is on this member's own disk.
+//! How far the log has been synced to this member's own disk.
 //!
-//! A leader's entries go to the other members while they are still being synced here: openraft counts them as held by
-//! this member as soon as they are appended. What may *follow* from a commit therefore waits for this mark: applying
-//! (and with it every answer), and what the other members are told to be committed. A commit that anybody can see is
-//! on the disks of a majority.
+//! A leader sends entries to the other members while they are still being synced here, and openraft
+//! counts them as stored by this member as soon as they are appended. Therefore the *consequences*
+//! of a commit wait for this mark: applying the entry (and so every answer), and announcing the
+//! commit to other members. So every visible commit is on the disks of a majority.
 
 use super::StoreError;
 use crate::raft::LogId;
@@ -11,23 +11,23 @@ use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// Everything up to here is on disk.
+    /// Everything up to this entry is on disk.
     Upto(Option<LogId>),
-    /// Nothing more will be: the disk failed, or the log was closed.
+    /// Nothing more will be synced: the disk failed, or the log was closed.
     Over,
 }
 
-/// The log's end of the mark.
+/// The log's handle for setting the mark.
 #[derive(Debug)]
 pub struct SyncedMark(watch::Sender<Mark>);
 
 impl SyncedMark {
-    /// A log that is on disk up to here.
+    /// The log is on disk up to this entry.
     pub fn new(upto: Option<LogId>) -> Self {
         Self(watch::Sender::new(Mark::Upto(upto)))
     }
 
-    /// The log is on disk up to here. Less than before where its end was cut off.
+    /// The log is on disk up to this entry. May be less than before if its end was cut off.
     pub fn set(&self, upto: Option<LogId>) {
         self.0.send_if_modified(|mark| *mark != Mark::Over && std::mem::replace(mark, Mark::Upto(upto)) != *mark);
     }
@@ -37,18 +37,18 @@ impl SyncedMark {
         self.0.send_replace(Mark::Over);
     }
 
-    /// For those who wait.
+    /// A handle for readers of the mark.
     pub fn reader(&self) -> Synced {
         Synced(self.0.subscribe())
     }
 }
 
-/// The mark, for those who must not go further.
+/// The mark, for tasks that must not go beyond it.
 #[derive(Clone, Debug)]
 pub struct Synced(watch::Receiver<Mark>);
 
 impl Synced {
-    /// The last entry on disk; `None` where there is none, or none can be relied upon.
+    /// The last entry on disk; `None`: there is none, or none is reliable.
     pub fn upto(&self) -> Option<LogId> {
         match *self.0.borrow() {
             Mark::Upto(upto) => upto,
@@ -61,7 +61,7 @@ impl Synced {
         *self.0.borrow() == Mark::Over
     }
 
-    /// Returns when the entry of this index is on disk.
+    /// Returns when the entry with this index is on disk.
     pub async fn reached(&mut self, index: u64) -> Result<(), StoreError> {
         let there = |mark: &Mark| match mark {
             Mark::Upto(upto) => upto.is_some_and(|id| id.index >= index),

@@ -1,14 +1,15 @@
-//! How far the log is synced, in a small file beside its segments: it tells a record that was damaged on the disk from one
-//! that a crash tore while it was written.
+//! A note in a small file beside the segments of how far the log is synced. It distinguishes a
+//! record damaged on the disk from one that was incomplete at a crash.
 //!
 //! ```text
-//!   segment: write ─▶ fdatasync ─▶ answers ─▶ note: written in place ── nothing to do for 500 ms ──▶ fdatasync of the note
-//!   cut or remove: the note is lowered and synced ─▶ the segment is cut or removed
+//!   segment: write ─▶ fdatasync ─▶ answers ─▶ note: written in place ── idle for 500 ms ──▶ fdatasync of the note
+//!   cut or remove: note lowered and synced ─▶ segment cut or removed
 //! ```
 //!
-//! The note may claim less than is on the disk, never more. No commit waits for it: it goes to the disk by itself, at the
-//! latest when the log rests. Until then a process that dies leaves it whole; a machine that loses its power may leave an
-//! older one, with which the last records count as torn, as without any (decision 65).
+//! The note may claim less than is on the disk, never more. No commit waits for it: it is synced
+//! separately, at the latest when the log is idle. Until then, a killed process leaves a correct
+//! note. After a power loss there may be an older note, and damaged records after it count as torn,
+//! as if there were no note (decision 65).
 
 use super::StoreError;
 use super::directory::sync_parent;
@@ -17,33 +18,33 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Its name in the log's folder.
+/// The file name in the log's directory.
 const FILE: &str = "synced";
 const MAGIC: &[u8; 8] = b"LATSYNC\x01";
 const LENGTH: usize = 28;
 
-/// The end of what is synced.
+/// The end of the synced part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The segment, by its first index.
+    /// The segment's first index.
     pub segment: u64,
-    /// Where its last synced record ends; 0: nothing is claimed.
+    /// The offset of the end of its last synced record; 0: nothing is claimed.
     pub offset: u64,
 }
 
-/// The note, written by the log's one owner.
+/// The note, written only by the log's owner.
 #[derive(Debug)]
 pub struct SyncedEnd {
     path: PathBuf,
     file: File,
     noted: Option<End>,
-    /// Whether the note itself may not be on the disk.
+    /// Whether the latest note may not be on the disk yet.
     is_unsynced: bool,
     has_failed: bool,
 }
 
 impl SyncedEnd {
-    /// Opens or makes the note in the log's folder.
+    /// Opens or creates the note in the log's directory.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(FILE);
         let noted = read(dir)?;
@@ -56,13 +57,13 @@ impl SyncedEnd {
         Ok(Self { path, file, noted, is_unsynced: false, has_failed: false })
     }
 
-    /// What was noted last.
+    /// The latest note.
     pub fn noted(&self) -> Option<End> {
         self.noted
     }
 
-    /// Notes that the log is synced up to there. Not on the disk before [`Self::settle`]. Where that fails, the older note
-    /// stays, which claims less.
+    /// Records that the log is synced up to there. Not on the disk before [`Self::settle`]. If
+    /// writing fails, the older note stays, which claims less.
     pub fn raise(&mut self, end: End) {
         if self.noted != Some(end) {
             let written = self.write(Some(end));
@@ -70,22 +71,22 @@ impl SyncedEnd {
         }
     }
 
-    /// Brings the note to the disk.
+    /// Syncs the note.
     pub fn settle(&mut self) {
         if self.is_unsynced {
             let synced = self.sync();
-            // Tried again with the next note.
+            // The next note tries again.
             self.is_unsynced = false;
             self.report(synced);
         }
     }
 
-    /// Whether there is nothing to bring to the disk.
+    /// Whether the note is synced.
     pub fn is_settled(&self) -> bool {
         !self.is_unsynced
     }
 
-    /// Claims no more than this from now on, durably: what is behind it is about to go.
+    /// Reduces the claim to at most this, durably, before the part after it is removed.
     pub fn lower(&mut self, end: Option<End>) -> Result<(), StoreError> {
         self.write(end)?;
         self.sync()
@@ -133,8 +134,8 @@ fn decode(bytes: &[u8]) -> Option<End> {
     is_whole.then_some(End { segment: number(8), offset: number(16) })
 }
 
-/// What is noted in the log's folder; `None` where nothing is. A note that is not whole claims nothing: the log's own
-/// checksums stand for all but its last records.
+/// The note in the log's directory; `None`: there is none. A damaged note claims nothing: then only
+/// the checksums protect the log, which is sufficient except for its last records.
 pub fn read(dir: &Path) -> Result<Option<End>, StoreError> {
     let path = dir.join(FILE);
     let bytes = match fs::read(&path) {

@@ -1,4 +1,4 @@
-//! Sessions, claims, watches and who may do what.
+//! Sessions, claims, watches and permissions.
 
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
@@ -58,7 +58,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert!(matches!(&told[0], Down::Desired(list) if list.shares[0].state == AllocationState::Running), "{told:?}");
     agent.report(ReportItem::Ended { allocation: id, epoch, reason: EndReason::Exited { code: 3 } }).await;
 
-    // The node is not free before it says so.
+    // The node is not free before it has reported that.
     let next = submit(&client, 1).await;
     match claim(&client, next, token, &["n1"]).await {
         Err(CallError::Refused(Refusal::Conflict { conflicts })) => assert_eq!(conflicts[0].holder, Some(id)),
@@ -91,7 +91,7 @@ async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_r
     let mut lab = Lab::new(3, |_| {});
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let client = lab.api(&[1, 2, 3]);
-    // Whether its member leads or not.
+    // Whether or not its member is the leader.
     for member in 1..=3 {
         let (one, two) = (format!("m{member}-one"), format!("m{member}-two"));
         let mut first = Agent::register(&lab.client(&[member], &one, Role::Node), &one).await;
@@ -102,7 +102,7 @@ async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_r
         second.report(ReportItem::PrepareFailed { allocation: id, epoch, why: "no image".into() }).await;
         first.report(ReportItem::Prepared { allocation: id, epoch }).await;
         assert_eq!(first.superseded, [(id, epoch)]);
-        // The share of the claim that is over is given back, which is never refused.
+        // A release report for the ended claim is never refused.
         first.report(ReportItem::Released { allocation: id, epoch, usage: None }).await;
         assert_eq!((first.superseded.len(), second.superseded.len()), (1, 0));
     }
@@ -170,7 +170,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let first = lab.api(&[1, 2, 3]);
     eventually("a leader", async || first.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
-    // A member that does not lead tells the leader whose certificate it was.
+    // A follower forwards to the leader whose certificate it was.
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|leader| leader != *id)).unwrap();
     let second = lab.client(&[follower], "n2", Role::Api);
     let _agents = (Agent::register(&first, "n1").await, Agent::register(&second, "n2").await);
@@ -208,14 +208,15 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
         other => panic!("{other:?}"),
     }
     let Ok(Answer::Nodes(_)) = node.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes may be listed") };
-    // Another node's name.
+    // With another node's name.
     let (_up, mut down) = node.session(Agent::registration("n1", Boot(Uuid::nil()), 0)).await.unwrap();
     assert!(matches!(down.next().await, Err(CallError::Refused(_))));
     // A lease in another's name.
     let api = lab.api(&[1]);
     let lease = Request::AcquireLease { name: "x".into(), holder: "n2".parse().unwrap(), ttl_ms: 1000, user: None };
     assert!(matches!(api.call(&lease, PATIENCE).await, Err(CallError::Refused(Refusal::Malformed { .. }))));
-    // A member's certificate opens no session, and another authority's opens nothing.
+    // A member's certificate cannot open a session, and another authority's certificate cannot open
+    // anything.
     let stranger = Lab::new(1, |_| {});
     let endpoints = vec![lab.config(1).listens().0];
     let foreign = lattice_quorum_client::QuorumClient::new(endpoints, stranger.agent("n1", Role::Api)).unwrap();
@@ -259,7 +260,7 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
         .unwrap();
     while agent.next().await != (Down::HeartbeatAck { seq: 7 }) {}
     eventually("ready", state, |s| *s == NodeState::Ready).await;
-    // Sent again, and one of before: refused, counted, and no sign of life.
+    // A repeated heartbeat and an older one are refused and counted, and are no sign of life.
     eventually("degraded", state, |s| *s == NodeState::Degraded).await;
     for seq in [7, 6] {
         agent
@@ -313,7 +314,7 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     for member in members.iter().flatten() {
         tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     }
-    // The leader itself is what is left: it cannot know by an election that nobody follows it.
+    // Only the leader itself is left: no election can show it that nobody follows it.
     let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
     let client = lab.api(&[leader]);
     let mut agent = Agent::register(&client, "n1").await;
@@ -326,7 +327,7 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     assert!(matches!(agent.next().await, Down::Close { .. }));
     let ended = loop {
         match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap() {
-            // The list, and what else was on its way.
+            // The list, and other messages that were in transit.
             Ok(WatchMessage::Changes { .. }) => {}
             ended => break ended,
         }
@@ -368,11 +369,11 @@ async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger
             agent.up.send(beat).await.unwrap();
         }
         while agent.next().await != (Down::HeartbeatAck { seq }) {}
-        // A page that was just made is shown again for a second.
+        // A recent page is served again for a second.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         counted(&listen, MISCOUNTED).await
     };
-    // One that has reports under way says nothing.
+    // A node with pending reports sends no number.
     assert_eq!(said(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;

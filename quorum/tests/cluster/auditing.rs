@@ -1,4 +1,4 @@
-//! The audit log: what is written down, found, signed, rotated and exported.
+//! The audit log: what is recorded, found, signed, rotated and exported.
 
 use crate::lab::{Lab, PATIENCE, eventually, submit};
 use lattice_ledger::{Access, AccessKind, Action};
@@ -71,7 +71,7 @@ async fn an_access_is_written_down_once_with_whose_it_was_and_is_found() {
     assert!(cancelled.len() == 1 && cancelled[0].owner.as_deref() == Some("alice"), "{cancelled:?}");
     assert_eq!(find(&lab, &client, AuditFilter { since: Some(lattice_model::Timestamp(u64::MAX)), ..AuditFilter::default() }).await, []);
 
-    // The agent of a node speaks of work on its own node alone, and reads nothing.
+    // A node's agent records access to work on its own node only, and reads nothing.
     let node = lab.client(&[1], "n2", Role::Node);
     for request in
         [Request::RecordAccess(reading(first, "n1")), Request::RecordAccess(reading(first, "n2")), Request::VerifyAudit { from: None }]
@@ -108,7 +108,7 @@ async fn heads_are_signed_a_rotated_key_still_verifies_and_a_forged_signature_do
         let signed = |w: &AuditWalk| w.signatures == round as u64;
         let whole = eventually("it is signed", async || walk(&client).await.unwrap(), signed).await;
         keys = whole.keys;
-        // Nothing new, nothing signed.
+        // Nothing is signed if there are no new records.
         tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
         let later = walk(&client).await.unwrap();
         assert_eq!(later.head, whole.head);

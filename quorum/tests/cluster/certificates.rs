@@ -1,4 +1,5 @@
-//! Certificates: which are refused and counted, and that new ones are taken, and asked for, without closing anything.
+//! Certificates: which are refused and counted; new ones are adopted and renewed without closing
+//! connections.
 
 use crate::lab::{Agent, Lab, PATIENCE, eventually, status, submit};
 use lattice_pki::ca::{self, Issued};
@@ -23,7 +24,7 @@ fn issue(lab: &Lab, name: &str, role: Role, out: &Path, lifetime: Duration) -> T
     TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key }
 }
 
-/// A process with these files, where nothing was renewed yet.
+/// A process with these files and no renewed certificate yet.
 fn credentials(files: &TlsFiles) -> Credentials {
     Credentials::open(files, &files.cert.with_extension("json")).unwrap()
 }
@@ -53,16 +54,16 @@ async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
     let good = lab.api(&[1]);
     let at = |name: &str| lab.scratch.0.join(name);
 
-    // It is over in the second in which it was made.
+    // It expires in the second in which it was issued.
     let expired = issue(&lab, "n1", Role::Api, &at("expired"), Duration::ZERO);
     let refused = async || client(&lab, &expired).call(&Request::Status, SHORT).await.err().map(|e| e.to_string());
-    // A busy machine may have no answer in time.
+    // A busy machine may not answer in time.
     let is_told = |said: &Option<String>| said.as_ref().is_some_and(|said| said.contains("certificate"));
     let said = eventually("the certificate to end", refused, is_told).await.unwrap();
     assert!(said.contains("does not take the certificate of n1: it has ended"), "{said}");
     assert!(credentials(&expired).trouble().unwrap().starts_with("ended "));
 
-    // Another authority's, whose holder trusts ours.
+    // A certificate of another authority, whose holder trusts ours.
     let other = Lab::new(1, |_| {});
     let mut foreign = issue(&other, "n1", Role::Api, &at("foreign"), PATIENCE);
     foreign.ca = at("ca/ca.crt");
@@ -84,13 +85,14 @@ async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
         assert!(told.iter().any(|(w, count)| w == what && *count > 0), "{what}: {told:?}");
     }
 
-    // Who dials looks as closely: at who answers, and who signed that.
+    // The client checks just as strictly: who answers, and which authority signed the certificate.
     let distrustful = credentials(&TlsFiles { ca: other.scratch.0.join("ca/ca.crt"), ..issue(&lab, "n3", Role::Api, &at("n3"), PATIENCE) });
     assert!(why(&client_with(&lab, &distrustful), &Request::Status).await.contains("invalid peer certificate"));
     assert_eq!(distrustful.refused().told()[0].0, "certificates of another authority");
     member.stop().await;
 
-    // A member does not begin with a certificate of another, nor with a key that is not the authority's.
+    // A member refuses to start with another member's certificate, or with a key that is not the
+    // authority's.
     let start = async |change: &dyn Fn(&mut QuorumConfig)| {
         let mut config = lab.config(1).clone();
         change(&mut config);
@@ -117,14 +119,15 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
         tokio::spawn(async move {
             let mut done = 0;
             while !stop.load(Ordering::Relaxed) {
-                // It fails where a call fails.
+                // Fails if a call fails.
                 submit(&loaded, 1).await;
                 done += 1;
             }
             done
         })
     };
-    // A new authority signs everybody anew; for a while both are trusted. Key and certificate arrive one after the other.
+    // A new authority issues certificates for everybody; for a while both authorities are trusted.
+    // Key and certificate arrive one after the other.
     let next = Lab::new(1, |_| {});
     let files = lab.config(1).tls.clone();
     let fresh = issue(&next, "member-1", Role::Quorum, &lab.scratch.0.join("fresh"), PATIENCE * 10);
@@ -132,13 +135,14 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
     std::fs::copy(&fresh.key, &files.key).unwrap();
     std::fs::copy(&fresh.cert, &files.cert).unwrap();
     std::fs::write(&files.ca, &both).unwrap();
-    // Who believes the new authority alone reaches the member, with a certificate of the new authority.
+    // A client that trusts only the new authority reaches the member, with a certificate of the new
+    // authority.
     let newcomer = issue(&next, "n9", Role::Api, &lab.scratch.0.join("newcomer"), PATIENCE * 10);
     let reaches = async || client(&lab, &newcomer).call(&Request::Status, SHORT).await.is_ok();
     eventually("the new certificate to be in force", reaches, |ok| *ok).await;
     stop.store(true, Ordering::Relaxed);
     assert!(load.await.unwrap() > 0);
-    // The session of before lives.
+    // The earlier session is still alive.
     agent
         .up
         .send(Up::Heartbeat {
@@ -161,7 +165,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     const LIFE: Duration = Duration::from_secs(12);
     let mut lab = Lab::new(3, |config| config.certificate_seconds = LIFE.as_secs());
     let ca = lab.scratch.0.join("ca");
-    // Nobody has the key at first but member 2, which is not asked first by the others.
+    // At first only member 2 has the key, and the others do not ask it first.
     lab.configs[1].ca_key = ca.join("ca.key");
     for config in &lab.configs {
         ca::reissue(&ca, &Issued { cert: config.tls.cert.clone(), key: config.tls.key.clone() }, LIFE).unwrap();
@@ -180,7 +184,8 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let mut kept: Vec<PathBuf> = lab.configs.iter().map(|c| c.data_dir.join("certificate.json")).collect();
     kept.push(files.cert.with_extension("json"));
 
-    // Until each has had two, and the first ones are over: everything that is dialled now rests on what was renewed.
+    // Until each has had two, and the first ones have expired: every new connection now depends on
+    // renewed certificates.
     let mut seen = vec![Vec::new(); kept.len()];
     let deadline = began + LIFE * 4;
     let mut beats = 0;
@@ -213,11 +218,12 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     }
     assert_eq!(own.trouble(), None);
     assert!(client_with(&lab, &own).call(&Request::ListNodes, PATIENCE).await.is_ok(), "new connections");
-    // What is configured has ended meanwhile; a new life begins with what is kept.
+    // The configured certificates have expired meanwhile; a restarted process uses the stored ones.
     assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
     let again = credentials(&files);
     assert!(again.material().borrow().valid.left().is_some());
-    // Without the configured files as well; and another configured certificate counts more than the kept one.
+    // Also without the configured files; and a different configured certificate takes precedence
+    // over the stored one.
     let gone = TlsFiles { ca: "/none".into(), cert: "/none".into(), key: "/none".into() };
     assert!(Credentials::open(&gone, &kept[3]).is_ok());
     let replaced = issue(&lab, "n1", Role::Api, &lab.scratch.0.join("again"), LIFE);
@@ -226,7 +232,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     stop.cancel();
     tending.await.unwrap();
 
-    // Nobody is renewed under another's name, and nothing that is no request.
+    // Nobody gets a certificate under another's name, and an invalid request gets none.
     match client.call(&Request::RenewCertificate { request: vec![0; 100_000] }, PATIENCE).await {
         Err(CallError::Refused(Refusal::TooLarge { .. })) => {}
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Gossip keys on their way to agents, and what agents say of them on its way to the leader.
+//! Gossip keys on their way to agents, and the agents' reports on their way to the leader.
 
 use crate::lab::{Agent, Lab, PATIENCE, eventually};
 use lattice_ledger::keyring::Secret;
@@ -21,7 +21,8 @@ async fn standing(client: &QuorumClient) -> KeyringStanding {
     }
 }
 
-/// An agent with the configured key, and the ring that it was sent when it registered.
+/// Registers an agent with the configured key; returns the keyring that it received at its
+/// registration.
 async fn register(client: &QuorumClient, name: &str) -> (Agent, Option<Keyring>) {
     let (up, mut down) = client.session(Agent::registration(name, Boot(Uuid::nil()), 0)).await.unwrap();
     let Ok(Down::Registered { incarnation, .. }) = down.next().await else { panic!("it is registered") };
@@ -47,7 +48,7 @@ async fn ring(agent: &mut Agent) -> Keyring {
 }
 
 async fn says(agent: &Agent, keys: HeldKeys) {
-    // Of all agents together: each one's rise.
+    // Shared by all agents, so that each one's numbers increase.
     static SAID: AtomicU64 = AtomicU64::new(0);
     let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
     let (incarnation, keys) = (agent.incarnation, Some(keys));
@@ -58,16 +59,17 @@ async fn says(agent: &Agent, keys: HeldKeys) {
 async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     let mut lab = Lab::new(3, |c| {
         c.node_heartbeat_ms = 100;
-        // The leader's duties come as often as this wants.
+        // The leader's periodic duties run at a fraction of this.
         c.node_degraded_after_ms = 800;
     });
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let any = lab.api(&[1, 2, 3]);
-    // On a follower: what its agents say reaches the leader in a summary.
+    // On a follower: its agents' reports reach the leader in a summary.
     eventually("a leader", async || members[0].leader(), Option::is_some).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
-    // There before the rotation begins: without a node to wait for it would go on.
+    // Registered before the rotation starts: without a node to wait for, the rotation would
+    // continue.
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(
         "the level",
@@ -87,7 +89,7 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     let waits = |s: &KeyringStanding| s.awaited == ["n1".parse().unwrap()] && s.keys[1].have == 1;
     eventually("that agent alone is waited for", async || standing(&any).await, waits).await;
 
-    // It comes again, in another life.
+    // It registers again, with another incarnation.
     let (mut again, sent) = register(&first, "n1").await;
     assert_eq!(sent.map(|ring| ring.seals), Some(0));
     drop(old);

@@ -1,4 +1,4 @@
-//! Members on loopback, with certificates of their own authority.
+//! Members on loopback, with certificates of a separate authority.
 
 use lattice_api::operator::Credential;
 use lattice_ledger::SCHEDULER_LEASE;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A folder that goes away with the test.
+/// A directory that is removed after the test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -43,11 +43,11 @@ impl Drop for Scratch {
     }
 }
 
-/// The configurations and certificates of a cluster; members are started from it.
+/// The configurations and certificates of a cluster; starts its members.
 pub struct Lab {
     pub scratch: Scratch,
     pub configs: Vec<QuorumConfig>,
-    /// Sockets that are bound and not yet given to a member.
+    /// Bound sockets that no member uses yet.
     listeners: Vec<Option<(std::net::TcpListener, std::net::TcpListener)>>,
 }
 
@@ -81,7 +81,7 @@ impl Lab {
                     heartbeat_ms: 50,
                     election_ms: 500,
                     node_admission: NodeAdmission::Automatic,
-                    // Tests that compare states are not to wait for a signature.
+                    // Tests that compare states must not wait for a signature.
                     audit_sign_seconds: 3600,
                     telemetry: TelemetrySettings { metrics_listen: Some(String::new()), ..TelemetrySettings::default() },
                     ..QuorumConfig::default()
@@ -109,7 +109,7 @@ impl Lab {
         Member::start(config, bootstrap, listeners).await.unwrap()
     }
 
-    /// Gives the ports up, so that a process can bind them.
+    /// Releases the ports, so that a process can bind them.
     pub fn release_ports(&mut self) {
         self.listeners.iter_mut().for_each(|l| *l = None);
     }
@@ -140,7 +140,8 @@ impl Lab {
         Credentials::new(files(&out).read().unwrap()).unwrap()
     }
 
-    /// The request of an operator of this name, signed for one of the methods that may carry it.
+    /// A request by an operator with this name, signed for one of the methods that it may be made
+    /// with.
     pub fn as_operator(&self, name: &str, mut request: Request) -> Request {
         let file = self.scratch.0.join(format!("{name}.pem"));
         if !file.exists() {
@@ -209,7 +210,7 @@ pub async fn status(client: &QuorumClient) -> QuorumStatus {
     }
 }
 
-/// Asks again until it holds; fails with what it was last.
+/// Repeats the query until the condition holds; fails with the last value.
 pub async fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl AsyncFnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -222,13 +223,13 @@ pub async fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl AsyncFnMut
     }
 }
 
-/// A session as an agent holds it.
+/// A session as used by an agent.
 pub struct Agent {
     pub node: NodeId,
     pub up: mpsc::Sender<Up>,
     pub down: DownStream,
     pub incarnation: Incarnation,
-    /// Claims of which it was told that another one followed.
+    /// Claims that were reported as superseded.
     pub superseded: Vec<(AllocationId, Epoch)>,
     seq: u64,
 }
@@ -257,7 +258,7 @@ impl Agent {
     pub async fn register(client: &QuorumClient, name: &str) -> Self {
         let end = Instant::now() + PATIENCE;
         loop {
-            // As an agent does: closed while there is no leader, it comes again.
+            // As an agent does: a session closed for lack of a leader is opened again.
             let opened = client.session(Self::registration(name, Boot(Uuid::nil()), 0)).await;
             if let Ok((up, mut down)) = opened
                 && let Ok(Down::Registered { incarnation, .. }) = down.next().await
@@ -270,12 +271,12 @@ impl Agent {
         }
     }
 
-    /// A session that is registered.
+    /// A registered session.
     pub fn opened(node: NodeId, up: mpsc::Sender<Up>, down: DownStream, incarnation: Incarnation) -> Self {
         Self { node, up, down, incarnation, superseded: vec![], seq: 0 }
     }
 
-    /// Reports and waits until it is committed; what came down meanwhile.
+    /// Reports and waits for the commit; returns the messages that arrived meanwhile.
     pub async fn report(&mut self, item: ReportItem) -> Vec<Down> {
         self.seq += 1;
         let report = NodeReport { node: self.node.clone(), incarnation: self.incarnation, seq: self.seq, item };
@@ -294,7 +295,7 @@ impl Agent {
         }
     }
 
-    /// What comes down next. Questions about other nodes are left out.
+    /// The next message. Questions about other nodes are skipped.
     pub async fn next(&mut self) -> Down {
         loop {
             let said = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();

@@ -1,4 +1,4 @@
-//! Long lists, in pages, and what one member says alone.
+//! Long lists in pages, and answers from a single member.
 
 use crate::lab::{Lab, PATIENCE, owner, spec};
 use futures::StreamExt;
@@ -35,7 +35,7 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
             other => panic!("{other:?}"),
         }
     };
-    // The last page says that it is.
+    // The last page is marked as such.
     let mut all = Vec::new();
     for stale in [false, true] {
         let (mut seen, mut sizes, mut before) = (Vec::new(), Vec::new(), None);
@@ -53,7 +53,7 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
         all.clone_from(&seen);
         assert_eq!(seen.iter().map(|p| p.id).collect::<BTreeSet<_>>(), submitted.iter().copied().collect());
     }
-    // To the very end, and one short of it.
+    // Exactly to the end, and one short of it.
     for (limit, more) in [(300, false), (299, true)] {
         let before = all[all.len() - 301];
         assert_eq!(page(Some(before), false, limit).await.1, more);

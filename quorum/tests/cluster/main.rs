@@ -1,4 +1,5 @@
-//! Members as agents and operators meet them: in this process, and as processes that are killed.
+//! Members as seen by agents and operators: in this process, and as separate processes that are
+//! killed.
 
 mod agents;
 mod auditing;

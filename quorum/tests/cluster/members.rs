@@ -10,14 +10,15 @@ use lattice_quorum::store::StoreError;
 use lattice_quorum_client::wire::{Answer, Request};
 use std::time::Duration;
 
-/// A snapshot after 20 entries, and no signature: that would be an entry at a moment of its own, between the state that is kept to be
-/// compared and the end of its member.
+/// A snapshot after 20 entries, and no signature: that would be an entry at an arbitrary moment,
+/// between recording the state for comparison and the end of its member.
 fn entries_of_the_test_alone(config: &mut QuorumConfig) {
     config.snapshot_entries = 20;
     config.audit_sign_seconds = 3600;
 }
 
-/// A snapshot that is being written when one is asked for is of what was applied before, and all that comes of the asking.
+/// A snapshot that is being written when another is requested contains only what was applied
+/// before, and the request triggers no second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_is_made_also_where_an_older_snapshot_is_being_written() {
     let mut lab = Lab::new(1, |config| {
@@ -98,7 +99,7 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     for _ in 0..120 {
         submit(&client, 1).await;
     }
-    // So much was cut off that the third member cannot be served from the log.
+    // Wait until so much is purged that the third member cannot be served from the log.
     let purged = async || std::fs::read(lab.config(1).data_dir.join("purged")).is_ok();
     eventually("the log is cut off", purged, |there| *there).await;
     let three = lab.start(3, false).await;
@@ -106,14 +107,14 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     eventually("it catches up", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
     assert!(*three.agreed().ledger() == want, "the state that was sent differs");
     assert_eq!(verify(three.agreed()).unwrap(), *want.audit_head());
-    // And it goes on from there, also after a restart.
+    // It continues from there, also after a restart.
     three.stop().await;
     let three = lab.start(3, false).await;
     submit(&client, 1).await;
     let want = one.agreed().ledger().clone();
     eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
     assert_eq!(verify(three.agreed()).unwrap(), *want.audit_head());
-    // Its audit segments are lost: they are fetched again, before it starts.
+    // Its audit segments are lost: they are fetched again before it starts.
     eventually("it has a snapshot", async || has_snapshot(&lab.config(3).data_dir), |there| *there).await;
     three.stop().await;
     std::fs::remove_dir_all(lab.config(3).data_dir.join("audit")).unwrap();
@@ -168,7 +169,8 @@ async fn a_damaged_snapshot_falls_back_to_the_one_before_it_and_loses_nothing() 
     assert_eq!(verify(member.agreed()).unwrap(), *want.audit_head());
     member.stop().await;
     assert!(newest.with_extension("snapshot-damaged").exists());
-    // Two are more than the log makes up for: it refuses, and says which file.
+    // Two damaged snapshots are more than the log can replace: it refuses to start, and names the
+    // file.
     for path in snapshots(&dir) {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.truncate(bytes.len() - 1);
@@ -226,7 +228,7 @@ async fn a_folder_is_bootstrapped_once_and_is_one_members() {
     other.cluster = "another".to_owned();
     let error = start(other, false).await;
     assert!(matches!(error, MemberError::Store(StoreError::Foreign { .. })), "{error}");
-    // It is there again, quickly: nobody else has to be waited for.
+    // It is available again quickly, because it need not wait for anybody.
     let member = lab.start(1, false).await;
     tokio::time::timeout(Duration::from_secs(2), member.ready()).await.unwrap();
     member.stop().await;

@@ -1,5 +1,5 @@
-//! Every call of both services with every role of certificate: granted or refused as the table says. And what a stolen certificate
-//! of a node reads and writes.
+//! Every call of both services with every role: granted or refused according to the table. And what
+//! a stolen node certificate can read and write.
 
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
@@ -29,7 +29,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use uuid::Uuid;
 
 const ROLES: [Role; 4] = [Role::Quorum, Role::Api, Role::Node, Role::Operator];
-/// Enough for an answer; what is granted and cannot be had is not waited for.
+/// Enough for an answer; calls that are granted but cannot succeed are not waited for.
 const SHORT: Duration = Duration::from_millis(400);
 
 fn name(role: Role) -> &'static str {
@@ -50,8 +50,9 @@ fn access(by: Principal, allocation: AllocationId, node: Option<&str>) -> Access
     Access { id: Uuid::new_v4(), by, kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "its output".into() }
 }
 
-/// Requests of this kind, in the name of `who`; none: it is no request. About `of`, where they are about an allocation. Where they
-/// would change anything that the others need, they are about something that there is not.
+/// Requests of this kind in the name of `who`; empty if the call is not a request. They concern the
+/// allocation `of` if they concern an allocation. If they would change something that the other
+/// tests need, they concern something that does not exist.
 fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
     let holder = who.parse().unwrap();
     let id = Uuid::new_v4();
@@ -114,13 +115,13 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
     }]
 }
 
-/// An allocation that there is not.
+/// An allocation that does not exist.
 fn missing_allocation() -> AllocationId {
     AllocationId(Uuid::from_u128(7))
 }
 
-/// Every command that users may ask for, and every one that operators may: about something that there is not, where it
-/// would change what the others need.
+/// Every command for users, and every one for operators; about something that does not exist, if
+/// they would change what the other tests need.
 fn commands() -> (Vec<Action>, Vec<Action>) {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
     let (allocation, epoch, id) = (missing_allocation(), lattice_model::Epoch(1), Uuid::new_v4());
@@ -173,7 +174,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     (of_users, of_operators)
 }
 
-/// Commands that members alone propose.
+/// Commands that only members may propose.
 const OF_MEMBERS: &[&str] = &[
     "Bootstrap",
     "Submit",
@@ -239,7 +240,7 @@ fn clients_sign_for_every_method_that_a_command_names() {
     }
 }
 
-/// Some of the commands that members alone propose.
+/// Some of the commands that only members may propose.
 fn proposed_by_members() -> Vec<Action> {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
     let allocation = missing_allocation();
@@ -258,7 +259,7 @@ fn proposed_by_members() -> Vec<Action> {
     ]
 }
 
-/// The connection of a certificate's holder who speaks gRPC itself.
+/// A connection for a certificate's holder that uses gRPC directly.
 async fn dial(lab: &Lab, role: Role, address: String) -> Channel {
     let config = lab.agent(name(role), role).material().borrow().client(b"h2").unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
@@ -278,7 +279,7 @@ fn is_refused(why: &str) -> bool {
     why.contains("needs the certificate role")
 }
 
-/// Whether the table refuses a call that is no request.
+/// Whether the table refuses a call that is not a request.
 async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
     let client = lab.client(&[1], name(role), role);
     let nothing = WatchRequest::nothing();
@@ -341,7 +342,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 assert_eq!(name_of_person(&mut request).is_some() || is_read, whose != Person::Itself, "{request:?}");
                 let of_operator = matches!(whose, Person::Operator(_));
                 if grant == Grant::Yes && of_operator {
-                    // The agent's word for an operator is nothing.
+                    // An agent's claim to act for an operator is not accepted.
                     let answer = client.call(&request, SHORT).await;
                     assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 }
@@ -349,7 +350,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 let answer = client.call(&request, SHORT).await;
                 assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
-                // Asked for what is another one's, the same is refused.
+                // The same request about another's object is refused.
                 if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
                     let others = client.call(&examples(*call, name(role), foreign)[at], SHORT).await;
                     assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?} as {role}: {others:?}");
@@ -361,7 +362,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 assert_eq!(other_is_refused(&lab, *call, role).await, grant == Grant::No, "{call:?} as {role}");
             }
         }
-        // Nobody asks for what members propose.
+        // Nobody may request what members propose.
         for action in proposed_by_members() {
             let answer = client.call(&Request::from(action), SHORT).await;
             let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };
@@ -385,7 +386,7 @@ async fn the_leader_alone_lifts_a_hold_at_its_end() {
     member.stop().await;
 }
 
-/// An allocation on this node alone, whose environment is a secret, offering a service.
+/// An allocation on this node alone, with a secret in its environment, that exposes a service.
 async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
     let change =
         TenantChange { name: tenant.into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
@@ -418,7 +419,8 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     let token = lease(&api, "n1").await;
     let foreign = work(&lab, &api, token, "n1", "physics").await;
 
-    // What it is told: nothing of what runs on other nodes, before or after; what is claimed for itself.
+    // What it receives: nothing about work on other nodes, before or after; only what is claimed
+    // for the node itself.
     let everything = WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() };
     let mut watch = node.watch(&everything).await.unwrap();
     let told = |changes: Vec<Change>| -> Vec<AllocationId> {
@@ -441,7 +443,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     }
     assert_eq!(seen, [own]);
 
-    // What it reads.
+    // What it can read.
     let request = |id: AllocationId| Request::GetAllocation { key: id.to_string() };
     let Ok(Answer::Allocation(found)) = node.call(&request(own), PATIENCE).await else { panic!("its own") };
     assert_eq!(found.spec.env["SECRET"], "of n2");
@@ -459,7 +461,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
             }
         }
     }
-    // Services of the tenants whose work is here, whatever it asks for.
+    // Services of the tenants whose work is here, whichever tenants it asks for.
     two.report(lattice_model::ReportItem::Prepared { allocation: own, epoch: found.epoch }).await;
     for tenants in [None, Some(vec!["physics".to_owned(), "chemistry".to_owned()])] {
         let Ok(Answer::Services { services, .. }) = node.call(&Request::ListServices { tenants }, PATIENCE).await else {
@@ -468,7 +470,8 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
         assert_eq!(services.iter().map(|s| s.tenant.as_str()).collect::<Vec<_>>(), ["chemistry"]);
     }
 
-    // What it writes: nothing of another node or another's work, no invented people, no second line, not more than fits.
+    // What it can write: nothing about other nodes or others' work, no invented people, no second
+    // line, and nothing above the size limits.
     let good = access(owner(), own, Some("n2"));
     let person = |name: &str, uid| Principal { name: name.into(), uid, gid: 0, groups: vec![] };
     for bad in [

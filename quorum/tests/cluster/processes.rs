@@ -1,4 +1,4 @@
-//! The shipped binary, killed with SIGKILL.
+//! The released binary, killed with SIGKILL.
 
 use crate::lab::{Lab, PATIENCE, eventually, status, submit};
 use lattice_quorum_client::wire::{Answer, Request};
@@ -109,7 +109,7 @@ async fn it_says_in_one_line_why_it_does_not_start_and_ends_on_sigterm() {
     let (code, text) = run(&["ca", "issue", "--dir", "/nowhere", "--name", "n1", "--role", "king", "--out", "/nowhere"]);
     assert!(code == Some(2) && text.contains("king"), "{text}");
 
-    // The process that this test started, by its id.
+    // Only the process that this test started, by its id.
     let pid = member.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let ended = eventually("it ends", async || member.0.try_wait().unwrap(), Option::is_some).await;

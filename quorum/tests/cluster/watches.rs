@@ -1,4 +1,4 @@
-//! Watches that go on: at another member, after all were killed, and as far as changes are kept.
+//! Watches that resume: at another member, after all were killed, and as far as changes are kept.
 
 use crate::lab::{Lab, PATIENCE, eventually, owner, spec, status, submit};
 use crate::processes::start;
@@ -18,7 +18,7 @@ fn live() -> WatchRequest {
     WatchRequest { nodes: true, allocations: WatchAllocations::Live, leases: true, ..WatchRequest::nothing() }
 }
 
-/// What a watcher was told, in order; it goes on over every broken stream.
+/// What a watcher received, in order; it resumes after every broken stream.
 #[derive(Debug, Default)]
 struct Told {
     lists: usize,
@@ -29,7 +29,7 @@ struct Told {
 }
 
 impl Told {
-    /// Takes news until this allocation is told to have ended.
+    /// Reads until this allocation has ended.
     async fn until_ended(mut following: Following, last: AllocationId) -> Self {
         let mut told = Self::default();
         while told.states.get(&last).is_none_or(|states| states.last() != Some(&AllocationState::Cancelled)) {
@@ -81,7 +81,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     lab.release_ports();
     let mut members = [Some(start(&lab, 1, true)), Some(start(&lab, 2, false)), Some(start(&lab, 3, false))];
     let client = lab.api(&[1, 2, 3]);
-    // The cluster is there.
+    // Wait for the cluster.
     eventually("a leader", async || status(&client).await.leader, Option::is_some).await;
 
     let watching = lab.api(&[1, 2, 3]);
@@ -111,7 +111,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
         })
     };
     let kill = |members: &mut [Option<crate::processes::Process>; 3], id: u64| drop(members[usize::try_from(id - 1).unwrap()].take());
-    // The watcher's own member, then the leader.
+    // First the watcher's own member, then the leader.
     for which in ["own", "leader"] {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let at = match which {
@@ -121,11 +121,11 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
         kill(&mut members, at);
         tokio::time::sleep(Duration::from_millis(700)).await;
         members[usize::try_from(at - 1).unwrap()] = Some(start(&lab, at, false));
-        // A second one is not to be killed before this one is back.
+        // Do not kill a second one before this one is back.
         let back = lab.api(&[at]);
         eventually("it to be back", async || back.call(&Request::ListNodes, Duration::from_secs(1)).await.is_ok(), |ok| *ok).await;
     }
-    // All of them at once: they have the changes from their own disks again.
+    // All of them at once: they rebuild the changes from their own disks.
     (1..=3).for_each(|id| kill(&mut members, id));
     (1..=3).for_each(|id| members[usize::try_from(id - 1).unwrap()] = Some(start(&lab, id, false)));
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -146,7 +146,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     assert_eq!(told.leases, want);
 }
 
-/// Submits so many at once; all have a script of so many bytes.
+/// Submits `count` allocations at once, each with a script of this size.
 async fn submit_many(client: &QuorumClient, count: usize, script_bytes: usize) -> Vec<AllocationId> {
     let commits = (0..count).map(|number| async move {
         let id = AllocationId(Uuid::new_v4());
@@ -187,10 +187,10 @@ async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_g
     let Ok(News::List { all, revision }) = far.next().await else { panic!("a list follows") };
     assert_eq!(all.len(), 1511);
 
-    // Before the recovery that the watcher knows nothing of.
+    // From before the recovery, which the watcher does not know of.
     let Ok(News::StartAgain { why }) = since(WatchPlace { generation: Generation(0), revision }).next().await else { panic!() };
     assert!(why.contains("the quorum was recovered since"), "{why}");
-    // After what this member has: neither a guess nor the past.
+    // Ahead of this member's state: it must neither guess nor return old changes.
     for (place, said) in [
         (WatchPlace { revision: Revision(revision.0 + 1000), ..early }, "lies behind the watcher: it is at revision"),
         (WatchPlace { generation: Generation(9), revision }, "lies behind the watcher: it is of generation 1"),
@@ -198,7 +198,7 @@ async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_g
         let Err(CallError::Unavailable { why }) = since(place).next().await else { panic!("it cannot have that") };
         assert!(why.contains(said), "{why}");
     }
-    // It waits for what is on its way.
+    // It waits for entries in transit.
     let mut ahead = since(WatchPlace { revision: Revision(revision.0 + 1), ..early });
     let waits = tokio::spawn(async move { ahead.next().await });
     submit(&client, 1).await;
@@ -215,7 +215,7 @@ async fn who_takes_nothing_is_cut_off_with_the_reason_and_goes_on_when_it_has_ti
     let client = lab.api(&[1]);
     let mut slow = Following::new(client.clone(), live());
     assert!(matches!(slow.next().await, Ok(News::List { .. })));
-    // More than its connection holds.
+    // More than fits in its connection's buffers.
     let ids = submit_many(&client, 300, 60_000).await;
     tokio::time::sleep(Duration::from_secs(11)).await;
     let mut told = Told::default();
@@ -232,7 +232,8 @@ async fn who_takes_nothing_is_cut_off_with_the_reason_and_goes_on_when_it_has_ti
     }
     assert_eq!(told.lists, 0);
     assert!(told.states.values().all(|states| states == &[AllocationState::Pending]), "each once");
-    // What does not concern a watch moves its place on, so that the place is not forgotten.
+    // Changes that do not concern a watch still advance its place, so that the place is not
+    // dropped.
     let nobody = WatchRequest { uid: Some(4711), ..live() };
     let mut quiet = Following::new(client.clone(), nobody);
     assert!(matches!(quiet.next().await, Ok(News::List { all, .. }) if all.is_empty()));

@@ -1,7 +1,9 @@
-//! What is used of libpmix, as its headers declare it. Written by hand; a test compares sizes and places with a compiler's.
+//! The parts of libpmix's C interface that are used, written by hand after its headers. A test
+//! compares sizes and offsets with those of a C compiler.
 //!
-//! Sources: `pmix_common.h` (types, statuses, attributes) and `pmix_server.h` (the server's module and calls) of OpenPMIx
-//! 4.2.2 and 5.0.0, which agree on all that is here; the module has one callback more at its end in 5.0.
+//! Sources: `pmix_common.h` (types, statuses, attributes) and `pmix_server.h` (the server's module
+//! and calls) of OpenPMIx 4.2.2 and 5.0.0, which agree on everything used here; in 5.0 the module
+//! has one more callback at its end.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -15,14 +17,15 @@ pub const ERR_NOT_FOUND: Status = -46;
 pub const ERR_PARTIAL_SUCCESS: Status = -52;
 pub const ERR_DUPLICATE_KEY: Status = -53;
 pub const ERR_OUT_OF_RESOURCE: Status = -29;
-/// A process' connection ended before it said finalize.
+/// A process's connection ended before it sent finalize.
 pub const ERR_LOST_CONNECTION: Status = -61;
-/// A handler is done with an event, and no other one need hear of it.
+/// The handler has processed an event, and no further handler needs it.
 pub const EVENT_ACTION_COMPLETE: Status = -334;
-/// Done already: the callback is not called.
+/// Completed synchronously: the callback is not called.
 pub const OPERATION_SUCCEEDED: Status = -157;
 
-/// `PMIX_INFO_REQD`: who says this wants an error rather than to be passed over.
+/// `PMIX_INFO_REQD`: the caller wants an error if the attribute is not supported, instead of having
+/// it ignored.
 pub const INFO_REQUIRED: u32 = 1;
 /// `PMIX_RANGE_NAMESPACE`: the ranks of one launch.
 pub const RANGE_NAMESPACE: u8 = 3;
@@ -78,7 +81,8 @@ pub struct ByteObject {
     pub size: usize,
 }
 
-/// The union in `pmix_value_t`: what is used of it. Its largest member is `pmix_envar_t`, two pointers and a character.
+/// The used members of the union in `pmix_value_t`. Its largest member is `pmix_envar_t`, two
+/// pointers and a character.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union Data {
@@ -148,11 +152,11 @@ pub type LookupFn = unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const I
 /// `pmix_server_unpublish_fn_t`
 pub type UnpublishFn = unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, OpCallback, *mut c_void) -> Status;
 
-/// Callbacks that are not given: 20 in 4.2, 21 in 5.0, and room for as many again.
+/// Number of callbacks left null: 20 in 4.2, 21 in 5.0, and space for as many again.
 pub const NOT_GIVEN: usize = 48;
 
-/// `pmix_server_module_t`: the callbacks that are given, and as null those that are not. What is null the library refuses
-/// with `PMIX_ERR_NOT_SUPPORTED`.
+/// `pmix_server_module_t`: the callbacks that we provide; the others are null, and the library
+/// refuses their requests with `PMIX_ERR_NOT_SUPPORTED`.
 #[repr(C)]
 pub struct Module {
     pub client_connected: Option<ClientFn>,
@@ -163,7 +167,7 @@ pub struct Module {
     pub publish: Option<PublishFn>,
     pub lookup: Option<LookupFn>,
     pub unpublish: Option<UnpublishFn>,
-    /// From spawn on.
+    /// The callbacks from spawn on.
     pub not_given: [*const c_void; NOT_GIVEN],
 }
 
@@ -183,16 +187,17 @@ pub type RegisterClient = unsafe extern "C" fn(*const Proc, libc::uid_t, libc::g
 pub type NotifyEvent = unsafe extern "C" fn(Status, *const Proc, u8, *const Info, usize, OpCallback, *mut c_void) -> Status;
 /// `pmix_event_notification_cbfunc_fn_t`
 pub type EventHandled = Option<unsafe extern "C" fn(Status, *mut Info, usize, OpCallback, *mut c_void, *mut c_void)>;
-/// `pmix_notification_fn_t`: the handler's number, the event, whose it is, what is said of it, other handlers' results, what to call when
-/// it is handled.
+/// `pmix_notification_fn_t`: the handler's number, the event, its source, its attributes, other
+/// handlers' results, and the callback for when it is handled.
 pub type EventHandler = unsafe extern "C" fn(usize, Status, *const Proc, *mut Info, usize, *mut Info, usize, EventHandled, *mut c_void);
-/// `PMIx_Register_event_handler`. Without a callback it gives the handler's number, or an error, which is negative.
+/// `PMIx_Register_event_handler`. Without a callback it returns the handler's number, or an error,
+/// which is negative.
 pub type RegisterEventHandler =
     unsafe extern "C" fn(*mut Status, usize, *mut Info, usize, EventHandler, *const c_void, *mut c_void) -> Status;
 /// `PMIx_server_setup_fork`
 pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
 
-/// How the library names a rank of a namespace.
+/// The library's identifier of a rank in a namespace.
 pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
     let mut made = Proc { namespace: [0; _], rank };
     if namespace.len() >= made.namespace.len() {
@@ -204,7 +209,7 @@ pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
     Ok(made)
 }
 
-/// A rank's number, from the library's own thread.
+/// A rank's number, in a callback on the library's thread.
 ///
 /// # Safety
 /// `who` is null or points to a rank.
@@ -213,7 +218,7 @@ pub unsafe fn rank_of(who: *const Proc) -> Option<u32> {
     unsafe { who.as_ref() }.map(|who| who.rank)
 }
 
-/// Gives the library bytes that live until it gives them back by `release`.
+/// Passes bytes to the library; they live until it calls `release`.
 ///
 /// # Safety
 /// `cbdata` is what came with the callback.
@@ -230,7 +235,7 @@ pub unsafe fn give(
 }
 
 /// # Safety
-/// `data` is what [`give`] gave, and is given back once.
+/// `data` was passed by [`give`] and is released once.
 unsafe extern "C" fn release(data: *mut c_void) {
     if !data.is_null() {
         // SAFETY: see above.
@@ -245,7 +250,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
     use std::process::{Command, Stdio};
 
-    /// What a C compiler finds in the installed headers.
+    /// A C program that prints the values from the installed headers.
     const PROGRAM: &str = r#"
 #include <stddef.h>
 #include <stdio.h>
@@ -344,7 +349,7 @@ int main(void) {
         let said = String::from_utf8_lossy(&said.stdout);
         let (module_bytes, said) = said.split_once('\n').expect("several lines");
         assert_eq!(said, ours);
-        // The library reads as many callbacks as it knows.
+        // The library reads only the callbacks that it knows.
         assert!(module_bytes.parse::<usize>().is_ok_and(|bytes| bytes <= size_of::<Module>()), "{module_bytes} bytes of callbacks");
     }
 }

@@ -1,9 +1,11 @@
-//! Who may connect: processes of the launch's user.
+//! Access control: only processes of the launch's user may connect.
 //!
-//! The library listens on the loopback interface, where anybody on the machine can come, and believes who comes which user he
-//! is. TCP names no peer; but the kernel's table has both ends of a connection, and each one's owner. The library has no call to
-//! look there. So its `accept` is ours: an executable's symbols are found before libc's where the executable exports them
-//! (`build.rs`). Somebody else's connection is closed unread, and was none for the library.
+//! The library listens on the loopback interface, where every user of the machine can connect, and
+//! trusts the user id that a client sends. TCP itself does not identify the peer, but the kernel's
+//! connection table contains both ends of a connection with their owners. The library has no hook
+//! to check it. So this program replaces the library's `accept`: symbols that an executable exports
+//! take precedence over libc's (`build.rs`). A connection of another user is closed unread, and the
+//! library never sees it.
 
 use crate::prompt;
 use std::ffi::{c_int, c_void};
@@ -12,15 +14,17 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
-/// Whether the library finds [`accept`]: a way of linking that does not export it must not be served with.
+/// Whether the library uses our [`accept`]. If the program was linked in a way that does not export
+/// it, it must not serve.
 pub fn stands() -> bool {
     let ours: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int = accept;
-    // SAFETY: a look at a table of names.
+    // SAFETY: only looks up a symbol.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"accept".as_ptr()) };
     std::ptr::eq(found, ours as *const c_void)
 }
 
-/// As of libc, but for strangers: who waits next is then asked for again.
+/// As libc's `accept`, but it closes connections of other users and then fails with an error after
+/// which the library tries again.
 ///
 /// # Safety
 /// As of libc.
@@ -40,12 +44,12 @@ pub unsafe extern "C" fn accept(listener: c_int, address: *mut libc::sockaddr, l
         return stream.into_raw_fd();
     }
     drop(stream);
-    // SAFETY: this thread's own. Of all errors both versions of the library go on after this one.
+    // SAFETY: this thread's own errno. Both versions of the library continue after this error.
     unsafe { *libc::__errno_location() = libc::EAGAIN };
     -1
 }
 
-/// The user of a connection's other end; `None`: it is gone, or not on this machine.
+/// The user at the other end of a connection; `None`: that end is gone, or not on this machine.
 fn owner(stream: &TcpStream) -> io::Result<Option<u32>> {
     let (SocketAddr::V4(theirs), SocketAddr::V4(ours)) = (stream.peer_addr()?, stream.local_addr()?) else { return Ok(None) };
     let (theirs, ours) = (in_table(theirs), in_table(ours));
@@ -60,7 +64,8 @@ fn owner(stream: &TcpStream) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// An address as the table has it: the bytes of the address as one number of this machine, and the port, in hexadecimal.
+/// An address in the table's format: the bytes of the address as a number in this machine's byte
+/// order, and the port, in hexadecimal.
 fn in_table(address: SocketAddrV4) -> String {
     format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port())
 }
@@ -73,22 +78,22 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
-    /// Debian's `nobody`, but any other user would do.
+    /// Debian's `nobody`; any other user would do as well.
     const STRANGER: u32 = 65_534;
 
     #[test]
     fn a_stranger_is_not_let_in() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let let_in = || {
-            // SAFETY: nothing is asked for but the connection.
+            // SAFETY: no address is requested, so both pointers may be null.
             let accepted = unsafe { accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
-            // SAFETY: it is ours, where there is one.
+            // SAFETY: the descriptor, if there is one, was just opened and belongs to us.
             (accepted >= 0).then(|| unsafe { OwnedFd::from_raw_fd(accepted) }).ok_or_else(io::Error::last_os_error)
         };
         let own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let_in().unwrap();
         drop(own);
-        // It ends when it was refused.
+        // The command ends when the connection is refused.
         let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{} && read -r line <&3", listener.local_addr().unwrap().port());
         let mut stranger = match Command::new("bash").args(["-c", &connect]).uid(STRANGER).spawn() {
             Ok(stranger) => stranger,

@@ -1,4 +1,4 @@
-//! The launch that this process serves, as the library's callbacks reach it.
+//! The launch that this process serves, for the library's callbacks.
 
 use crate::abi::{self, ModexCallback};
 use crate::questions::{Questions, Waiting};
@@ -8,47 +8,51 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What the callbacks, on the library's own thread, know of the launch.
+/// The state shared with the callbacks, which run on the library's own thread.
 pub struct Host {
     pub shim: Mutex<UnixStream>,
     pub size: u32,
     pub fence: Mutex<Option<WaitingFence>>,
-    /// Ranks whose part in it is over, until the shim has heard so, and ranks that abort.
+    /// Ranks that finalized or aborted, until the shim has acknowledged that.
     pub leaving: Mutex<Vec<(u32, Leaving)>>,
     pub namespace: String,
     pub questions: Mutex<Questions>,
 }
 
-/// How the library is told the end of the fence in which the ranks wait.
+/// The library's callback for the end of the fence in which the ranks wait.
 pub struct WaitingFence {
     pub done: ModexCallback,
     pub cbdata: *mut c_void,
 }
 
-// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+// SAFETY: the pointer belongs to the library, is only handed back to it, and is used by nobody
+// else.
 unsafe impl Send for WaitingFence {}
 
-/// How the library is told that the end of a rank's part was heard.
+/// The library's callback for the acknowledged end of a rank.
 pub struct Leaving {
     pub done: abi::OpCallback,
     pub cbdata: *mut c_void,
 }
 
-// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+// SAFETY: the pointer belongs to the library, is only handed back to it, and is used by nobody
+// else.
 unsafe impl Send for Leaving {}
 
 pub static HOST: OnceLock<Host> = OnceLock::new();
 
-/// Tells the shim. That it is gone ends this process by the other thread; the ranks are ended with it.
+/// Sends a message to the shim. If the shim is gone, the other thread notices and ends this
+/// process; the ranks are ended with it.
 pub fn tell(message: &FromBridge) {
     let Some(host) = HOST.get() else { return };
-    // What is too large for a frame ends the launch, and is not kept to ourselves.
+    // A message that is too large for a frame must end the launch, not be dropped.
     if let Ok(frame) = encode(message).or_else(|error| encode(&FromBridge::Failed { why: error.to_string() })) {
         let _ = host.shim.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame);
     }
 }
 
-/// Asks the shim for a rank, and keeps how that is answered. `false`: too much waits.
+/// Forwards a rank's question to the shim, and stores how to answer it. `false`: too many questions
+/// are waiting.
 pub fn ask(waiting: Waiting, question: Question) -> bool {
     let Some(host) = HOST.get() else { return false };
     let id = host.questions.lock().unwrap_or_else(PoisonError::into_inner).add(waiting);

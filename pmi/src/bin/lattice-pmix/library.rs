@@ -1,4 +1,4 @@
-//! The machine's libpmix, loaded at run time: all that touches it is here.
+//! The machine's libpmix, loaded at run time. Only this module calls it.
 
 use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type, give, proc_of, rank_of};
 use crate::gate;
@@ -9,14 +9,16 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-/// The library's name for the loader, of every version since 2.0.
+/// The library's file name for the loader, since version 2.0.
 const NAME: &str = "libpmix.so.2";
-/// Versions whose types are those of [`abi`].
+/// Major versions whose types match [`abi`].
 const MAJORS: [u32; 2] = [4, 5];
 
-/// What decides about the library's inside, set before it begins. Plain memory instead of segments shared with the ranks
-/// leaves no files; lists of nodes are text, not compressed bytes; of a rank's user the library believes what it says, for
-/// [`gate`] has looked. Events are told at once, not a second later together with those like them. Of the machine only what GPUs say of themselves is left out, which takes longest to ask.
+/// Settings of the library, made before it starts. Plain memory instead of segments shared with the
+/// ranks leaves no files behind. Lists of nodes are text, not compressed bytes. The library trusts
+/// the user id that a rank sends, because [`gate`] has checked it. Events are sent at once, not
+/// collected for a second. Only the GPUs are left out of its hardware detection, because querying
+/// them takes longest.
 const SETTINGS: [(&str, &str); 5] = [
     ("PMIX_MCA_gds", "hash"),
     ("PMIX_MCA_preg", "native"),
@@ -25,11 +27,12 @@ const SETTINGS: [(&str, &str); 5] = [
     ("HWLOC_COMPONENTS", "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero"),
 ];
 
-/// Makes Open MPI 4 look for a server though no launcher of its own started it: without it each rank is a world of its own.
+/// Makes Open MPI 4 look for a server although it was not started by its own launcher; without it
+/// each rank is a world of its own.
 const FOR_OPEN_MPI: (&str, &str) = ("JSM_JSRUN_PORT", "1");
 
-/// Has the ranks of Open MPI 4 give way while they wait, as its own mpirun does where a node has more of them than processors; Open MPI 5
-/// asks for `pmix.ndosub`.
+/// Makes the ranks of Open MPI 4 yield the processor while they wait, as its own mpirun does if a
+/// node has more ranks than processors; for Open MPI 5 the attribute `pmix.ndosub` does so.
 const FOR_CROWDED_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
 
 /// The loaded library.
@@ -39,20 +42,23 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads it, where it is there and of a known version.
+    /// Loads the library.
+    ///
+    /// # Errors
+    /// It is missing, or its version is unknown.
     pub fn load() -> Result<Self, String> {
         for (name, value) in SETTINGS {
-            // SAFETY: no other thread was started yet.
+            // SAFETY: no other thread has been started yet.
             unsafe { std::env::set_var(name, value) };
         }
-        // SAFETY: it is the system's own library; what it does when it is loaded is its vendor's responsibility.
+        // SAFETY: it is the system's own library; its vendor is responsible for its initialisers.
         let loaded = unsafe { libloading::Library::new(NAME) }
             .map_err(|error| format!("{NAME} cannot be loaded ({error}): install OpenPMIx, of a version {}", majors()))?;
         if !gate::stands() {
             return Err("this build of lattice-pmix cannot tell who connects: link it with --export-dynamic-symbol=accept".to_owned());
         }
         let mut library = Self { loaded, version: String::new() };
-        // SAFETY: declared so by the header; it gives a text that lives as long as the library.
+        // SAFETY: declared so in the header; it returns a string that lives as long as the library.
         let text = unsafe { CStr::from_ptr(library.function::<abi::GetVersion>("PMIx_Get_version")?()) };
         let text = text.to_string_lossy();
         let known = version(&text).filter(|version| MAJORS.contains(&major(version)));
@@ -63,12 +69,12 @@ impl Library {
         Ok(library)
     }
 
-    /// `4.2.2`
+    /// The version, such as `4.2.2`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Begins to serve a launch. Gives each local rank's variables.
+    /// Starts to serve a launch. Returns each local rank's variables.
     pub fn serve(&self, job: &BridgeJob, shim: UnixStream) -> Result<Vec<Vec<(String, String)>>, String> {
         let host = Host {
             shim: Mutex::new(shim),
@@ -85,13 +91,14 @@ impl Library {
             kept.text("pmix.sys.tmpdir", &job.directory)?,
             kept.text("pmix.srv.nspace", "lattice-pmix")?,
             number("pmix.srv.rank", data_type::PROC_RANK, job.here),
-            // The topology is read once and handed to the ranks: each of them would read it again, devices and all.
+            // The topology is detected once and passed to the ranks; otherwise each of them would
+            // detect it again, with all devices.
             flag("pmix.srvr.share"),
         ];
         if let Some(node) = job.nodes.get(job.here as usize) {
             about.push(kept.text("pmix.hname", &node.name)?);
         }
-        // The library keeps the address.
+        // The library keeps the address, so the module is never freed.
         let module = Box::leak(Box::new(Module {
             client_connected: Some(client_connected),
             client_finalized: Some(client_finalized),
@@ -104,7 +111,8 @@ impl Library {
             not_given: [std::ptr::null(); abi::NOT_GIVEN],
         }));
         let init = self.function::<abi::ServerInit>("PMIx_server_init")?;
-        // SAFETY: the module lives for ever, the array for the call; the library copies what it keeps of it.
+        // SAFETY: the module is never freed, the array lives during the call; the library copies
+        // what it keeps of it.
         let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
         self.good("PMIx_server_init", status)?;
         self.hear_of_losses()?;
@@ -112,7 +120,7 @@ impl Library {
         self.environments(job)
     }
 
-    /// The fence that the ranks wait in is complete.
+    /// Completes the fence in which the ranks wait.
     pub fn fenced(&self, data: Vec<u8>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.fence.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -121,7 +129,7 @@ impl Library {
         unsafe { give(done, abi::SUCCESS, data, cbdata) };
     }
 
-    /// What a rank asked is answered.
+    /// Delivers the answer to a rank's question.
     pub fn answered(&self, id: u64, status: AnswerStatus, found: Vec<Published>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
@@ -130,7 +138,7 @@ impl Library {
         }
     }
 
-    /// What a rank of another node has put.
+    /// Delivers the data of a rank of another node.
     pub fn modex(&self, id: u64, status: Status, data: Vec<u8>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
@@ -139,16 +147,17 @@ impl Library {
         }
     }
 
-    /// Another node wants what a rank of this one has put.
+    /// Requests the data of a local rank for another node.
     pub fn give_modex(&self, from: u32, number: u64, rank: u32) {
         let Some(host) = HOST.get() else { return };
         let asked = self.function::<abi::RequestModex>("PMIx_server_dmodex_request").and_then(|request| {
             let rank = proc_of(&host.namespace, rank)?;
             let whose = Box::into_raw(Box::new((from, number)));
-            // SAFETY: the library copies the rank; `whose` comes back by `modex_given`, unless it refuses.
+            // SAFETY: the library copies the rank; `whose` is freed by `modex_given`, or below if
+            // the library refuses the request.
             let status = unsafe { request(&rank, Some(modex_given), whose.cast()) };
             if status != abi::SUCCESS {
-                // SAFETY: it was refused, and nobody else has it.
+                // SAFETY: the request was refused, so nobody else has it.
                 drop(unsafe { Box::from_raw(whose) });
             }
             self.good("PMIx_server_dmodex_request", status)
@@ -158,7 +167,7 @@ impl Library {
         }
     }
 
-    /// The shim has heard that a rank's part is over: it may go on.
+    /// The shim has acknowledged a rank's end: the rank may continue.
     pub fn left(&self, rank: u32) {
         let Some(host) = HOST.get() else { return };
         let mut leaving = host.leaving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,16 +181,18 @@ impl Library {
         }
     }
 
-    /// Ranks that have a handler for it are told of a rank's death. Others are not disturbed: Open MPI's handler for all events aborts.
+    /// Notifies the ranks that have a handler for it of a rank's death. Other ranks must not be
+    /// notified: Open MPI's default handler aborts.
     pub fn died(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
         let told = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
             let event = Box::into_raw(Box::new(Event::of(proc_of(&host.namespace, rank)?, code)));
-            // SAFETY: it was made here, and nobody else has it yet.
+            // SAFETY: it was created here, and nobody else has it yet.
             let (proc, about, count) =
                 unsafe { (&raw const *(*event).who, (&raw const (*event).about).cast::<Info>(), (*event).about.len()) };
             let event = event.cast();
-            // SAFETY: all that is pointed to lives in the event, which comes back by `event_told`, unless that is not to come.
+            // SAFETY: everything pointed to lives in the event, which `event_told` frees; if that
+            // will not be called, it is freed below.
             let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_told), event) };
             if status != abi::SUCCESS {
                 // SAFETY: nobody else has it.
@@ -194,11 +205,12 @@ impl Library {
         }
     }
 
-    /// Of a rank below a shell that lives on only the connection tells that it died.
+    /// Registers for lost connections: if a rank below a shell dies and the shell lives on, nothing
+    /// else shows it.
     fn hear_of_losses(&self) -> Result<(), String> {
         let register = self.function::<abi::RegisterEventHandler>("PMIx_Register_event_handler")?;
         let (mut event, none) = (abi::ERR_LOST_CONNECTION, std::ptr::null_mut());
-        // SAFETY: the library copies the event's number before the call ends.
+        // SAFETY: the library copies the event's number before the call returns.
         let status = unsafe { register(&mut event, 1, none, 0, connection_lost, std::ptr::null(), std::ptr::null_mut()) };
         if status >= 0 { Ok(()) } else { self.good("PMIx_Register_event_handler", status) }
     }
@@ -208,20 +220,22 @@ impl Library {
         let mut about = self.job_info(job, kept)?;
         let local = c_int::try_from(job.local().len()).map_err(|e| e.to_string())?;
         let register = self.function::<abi::RegisterNamespace>("PMIx_server_register_nspace")?;
-        // SAFETY: all that the array points to lives in `kept` and longer than the call, which without a callback ends when all is copied.
+        // SAFETY: everything the array points to lives in `kept`, longer than the call, which
+        // without a callback returns after all is copied.
         let status = unsafe { register(namespace.namespace.as_ptr(), local, about.as_mut_ptr(), about.len(), None, std::ptr::null_mut()) };
         self.good("PMIx_server_register_nspace", status)?;
         let register = self.function::<abi::RegisterClient>("PMIx_server_register_client")?;
         for rank in job.local() {
             let rank = proc_of(&job.namespace, *rank)?;
-            // SAFETY: the rank lives for the call; the ids are our own, which are the ranks' too.
+            // SAFETY: the rank lives during the call; the ids are our own, which are also the
+            // ranks'.
             let status = unsafe { register(&rank, libc::geteuid(), libc::getegid(), std::ptr::null_mut(), None, std::ptr::null_mut()) };
             self.good("PMIx_server_register_client", status)?;
         }
         Ok(())
     }
 
-    /// All that a rank may ask of its launch without asking another rank.
+    /// The launch information that a rank may query locally.
     fn job_info(&self, job: &BridgeJob, kept: &mut Kept) -> Result<Vec<Info>, String> {
         let uint32 = |key: &str, value: u32| number(key, data_type::UINT32, value);
         let (size, local) = (job.size(), job.local());
@@ -281,18 +295,19 @@ impl Library {
         Ok(about)
     }
 
-    /// What the library makes of a list of nodes or of their ranks.
+    /// The library's encoding of a list of nodes or of their ranks.
     fn generated(&self, name: &str, list: &str) -> Result<String, String> {
         let list = CString::new(list).map_err(|e| e.to_string())?;
         let generate = self.function::<abi::Generate>(name)?;
         let mut made = std::ptr::null_mut();
-        // SAFETY: both live for the call.
+        // SAFETY: both pointers are valid during the call.
         let status = unsafe { generate(list.as_ptr(), &mut made) };
         self.good(name, status)?;
         if made.is_null() {
             return Err(format!("{name} made nothing of {list:?}"));
         }
-        // SAFETY: with the settings above it is a text that ends with a zero byte. It is the caller's, and is kept: the process is short.
+        // SAFETY: with the settings above it is a string that ends with a zero byte. It belongs to
+        // the caller and is not freed: the process is short-lived.
         Ok(unsafe { CStr::from_ptr(made) }.to_string_lossy().into_owned())
     }
 
@@ -301,17 +316,17 @@ impl Library {
         let one = |rank: &u32| {
             let rank = proc_of(&job.namespace, *rank)?;
             let mut made: *mut *mut c_char = std::ptr::null_mut();
-            // SAFETY: both live for the call, and an array that is null is an empty one.
+            // SAFETY: both pointers are valid during the call; a null array is an empty one.
             let status = unsafe { setup(&rank, &mut made) };
             self.good("PMIx_server_setup_fork", status)?;
             let ours = [Some(FOR_OPEN_MPI), is_crowded(job).then_some(FOR_CROWDED_OPEN_MPI)];
             let mut variables: Vec<_> = ours.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            // SAFETY: a null-terminated array of texts, as of an environment.
+            // SAFETY: a null-terminated array of strings, like an environment.
             while let Some(text) = unsafe { made.as_ref() }.filter(|text| !text.is_null()) {
-                // SAFETY: each is a text that ends with a zero byte.
+                // SAFETY: each is a string that ends with a zero byte.
                 let text = unsafe { CStr::from_ptr(*text) }.to_string_lossy();
                 variables.extend(text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())));
-                // SAFETY: the null at its end was not reached.
+                // SAFETY: the terminating null was not reached yet.
                 made = unsafe { made.add(1) };
             }
             Ok(variables)
@@ -320,7 +335,7 @@ impl Library {
     }
 
     fn function<F: Copy>(&self, name: &str) -> Result<F, String> {
-        // SAFETY: the types are those of `abi`, each named there with its function.
+        // SAFETY: the types in `abi` match the functions, whose names are listed there.
         let found = unsafe { self.loaded.get::<F>(name.as_bytes()) };
         found.map(|symbol| *symbol).map_err(|error| format!("{NAME} {}: {error}", self.version))
     }
@@ -330,18 +345,19 @@ impl Library {
             return Ok(());
         }
         let text = self.function::<abi::ErrorString>("PMIx_Error_string")?;
-        // SAFETY: it gives a text that lives as long as the library.
+        // SAFETY: it returns a string that lives as long as the library.
         let text = unsafe { CStr::from_ptr(text(status)) };
         Err(format!("{what} of {NAME} {}: {} ({status})", self.version, text.to_string_lossy()))
     }
 }
 
-/// Whether this node has more of the launch's ranks than processors for them; this process has the same ones.
+/// Whether this node has more ranks of the launch than processors available to them, which are the
+/// same as for this process.
 fn is_crowded(job: &BridgeJob) -> bool {
     std::thread::available_parallelism().is_ok_and(|processors| job.local().len() > processors.get())
 }
 
-/// The version in what the library says of itself: `OpenPMIx 4.2.2, repo rev: …`.
+/// Extracts the version from the library's version string: `OpenPMIx 4.2.2, repo rev: …`.
 fn version(text: &str) -> Option<&str> {
     let version = text.strip_prefix("OpenPMIx ").or_else(|| text.strip_prefix("PMIx "))?;
     version.split([',', ' ']).next().filter(|version| !version.is_empty())
@@ -355,7 +371,7 @@ fn majors() -> String {
     MAJORS.map(|major| format!("{major}.x")).join(" or ")
 }
 
-/// What the library is told of a rank's death, and what that points to.
+/// The notification of a rank's death, and the data that it points to.
 struct Event {
     who: Box<Proc>,
     about: [Info; 3],
@@ -370,7 +386,7 @@ impl Event {
     }
 }
 
-/// What the arrays given to the library point to.
+/// The data that the arrays passed to the library point to.
 #[derive(Default)]
 struct Kept {
     texts: Vec<CString>,
@@ -380,7 +396,7 @@ struct Kept {
 impl Kept {
     fn text(&mut self, key: &str, text: &str) -> Result<Info, String> {
         let text = CString::new(text).map_err(|_| format!("{key}: a zero byte"))?;
-        // The bytes of a CString stay where they are when it moves.
+        // The bytes of a CString stay in place when it is moved.
         let string = text.as_ptr();
         self.texts.push(text);
         Ok(info(key, data_type::STRING, Data { string }))
@@ -416,24 +432,25 @@ fn flag(key: &str) -> Info {
 }
 
 unsafe extern "C" fn client_connected(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
-    // SAFETY: the library names a rank.
+    // SAFETY: the library passes a valid rank.
     if let Some(rank) = unsafe { rank_of(who) } {
         tell(&FromBridge::Joined { rank });
     }
     abi::OPERATION_SUCCEEDED
 }
 
-/// A rank said finalize, and waits for the answer; or its connection was lost, which the library tells by the same words.
+/// A rank sent finalize and waits for the answer. The library also calls this if the connection was
+/// lost.
 unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, done: abi::OpCallback, cbdata: *mut c_void) -> Status {
-    // SAFETY: the library names a rank.
+    // SAFETY: the library passes a valid rank.
     let (Some(rank), Some(host)) = (unsafe { rank_of(who) }, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
     host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
     tell(&FromBridge::Finalized { rank });
     abi::SUCCESS
 }
 
-/// A rank's connection ended, and it did not say finalize before. Several at once are one event, of which the first is told: it ends the
-/// launch.
+/// A rank's connection ended without finalize. The library may combine several into one event and
+/// name only the first, which is enough: it ends the launch.
 unsafe extern "C" fn connection_lost(
     _: usize,
     _: Status,
@@ -445,19 +462,20 @@ unsafe extern "C" fn connection_lost(
     done: abi::EventHandled,
     cbdata: *mut c_void,
 ) {
-    // SAFETY: the library names a rank.
+    // SAFETY: the library passes a valid rank.
     if let Some(rank) = unsafe { rank_of(who) } {
         tell(&FromBridge::Lost { rank });
     }
     if let Some(done) = done {
-        // SAFETY: `cbdata` is what came with the callback; it gets nothing else.
+        // SAFETY: `cbdata` came with the callback; no other data is passed.
         unsafe { done(abi::EVENT_ACTION_COMPLETE, std::ptr::null_mut(), 0, None, std::ptr::null_mut(), cbdata) };
     }
 }
 
-/// Which ranks are to end does not matter: a launch ends as a whole. The rank is answered where the launch is being brought down
-/// already. Else it stays until it is ended with the others, because a peer that loses it aborts with a code of its own, which could be
-/// heard first.
+/// The set of ranks to abort is ignored: a launch ends as a whole. The rank gets its answer at once
+/// if the launch is already being ended. Otherwise it waits until it is ended together with the
+/// others: if it exited first, another rank that loses the connection could abort with a code of
+/// its own, and that code might arrive first.
 unsafe extern "C" fn abort(
     who: *const Proc,
     _: *mut c_void,
@@ -468,7 +486,7 @@ unsafe extern "C" fn abort(
     done: abi::OpCallback,
     cbdata: *mut c_void,
 ) -> Status {
-    // SAFETY: the library names a rank, and its text ends with a zero byte where there is one.
+    // SAFETY: the library passes a valid rank, and its message, if not null, ends with a zero byte.
     let (rank, message) = unsafe { (rank_of(who), (!message.is_null()).then(|| CStr::from_ptr(message))) };
     let message = message.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default();
     let (Some(rank), Some(host)) = (rank, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
@@ -477,8 +495,8 @@ unsafe extern "C" fn abort(
     abi::SUCCESS
 }
 
-/// All local ones of some ranks wait in a fence. Fences are numbered and of the whole launch; of fewer ranks the library
-/// serves those on one node by itself.
+/// All local members of a set of ranks wait in a fence. Numbered fences are those of the whole
+/// launch; for a smaller set, the library itself serves fences within one node.
 unsafe extern "C" fn fence(
     ranks: *const Proc,
     count: usize,
@@ -490,7 +508,7 @@ unsafe extern "C" fn fence(
     cbdata: *mut c_void,
 ) -> Status {
     let Some(host) = HOST.get() else { return abi::ERR_NOT_SUPPORTED };
-    // SAFETY: an array of as many ranks as is said.
+    // SAFETY: the array has `count` elements.
     let ranks = if ranks.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
     let whole = ranks.iter().any(|who| who.rank == abi::RANK_WILDCARD) || ranks.len() == host.size as usize;
     if !whole {
@@ -505,7 +523,8 @@ unsafe extern "C" fn fence(
     }
     let ours = match data.is_null() {
         true => Vec::new(),
-        // SAFETY: as many bytes as is said, and ours from here on: made by malloc and freed by us.
+        // SAFETY: the data has the given length and belongs to us now: it was allocated by malloc,
+        // and we free it.
         false => unsafe {
             let ours = std::slice::from_raw_parts(data.cast::<u8>(), bytes).to_vec();
             libc::free(data.cast());
@@ -517,18 +536,19 @@ unsafe extern "C" fn fence(
 }
 
 /// # Safety
-/// `event` is what [`Library::died`] gave, and comes once.
+/// `event` was passed by [`Library::died`]; called once for it.
 unsafe extern "C" fn event_told(_: Status, event: *mut c_void) {
     // SAFETY: see above.
     drop(unsafe { Box::from_raw(event.cast::<Event>()) });
 }
 
 /// # Safety
-/// `whose` is what [`Library::give_modex`] gave, and comes once; `data` are as many bytes as is said, or null.
+/// `whose` was passed by [`Library::give_modex`]; called once for it. `data` has `bytes` bytes, or
+/// is null.
 unsafe extern "C" fn modex_given(status: Status, data: *mut c_char, bytes: usize, whose: *mut c_void) {
     // SAFETY: see above.
     let (from, number) = unsafe { *Box::from_raw(whose.cast::<(u32, u64)>()) };
-    // SAFETY: see above; the library frees them when this is over.
+    // SAFETY: see above; the library frees the data after this call.
     let data = if data.is_null() { Vec::new() } else { unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) }.to_vec() };
     tell(&FromBridge::Modex { from, number, status, data });
 }

@@ -1,14 +1,16 @@
-//! `lattice-pmix`: serves PMIx to the ranks of one launch on one node, with the machine's own library.
+//! `lattice-pmix`: serves PMIx to the ranks of one launch on one node, with the machine's own
+//! library.
 //!
-//! The shim starts it as the launch's user, with a socket as descriptor 3, and before the ranks. It ends when the shim
-//! closes that socket: like the shim it outlives agents, and it holds nothing that the shim does not have as well.
+//! The shim starts it before the ranks, as the launch's user, with a socket as descriptor 3. It
+//! ends when the shim closes that socket. Like the shim it survives agents, and it has no state
+//! that the shim does not have as well.
 //!
 //! ```text
 //!   ranks ── PMIx (loopback) ──▶ libpmix, its own thread ── callbacks ──▶ Host ── FromBridge ──▶ shim
 //!   shim ── ToBridge ──▶ this thread ── a fence's data ──▶ libpmix
 //! ```
 
-// No core, but a process around a library: it has a socket, an environment and threads.
+// Not a core but a process around a library: it uses a socket, an environment and threads.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod abi;
@@ -26,9 +28,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-/// The descriptor on which the shim gives us its socket.
+/// The descriptor of the socket to the shim.
 const SOCKET_FD: i32 = 3;
-/// Read at a time, in bytes.
+/// Size of a read, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 fn main() -> ExitCode {
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says by which library it would serve, or why it cannot.
+/// Prints the library that it would use, or why it cannot serve.
 fn check() -> ExitCode {
     match Library::load() {
         Ok(library) => {
@@ -66,7 +68,7 @@ fn check() -> ExitCode {
 
 fn inherited_socket() -> Option<UnixStream> {
     let mut about = std::mem::MaybeUninit::uninit();
-    // SAFETY: a call that looks at a descriptor and fills what it is given, or fails.
+    // SAFETY: fstat only examines a descriptor and fills the given structure, or fails.
     let looked = unsafe { libc::fstat(SOCKET_FD, about.as_mut_ptr()) };
     if looked != 0 {
         return None;
@@ -76,25 +78,26 @@ fn inherited_socket() -> Option<UnixStream> {
     if about.st_mode & libc::S_IFMT != libc::S_IFSOCK {
         return None;
     }
-    // SAFETY: it is open, it was given to us, and nobody else here knows it.
+    // SAFETY: the descriptor is open, was passed to us, and is used nowhere else in this process.
     Some(UnixStream::from(unsafe { OwnedFd::from_raw_fd(SOCKET_FD) }))
 }
 
-/// Until the shim closes the socket.
+/// Serves until the shim closes the socket.
 fn serve(socket: UnixStream) -> Result<(), String> {
     let mut directory = None;
     let served = serve_in(socket, &mut directory);
     if let Some(directory) = directory {
-        // The shim does the same; it may have been killed.
+        // The shim also removes it, but may have been killed.
         let _ = std::fs::remove_dir_all(directory);
     }
     served
 }
 
 fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<(), String> {
-    // The launch is ended by signals to all its processes; its ranks use us until they have ended.
+    // A launch is ended by signals to all its processes; the ranks need this server until they have
+    // ended.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        // SAFETY: no handler of ours is behind it.
+        // SAFETY: installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut frames = Frames::<ToBridge>::default();

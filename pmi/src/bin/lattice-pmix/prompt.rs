@@ -1,34 +1,37 @@
-//! Ranks do not wait for a timer of TCP.
+//! Prevents ranks from waiting for TCP timers.
 //!
-//! A rank's library says several short things one after the other, the last of which is answered, and leaves Nagle's algorithm
-//! on: the second waits until the first was acknowledged. Once this side has answered something its kernel takes the connection
-//! for a conversation and keeps acknowledgements back, 40 ms, for an answer that they might travel with. Each end of an MPI
-//! program took that long. The ranks' sockets are not ours to set; so the library's `writev` is, as its `accept` is
-//! ([`crate::gate`]): what was answered ends the conversation (tcp(7), TCP_QUICKACK), and what is read next is acknowledged at once.
+//! A rank's library sends several short messages in a row, of which only the last is answered, and
+//! leaves Nagle's algorithm on: the second message waits for the acknowledgement of the first.
+//! After the first answer, the kernel on this side considers the connection interactive and delays
+//! acknowledgements by 40 ms, to send them together with data. So the end of each MPI program took
+//! that long. We cannot set options on the ranks' sockets. Instead this program replaces the
+//! library's `writev`, as it does with `accept` ([`crate::gate`]): after each answer it leaves
+//! interactive mode (tcp(7), TCP_QUICKACK), and the next data is acknowledged at once.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// A connection that a rank has made: what is said to it is not kept back either.
+/// Disables Nagle's algorithm on a connection that a rank has made, so that data to it is not
+/// delayed either.
 pub fn connected(socket: &impl AsRawFd) {
     set(socket.as_raw_fd(), libc::TCP_NODELAY);
 }
 
-/// As of libc.
+/// As libc's `writev`.
 ///
 /// # Safety
 /// As of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    // SAFETY: with what the caller gives to writev.
+    // SAFETY: with the arguments of the caller of writev.
     let written = unsafe { libc::syscall(libc::SYS_writev, fd, parts, count) };
     let why = io::Error::last_os_error().raw_os_error();
-    // Whatever else it is refuses, and is not changed.
+    // Other kinds of descriptors refuse the option and stay unchanged.
     set(fd, libc::TCP_QUICKACK);
     if let Some(why) = why {
-        // SAFETY: this thread's own.
+        // SAFETY: this thread's own errno.
         unsafe { *libc::__errno_location() = why };
     }
     written as isize
@@ -37,7 +40,7 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_i
 fn set(fd: RawFd, option: c_int) {
     let on: c_int = 1;
     let length = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the option is a number that lives for the call.
+    // SAFETY: the option is a number that lives during the call.
     unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const on).cast::<c_void>(), length) };
 }
 
@@ -48,10 +51,10 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
-    /// Below the 40 ms for which Linux keeps an acknowledgement back.
+    /// Below the 40 ms for which Linux delays an acknowledgement.
     const AT_ONCE: Duration = Duration::from_millis(20);
 
-    /// A question that is answered, and then two things at once, the last of which is.
+    /// Times an answered question followed by two messages, of which the last is answered.
     fn took(answer: impl Fn(&TcpStream)) -> Duration {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut rank = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -74,13 +77,13 @@ mod tests {
 
     fn one(send: unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize, to: &TcpStream) {
         let part = libc::iovec { iov_base: c".".as_ptr().cast_mut().cast(), iov_len: 1 };
-        // SAFETY: one part, which lives for the call.
+        // SAFETY: one part, which lives during the call.
         assert_eq!(unsafe { send(to.as_raw_fd(), &part, 1) }, 1);
     }
 
     #[test]
     fn what_follows_an_answer_is_acknowledged_at_once() {
-        // The least of several, since a machine that is busy may take its time.
+        // The minimum of several runs, because the machine may be busy.
         let least = |answer: fn(&TcpStream)| (0..5).map(|_| took(answer)).min().unwrap();
         let kept_back = least(|to| {
             // SAFETY: one byte.
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_error_is_told_as_of_libc() {
-        // SAFETY: nothing is given.
+        // SAFETY: no buffers are passed.
         assert_eq!(unsafe { writev(-1, std::ptr::null(), 0) }, -1);
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
     }

@@ -1,6 +1,8 @@
-//! What ranks publish, look up and take back, and what they want of a rank of another node: the library's callbacks.
+//! The library's callbacks for publish, lookup and unpublish, and for the data of a rank of another
+//! node.
 //!
-//! What is published is for the launch: another range, another life or a lookup that is to wait is refused as not supported.
+//! Published data is visible within the launch. Other ranges, other persistences and lookups that
+//! wait are refused as not supported.
 
 use crate::abi::{self, ByteObject, Info, LookupCallback, ModexCallback, OpCallback, Proc, Status, Value, data_type, rank_of};
 use crate::host::ask;
@@ -8,15 +10,15 @@ use crate::questions::{Done, Waiting};
 use lattice_pmi::bridge::{Published, Question};
 use std::ffi::{CStr, c_char, c_void};
 
-/// Keys of one question at most.
+/// Largest number of keys in one question.
 const KEYS_MAX: usize = 256;
-/// How the library's own attributes begin.
+/// The prefix of the library's own attributes.
 const OWN: &str = "pmix.";
 
-/// A value that can be published: a text, bytes or a number. `None`: it is of another type.
+/// The bytes of a value that can be published: a string, bytes or a number. `None`: another type.
 ///
 /// # Safety
-/// `value` is as its type says.
+/// The data of `value` matches its type.
 unsafe fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     // SAFETY: see above.
     unsafe {
@@ -28,16 +30,17 @@ unsafe fn bytes_of(value: &Value) -> Option<Vec<u8>> {
                 Some(std::slice::from_raw_parts(bytes.cast::<u8>(), size).to_vec())
             }
             data_type::STRING | 0 => None,
-            // All of these have eight bytes at most; the others of the union are zero or anything.
+            // All of these have at most eight bytes; the remaining bytes of the union are zero or
+            // arbitrary.
             1..=data_type::DOUBLE => Some(value.data.widest[0].to_ne_bytes().to_vec()),
             _ => None,
         }
     }
 }
 
-/// A range or a persistence, also as Open MPI 4 has them: an int.
+/// A range or a persistence; Open MPI 4 passes it as an int.
 fn small(value: &Value) -> Option<u8> {
-    // SAFETY: which member is looked at follows from the type.
+    // SAFETY: the type determines which member is read.
     unsafe {
         match value.data_type {
             data_type::DATA_RANGE | data_type::PERSIST => Some(value.data.byte),
@@ -47,10 +50,11 @@ fn small(value: &Value) -> Option<u8> {
     }
 }
 
-/// The attributes of a question that are not the library's own, unless one of its own cannot be done.
+/// The attributes of a question without the library's own; `None` if one of the library's own is
+/// not supported.
 ///
 /// # Safety
-/// `infos` points to as many as is said, or is null.
+/// `infos` points to `count` elements, or is null.
 unsafe fn read<'a>(infos: *const Info, count: usize) -> Option<Vec<(String, &'a Value)>> {
     // SAFETY: see above.
     let infos = if infos.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(infos, count) } };
@@ -62,7 +66,7 @@ unsafe fn read<'a>(infos: *const Info, count: usize) -> Option<Vec<(String, &'a 
             ("pmix.range", Some(range)) => abi::RANGES.contains(&range),
             ("pmix.persist", Some(persistence)) => abi::PERSISTENCES.contains(&persistence),
             ("pmix.range" | "pmix.persist" | "pmix.wait", _) => false,
-            // Its answer comes without waiting.
+            // Has no effect: the answer comes without waiting.
             ("pmix.timeout" | "pmix.euid" | "pmix.egid", _) => true,
             (own, _) if own.starts_with(OWN) => info.flags & abi::INFO_REQUIRED == 0,
             (_, _) => {
@@ -78,11 +82,11 @@ unsafe fn read<'a>(infos: *const Info, count: usize) -> Option<Vec<(String, &'a 
 }
 
 pub unsafe extern "C" fn publish(who: *const Proc, infos: *const Info, count: usize, done: OpCallback, cbdata: *mut c_void) -> Status {
-    // SAFETY: the library names a rank and shows as many attributes as it says.
+    // SAFETY: the library passes a valid rank and `count` attributes.
     let (rank, read) = unsafe { (rank_of(who), read(infos, count)) };
-    // One key: of several, some may be there already, and nothing would be half done.
+    // Only one key: with several, some might exist already, and the question would be half done.
     let (Some(rank), Some([(key, value)])) = (rank, read.as_deref()) else { return abi::ERR_NOT_SUPPORTED };
-    // SAFETY: the library's values are as their types say.
+    // SAFETY: the data of the library's values matches their types.
     let Some(bytes) = (unsafe { bytes_of(value) }) else { return abi::ERR_NOT_SUPPORTED };
     let published = Published { key: key.clone(), rank, data_type: value.data_type, value: bytes };
     begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Publish(published)))
@@ -96,7 +100,7 @@ pub unsafe extern "C" fn lookup(
     done: LookupCallback,
     cbdata: *mut c_void,
 ) -> Status {
-    // SAFETY: the library's lists are as they say.
+    // SAFETY: the library's arrays are valid.
     let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
     let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
     begun(ask(Waiting { done: Done::Lookup(done), cbdata }, Question::Lookup { keys }))
@@ -110,13 +114,13 @@ pub unsafe extern "C" fn unpublish(
     done: OpCallback,
     cbdata: *mut c_void,
 ) -> Status {
-    // SAFETY: the library's lists are as they say.
+    // SAFETY: the library's arrays are valid.
     let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
     let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
     begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Unpublish { keys }))
 }
 
-/// What a rank of another node has put is wanted before any fence.
+/// Requests the data of a rank of another node before any fence.
 pub unsafe extern "C" fn direct_modex(who: *const Proc, _: *const Info, _: usize, done: ModexCallback, cbdata: *mut c_void) -> Status {
     // SAFETY: the library names a rank.
     let Some(rank) = (unsafe { rank_of(who) }) else { return abi::ERR_NOT_SUPPORTED };
@@ -127,20 +131,21 @@ fn begun(is_asked: bool) -> Status {
     if is_asked { abi::SUCCESS } else { abi::ERR_OUT_OF_RESOURCE }
 }
 
-/// `None`: there are none (of an unpublish: all that the rank has), too many, or one that is no text.
+/// `None`: no keys (for an unpublish this would mean all of the rank's keys), too many, or one that
+/// is not UTF-8.
 ///
 /// # Safety
-/// `keys` is null or an array of texts that ends with a null.
+/// `keys` is null or a null-terminated array of strings.
 unsafe fn keys_of(mut keys: *mut *mut c_char) -> Option<Vec<String>> {
     let mut all = Vec::new();
-    // SAFETY: see above; the null at its end is not passed.
+    // SAFETY: see above; the terminating null is not passed.
     while let Some(key) = unsafe { keys.as_ref() }.filter(|key| !key.is_null()) {
-        // SAFETY: each is a text that ends with a zero byte.
+        // SAFETY: each is a string that ends with a zero byte.
         all.push(unsafe { CStr::from_ptr(*key) }.to_str().ok()?.to_owned());
         if all.len() > KEYS_MAX {
             return None;
         }
-        // SAFETY: the null at its end was not reached.
+        // SAFETY: the terminating null was not reached yet.
         keys = unsafe { keys.add(1) };
     }
     (!all.is_empty()).then_some(all)

@@ -1,14 +1,14 @@
-//! What the library asked, until it is answered.
+//! The library's questions that are not answered yet.
 
 use crate::abi::{self, ByteObject, Data, Found, LookupCallback, ModexCallback, OpCallback, Status, Value, data_type, give, proc_of};
 use lattice_pmi::bridge::{AnswerStatus, Published};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 
-/// Questions that wait for an answer at most.
+/// Largest number of unanswered questions.
 const QUESTIONS_MAX: usize = 4096;
 
-/// The questions whose answer the library waits for.
+/// The unanswered questions of the library.
 #[derive(Default)]
 pub struct Questions {
     last: u64,
@@ -16,7 +16,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Keeps one; `None`: there are too many.
+    /// Adds a question and returns its id; `None`: there are too many.
     pub fn add(&mut self, waiting: Waiting) -> Option<u64> {
         if self.waiting.len() >= QUESTIONS_MAX {
             return None;
@@ -31,20 +31,21 @@ impl Questions {
     }
 }
 
-/// How the library is told an answer.
+/// How to deliver an answer to the library.
 pub struct Waiting {
     pub done: Done,
     pub cbdata: *mut c_void,
 }
 
-/// The kind of its callback.
+/// The callback, by kind.
 pub enum Done {
     Operation(OpCallback),
     Lookup(LookupCallback),
     Modex(ModexCallback),
 }
 
-// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+// SAFETY: the pointer belongs to the library, is only handed back to it, and is used by nobody
+// else.
 unsafe impl Send for Waiting {}
 
 impl Waiting {
@@ -66,7 +67,8 @@ impl Waiting {
                 let texts: Vec<CString> = found.iter().map(|one| CString::new(one.value.clone()).unwrap_or_default()).collect();
                 let made = found.iter().zip(&texts).map(|(one, text)| found_of(one, text, namespace)).collect::<Result<Vec<_>, _>>();
                 let (status, mut made) = made.map_or((abi::ERR_NOT_SUPPORTED, Vec::new()), |made| (status, made));
-                // SAFETY: `cbdata` is what came with the callback; the library copies what it is shown before it comes back.
+                // SAFETY: `cbdata` came with the callback; the library copies the data before the
+                // callback returns.
                 unsafe { done(status, made.as_mut_ptr(), made.len(), self.cbdata) };
             }
             Done::Operation(None) | Done::Lookup(None) | Done::Modex(_) => {}
@@ -81,7 +83,7 @@ impl Waiting {
     }
 }
 
-/// What is found, as the library has it. It points into `one` and `text`.
+/// A found value in the library's representation. It points into `one` and `text`.
 fn found_of(one: &Published, text: &CString, namespace: &str) -> Result<Found, String> {
     let data = match one.data_type {
         data_type::STRING => Data { string: text.as_ptr() },

@@ -1,4 +1,4 @@
-//! What a request is answered with where it is granted.
+//! The answers to granted requests.
 
 use super::audit_walk::AuditWalk;
 use super::standing::{AdmissionsStanding, KeyringStanding, LeaseStanding};
@@ -9,108 +9,110 @@ use lattice_ledger::{
 use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What a [`super::Request`] is answered with.
+/// The answer to a [`super::Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// The command is committed.
     Done { revision: Revision },
-    /// The submission is committed. `desired`: all that the asking agent's own node is to do now, as [`super::Down::Desired`] will say
-    /// it as well, where the claim that came along has that node and the one who answers leads.
-    /// `claimed`: whether the claim holds that came with it; `None` where none did.
+    /// The submission is committed. `desired`: the complete list for the requesting agent's own
+    /// node, which it will also receive as [`super::Down::Desired`]; only if the included claim
+    /// uses that node and the answering member is the leader. `claimed`: whether the included claim
+    /// was granted; `None`: there was no claim.
     Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
-    /// The claim holds under this epoch.
+    /// The claim was granted with this epoch.
     Claimed { epoch: Epoch, revision: Revision },
     /// One allocation.
     Allocation(Box<Allocation>),
-    /// Some allocations, and whether there are more behind them.
+    /// Some allocations; `more`: further ones follow.
     AllocationPage { allocations: Vec<Allocation>, more: bool },
     /// All nodes.
     Nodes(Vec<Node>),
-    /// The lease is held under this fencing token for `ttl_ms` from the moment the request was sent.
+    /// The lease is held with this fencing token for `ttl_ms` from the moment the request was sent.
     Lease { token: u64, ttl_ms: u64 },
     /// Some audit records.
     Audit(AuditFound),
-    /// So much of the chain holds.
+    /// The result of verifying a part of the chain.
     AuditVerified(Box<AuditWalk>),
     /// A signed page of an export.
     AuditExported(SignedPage),
-    /// How the members stand.
+    /// The state of the members.
     Status(QuorumStatus),
     /// SHA-256 of the state as of this revision, in hexadecimal digits.
     StateHash { revision: Revision, hash: String },
-    /// How far a change of the members is.
+    /// The progress of a membership change.
     Changed { done: bool, text: String },
     /// All leases, by name.
     Leases(Vec<LeaseStanding>),
-    /// `None`: the last one was taken, or is forgotten.
+    /// The refusal; `None`: the latest claim was granted, or its refusal has been dropped.
     RefusedClaim(Option<RefusedClaim>),
     /// A certificate, PEM.
     Certificate { pem: String },
-    /// The backup is whole.
+    /// The backup is complete.
     Backup { name: String, url: String, revision: Revision, audit_records: u64 },
     /// All tenants, by name.
     Tenants(Vec<TenantStanding>),
-    /// The pool of VNIs, and what of it is in use.
+    /// The VNI pool and its usage.
     VniPool(VniPoolStanding),
     /// Network domains, by tenant and name.
     Domains(Vec<DomainStanding>),
-    /// Names of services, by tenant and name; `more`: there are others behind them.
+    /// Service names, by tenant and name; `more`: further ones exist.
     Services { services: Vec<ServiceStanding>, more: bool },
-    /// Where a service is offered; `more`: elsewhere as well.
+    /// The endpoints of a service; `more`: further ones exist.
     Endpoints { endpoints: Vec<Endpoint>, more: bool },
-    /// Limits of the whole cluster, and what there is of them.
+    /// The cluster-wide limits and the current usage.
     Limits(LimitsStanding),
-    /// What the member had `age_ms` ago at the latest, when it last was in touch with the leader, or as leader with a majority.
+    /// A possibly outdated answer: the member's state is at most `age_ms` old, counted from its
+    /// last contact with the leader, or as leader with a majority.
     Stale { age_ms: u64, answer: Box<Answer> },
-    /// This gossip key is brought in.
+    /// This gossip key is being introduced.
     KeyAdded { id: u32 },
-    /// How the gossip keys stand.
+    /// The state of the gossip keys.
     Keyring(KeyringStanding),
-    /// The names that were revoked, in their order; and when a certificate is issued that is signed now.
+    /// The revoked names in order; and the time of issue for a certificate that is signed now.
     Revocations { revoked: Vec<(String, Revocation)>, issue_time: Timestamp },
     /// All vClusters: `default` first, then by name.
     VClusters(Vec<VClusterStanding>),
     /// All sessions, by allocation.
     Sessions(Vec<InteractiveSession>),
-    /// Which nodes wait for admission, and which admitted names have not registered.
+    /// Nodes that wait for admission, and admitted names that have not registered.
     Admissions(AdmissionsStanding),
 }
 
-/// A claim that was refused.
+/// A refused claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedClaim {
-    /// For whom nodes were claimed.
+    /// The allocation.
     pub allocation: AllocationId,
-    /// When.
+    /// The time of the refusal.
     pub at: Timestamp,
-    /// What stood against it, at most 16.
+    /// The reasons, at most 16.
     pub conflicts: Vec<Conflict>,
 }
 
-/// Records of the audit log that fit a filter.
+/// Records of the audit log that match a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditFound {
-    /// In the order of the chain.
+    /// The records in the order of the chain.
     pub records: Vec<AuditRecord>,
-    /// All records up to this one were looked at.
+    /// All records up to this one were examined.
     pub upto: u64,
-    /// The last one to be looked at.
+    /// The last record to examine.
     pub end: u64,
 }
 
-/// A page of an export; see `audit::export`.
+/// A page of an export; see `audit::export` in the crate `lattice-quorum`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedPage {
-    /// The JSON text that is signed.
+    /// The signed JSON text.
     pub body: String,
-    /// Who signed.
+    /// The member that signed it.
     pub member: MemberId,
-    /// The public half of the key, 64 hexadecimal digits.
+    /// The public key, 64 hexadecimal digits.
     pub key: String,
     /// Ed25519 over the bytes of `body`, 128 hexadecimal digits.
     pub signature: String,
-    /// All records up to this one were looked at.
+    /// All records up to this one were examined.
     pub upto: u64,
-    /// The last one to be looked at.
+    /// The last record to examine.
     pub end: u64,
 }

@@ -1,32 +1,32 @@
-//! A walk over the audit log, from one answer to the next question.
+//! The state of a verification of the audit log, carried from one answer to the next request.
 
 use lattice_ledger::AuditHead;
 use lattice_model::MemberId;
 use serde::{Deserialize, Serialize};
 
-/// How far the chain was walked, and what was found. A walk is of one member's disk.
+/// How far the chain has been verified, and what was found. A walk verifies one member's disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditWalk {
-    /// Whose disk.
+    /// The member whose disk is verified.
     pub member: MemberId,
-    /// The last record that was checked.
+    /// The last verified record.
     pub head: AuditHead,
-    /// Signatures that were checked.
+    /// Number of verified signatures.
     pub signatures: u64,
-    /// The chain is signed up to this record.
+    /// The last record covered by a signature.
     pub signed: u64,
-    /// The keys that were on record, in the order in which they came.
+    /// The recorded keys, in order of introduction.
     pub keys: Vec<KeyPeriod>,
-    /// Whether the end of the chain is reached.
+    /// Whether the end of the chain was reached.
     pub done: bool,
 }
 
-/// A key and what it may have signed.
+/// A key, and the range of records in which it may sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPeriod {
-    /// Whose key.
+    /// The key's member.
     pub member: MemberId,
-    /// Its public half, 64 hexadecimal digits.
+    /// The public key, 64 hexadecimal digits.
     pub key: String,
     /// The record that introduced it.
     pub since: u64,
@@ -35,7 +35,7 @@ pub struct KeyPeriod {
 }
 
 impl AuditWalk {
-    /// Begins before the first record.
+    /// A walk that starts before the first record.
     pub fn new(member: MemberId) -> Self {
         Self { member, head: AuditHead::default(), signatures: 0, signed: 0, keys: Vec::new(), done: false }
     }

@@ -1,4 +1,4 @@
-//! An agent's session: what goes up it, and what comes down.
+//! Agents' sessions: the messages in both directions.
 
 use lattice_ledger::{HeldShare, Keyring, NodeHealth};
 use lattice_model::conformance::Components;
@@ -7,77 +7,81 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// From an agent, up its session.
+/// Messages from an agent to a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Up {
-    /// Opens the session; answered by [`Down::Registered`].
+    /// Opens the session. The answer is [`Down::Registered`].
     Register {
         node: NodeId,
         boot: Boot,
         size: Resources,
         addresses: NodeAddresses,
         schedulable: bool,
-        /// The incarnation it had before, 0 at the first start: the quorum issues a higher one.
+        /// Its previous incarnation, 0 at the first start: the quorum issues a higher one.
         incarnation: Incarnation,
-        /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
+        /// Whether the agent has been restarted (a reconnection without a restart keeps the
+        /// incarnation).
         new_life: bool,
-        /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
+        /// The resources that its kernel cannot limit; see [`lattice_model::Node::unlimited`].
         unlimited: Vec<String>,
-        /// What work may ask for of it; see [`lattice_model::Node::features`].
+        /// The features that work may request; see [`lattice_model::Node::features`].
         features: Vec<String>,
-        /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
-        /// the quorum believes there is lost.
+        /// From an agent that lost its state or never had one: the work that it found on the node.
+        /// All other shares recorded by the quorum are lost.
         found: Option<Vec<(AllocationId, Epoch)>>,
         /// The gossip keys that it has.
         keys: HeldKeys,
-        /// The agent that carries this session, where no member was reached without.
+        /// The agent that relays this session, if no member can be reached directly.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         through: Option<NodeId>,
-        /// Whether it has the site's hook that wipes the node.
+        /// Whether the agent is configured with the site's wipe hook.
         wipes: bool,
-        /// How it finds its node: one that is not well is never Ready.
+        /// The agent's assessment of its node: an unwell node does not become Ready.
         health: NodeHealth,
-        /// What its software and firmware are, where its agent has looked already: who sees it Ready knows that as well.
+        /// The node's software and firmware, if already examined: so whoever sees the node Ready
+        /// also sees these.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
     },
-    /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
-    /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
-    /// list of that generation.
+    /// All shares of the node and its pending reports, sent once to a quorum whose generation is
+    /// higher than that of its last list, before anything else: a quorum recovered from a backup
+    /// does not know them. The agent stops no work until it has a list of that generation.
     Holds { incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
-    /// I live. About every `heartbeat_ms`, and as soon as the gossip keys are others.
+    /// A heartbeat. Sent about every `heartbeat_ms`, and at once when the gossip keys change.
     Heartbeat {
         incarnation: Incarnation,
         seq: u64,
         /// The gossip keys that it has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<HeldKeys>,
-        /// How it finds its node.
+        /// The agent's assessment of its node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         health: Option<NodeHealth>,
-        /// What the node's software and firmware are: at the beginning of a session, and when they are others.
+        /// The node's software and firmware: at the beginning of a session, and when they change.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
-        /// That it could not look at these for too long.
+        /// Whether the agent has been unable to examine these for too long.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stale: bool,
-        /// How many shares are on the node, in whatever phase; none while it has reports that the ledger does not know.
+        /// Number of shares on the node, in any phase; `None` while it has reports that the ledger
+        /// has not received.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         running: Option<u32>,
     },
-    /// The wipe of [`DesiredList::wipe`] is over; `failed`: what went wrong. Said until the list lacks it.
+    /// The wipe of [`DesiredList::wipe`] has ended; `failed`: what went wrong. Repeated until the
+    /// list contains it no longer.
     Wiped {
         order: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
-    /// Something to be committed; sent again until acknowledged.
+    /// A report to be committed; repeated until acknowledged.
     Report(NodeReport),
-    /// The answer to a [`Down::Hear`]: those of the nodes that this agent's gossip has alive.
+    /// The answer to a [`Down::Hear`]: those of the nodes that are alive in this agent's gossip.
     Hears { alive: Vec<NodeId> },
 }
 
-/// From a member, down an agent's session.
+/// Messages from a member to an agent in its session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Down {
     /// The registration is committed.
@@ -86,38 +90,41 @@ pub enum Down {
         generation: Generation,
         cluster: String,
         heartbeat_ms: u64,
-        /// The last report of this incarnation that was acknowledged.
+        /// The last acknowledged report of this incarnation.
         report_seq: u64,
-        /// Who the members are, for the next connect.
+        /// The members, for the next connection.
         members: MemberList,
     },
     /// The members changed.
     Members(MemberList),
-    /// All that the node is to do now. Sent after registration and after each change that concerns the node.
+    /// The complete list for the node. Sent after registration and after each change that concerns
+    /// the node.
     Desired(DesiredList),
-    /// Reports up to `seq` of this incarnation are committed. `superseded`: claims that some of them spoke of and that do not
-    /// stand any more ([`super::Refusal::StaleEpoch`]): the node stops what it has of them.
+    /// Reports up to `seq` of this incarnation are committed. `superseded`: claims in those reports
+    /// that are no longer current ([`super::Refusal::StaleEpoch`]): the node must stop their work.
     Acked { incarnation: Incarnation, seq: u64, superseded: Vec<(AllocationId, Epoch)> },
-    /// A leader-acknowledged heartbeat.
+    /// The leader has received this heartbeat.
     HeartbeatAck { seq: u64 },
-    /// The session is over; connect to another member.
+    /// The session ends; connect to another member.
     Close { why: String },
-    /// This member leads now, and leaves sessions to the others: the next one takes it.
+    /// This member has become the leader, and leaves sessions to the others: connect to the next
+    /// one.
     Move,
-    /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
-    /// (by generation, then by its revision) is the true one, whoever sent it last.
+    /// The gossip keys, after [`Down::Registered`] and at each change; not sent while agents use
+    /// the key of their configuration. The newest keyring (by generation, then by revision) is
+    /// valid, whoever sent it last.
     Keyring { generation: Generation, ring: Keyring },
-    /// Names whose certificates count no more, each with the time before which they were issued: all of them behind
-    /// [`Down::Registered`], later those that are new.
+    /// Revoked names, each with the time before which their certificates were issued: all of them
+    /// after [`Down::Registered`], later only new ones.
     Revoked { names: Vec<(String, Timestamp)> },
-    /// Nothing comes of these nodes to the quorum: which of them does gossip have alive?
+    /// The quorum receives nothing from these nodes: which of them are alive in the agent's gossip?
     Hear { nodes: Vec<NodeId> },
 }
 
-/// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.
+/// The voting members. The newest list is valid, whoever sent it last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberList {
-    /// Of the recovery: a recovered quorum's lists are newer than all before.
+    /// The quorum's generation: lists of a recovered quorum are newer than all earlier ones.
     pub generation: Generation,
     /// The log index of the membership.
     pub since: u64,
@@ -132,41 +139,41 @@ impl MemberList {
     }
 }
 
-/// The gossip keys that an agent has, on its disk and in use.
+/// The gossip keys that an agent has on its disk and in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldKeys {
-    /// Their ids.
+    /// The ids of the keys with which it decrypts.
     pub opens: Vec<u32>,
-    /// The id of the one that it seals with.
+    /// The id of the key with which it encrypts.
     pub seals: u32,
 }
 
 impl HeldKeys {
-    /// More ids than an agent can have are not believed.
+    /// Largest number of ids to accept: an agent cannot have more.
     const MAX: usize = 8;
 
-    /// As far as it is believed.
+    /// The same, cut to the limit.
     pub fn bounded(mut self) -> Self {
         self.opens.truncate(Self::MAX);
         self
     }
 }
 
-/// When a session may be sent on, as its agent said when it opened it.
+/// When a session may be moved to another member, as stated by the agent when it opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayMove {
-    /// No other member took it a moment ago.
+    /// Later: no other member accepted it a moment ago.
     Later,
     Now,
 }
 
 impl MayMove {
-    /// From a request's header.
+    /// Parses a request's header.
     pub fn read(header: Option<&str>) -> Option<Self> {
         [Self::Later, Self::Now].into_iter().find(|may_move| header == Some(may_move.header()))
     }
 
-    /// For a request's header.
+    /// The value for a request's header.
     pub const fn header(self) -> &'static str {
         match self {
             Self::Later => "later",

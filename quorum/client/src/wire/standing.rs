@@ -1,18 +1,18 @@
-//! How things stand of which the leader remembers a part: gossip keys, leases, admissions.
+//! States of which the leader keeps a part in memory: gossip keys, leases, admissions.
 
 use lattice_model::{NodeId, Resources, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The gossip keys, without their secrets, and how far the agents are with them.
+/// The gossip keys without their secrets, and the progress of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyringStanding {
-    /// The older one first.
+    /// The keys, the older one first.
     pub keys: Vec<KeyStanding>,
-    /// Nodes that are not Down: those that count.
+    /// Number of nodes that are not Down: a rotation waits for these.
     pub nodes: u64,
-    /// Nodes that the next step of a rotation waits for; the first 16 of them.
+    /// The first 16 nodes that the next step of a rotation waits for.
     pub awaited: Vec<NodeId>,
-    /// How many they are.
+    /// Number of all such nodes.
     pub awaited_all: u64,
 }
 
@@ -20,67 +20,69 @@ pub struct KeyringStanding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyStanding {
     pub id: u32,
-    /// When it was brought in; `None`: it is the one of the agents' configuration.
+    /// When it was introduced; `None`: it is the key of the agents' configuration.
     pub made_at: Option<Timestamp>,
-    /// By whom.
+    /// Who introduced it.
     pub made_by: Option<String>,
     pub role: KeyRole,
-    /// Nodes that open with it, as they last told this leader.
+    /// Number of nodes that decrypt with it, according to their latest reports to this leader.
     pub have: u64,
-    /// Nodes that seal with it.
+    /// Number of nodes that encrypt with it.
     pub seal: u64,
 }
 
-/// What a key does.
+/// The role of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyRole {
-    /// It is given to the nodes, which open with it; it will seal.
+    /// It is being distributed to the nodes, which decrypt with it; later it will encrypt.
     BroughtIn,
     Seals,
-    /// It sealed until now.
+    /// The previous encryption key; still used to decrypt.
     Opens,
 }
 
-/// A lease as the leader sees it.
+/// A lease as seen by the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStanding {
     pub name: String,
     pub holder: NodeId,
-    /// For whom the holder's agent vouches; `None`: for itself.
+    /// The user on whose behalf it is held; `None`: the holder's agent itself.
     pub user: Option<String>,
     pub token: u64,
     pub ttl_ms: u64,
-    /// How long it lives from now if it is not renewed, by the leader's clock; `None` where that has not begun.
+    /// Time until it expires without a renewal, in milliseconds of the leader's clock; `None`: the
+    /// clock has not started.
     pub left_ms: Option<u64>,
-    /// Why nobody should go on holding a lease at this node.
+    /// Why this node should not hold a lease any longer.
     pub bad: Option<String>,
 }
 
-/// Which nodes wait for admission, as the leader remembers it, and which admitted names have not registered.
+/// Nodes that wait for admission, from the leader's memory, and admitted names that have not
+/// registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionsStanding {
-    /// The one that asked last first.
+    /// Ordered by their latest attempt, the newest first.
     pub waiting: Vec<WaitingNode>,
-    /// By name.
+    /// Ordered by name.
     pub admitted: Vec<AdmittedNode>,
 }
 
-/// A node that registers and is refused.
+/// A node whose registration is refused because it is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingNode {
     pub node: NodeId,
-    /// From which address its session came, where that is known.
+    /// The address from which its session came, if known.
     pub from: Option<String>,
-    /// The node that carries its session, where it reaches no member itself.
+    /// The node that relays its session if it cannot reach a member itself.
     pub through: Option<NodeId>,
-    /// What it says that it has.
+    /// Its reported size.
     pub size: Resources,
-    /// When it asked first and last.
+    /// The times of its first and its latest attempt.
     pub since: Timestamp,
     pub asked: Timestamp,
 }
 
-/// A name that is admitted and under which no node has registered yet.
+/// An admitted name that has not registered yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmittedNode {
     pub node: NodeId,

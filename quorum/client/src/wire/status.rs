@@ -1,4 +1,4 @@
-//! How the members stand.
+//! The state of the members.
 
 use lattice_ledger::shortage::Shortage;
 use lattice_model::{AllocationState, Generation, MemberId, NodeId, NodeState, Revision, Timestamp};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How the members stand, as one of them sees it.
+/// The state of the members as seen by one of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuorumStatus {
     pub cluster: String,
-    /// The member that answers.
+    /// The answering member.
     pub member: MemberId,
     pub leader: Option<MemberId>,
     pub term: u64,
@@ -21,33 +21,36 @@ pub struct QuorumStatus {
     pub allocations: Vec<(AllocationState, u32)>,
     pub audit_records: u64,
     pub at: Timestamp,
-    /// What the member that answers refused to callers whose certificate does not fit, and how often since it began.
+    /// How often the answering member refused callers because of their certificate since it
+    /// started, by cause.
     pub refused: Vec<(String, u64)>,
     /// The committed cluster level.
     pub level: u32,
-    /// After a recovery: nodes that are not Down and have not said yet what they run.
+    /// After a recovery: nodes that are not Down and have not reported what they run.
     pub awaited: Vec<NodeId>,
-    /// How far those are who are told what happens to nodes.
+    /// The progress of notifications about nodes.
     pub notified: Vec<NotifyStanding>,
-    /// Nodes that fell silent together, so that none of them is declared Down; only the leader knows it.
+    /// Number of nodes that fell silent together, so that none of them becomes Down; known only to
+    /// the leader.
     pub held_back: u64,
-    /// What is amiss with the members' clocks, as far as this member knows.
+    /// A problem with the members' clocks, if known to this member.
     pub clocks: Option<ClockAlarm>,
 }
 
-/// What is amiss with the members' clocks.
+/// A problem with the members' clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClockAlarm {
-    /// These are ahead of those of the majority by so many milliseconds.
+    /// The clocks of these members are ahead of the majority's by this many milliseconds.
     Apart(BTreeMap<MemberId, i64>),
-    /// No majority of them agrees, or answers.
+    /// No majority of clocks agrees or answers.
     NoMajority,
-    /// They agree, and the ledger's time is so many milliseconds behind them: it never leaps.
+    /// The clocks agree, but the ledger's time is this many milliseconds behind them: it never
+    /// jumps.
     Time { behind_ms: i64 },
 }
 
 impl ClockAlarm {
-    /// Whether it says the same of the same members, by other numbers perhaps.
+    /// Whether it is the same problem with the same members, ignoring the numbers.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Apart(these), Self::Apart(those)) => these.keys().eq(those.keys()),
@@ -79,14 +82,14 @@ impl fmt::Display for ClockAlarm {
     }
 }
 
-/// One way of notification in a [`QuorumStatus`].
+/// The progress of one kind of notification in a [`QuorumStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotifyStanding {
-    /// The setting that it is configured with.
+    /// The name of its configuration setting.
     pub way: String,
-    /// Everything up to this audit record was taken.
+    /// Everything up to this audit record was delivered.
     pub upto: u64,
-    /// Why nothing more is taken at present; only the leader knows it.
+    /// Why nothing is being delivered now; known only to the leader.
     pub trouble: Option<String>,
 }
 
@@ -94,20 +97,21 @@ pub struct NotifyStanding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     pub id: MemberId,
-    /// Where agents reach it, `host:port`.
+    /// Its address for agents, `host:port`.
     pub service: String,
-    /// Where members reach it, `host:port`.
+    /// Its address for members, `host:port`.
     pub raft: String,
-    /// Whether it votes; one that does not is learning.
+    /// Whether it votes; otherwise it is a learner.
     pub votes: bool,
-    /// The last log index known to be on its disk; `None` where this member does not know.
+    /// The last log index known to be on its disk; `None`: unknown to this member.
     pub matched: Option<u64>,
-    /// The highest cluster level that it can follow; `None` where this member does not know.
+    /// The highest cluster level that it supports; `None`: unknown to this member.
     pub level: Option<u32>,
-    /// When its certificate ends; `None` where this member does not know.
+    /// When its certificate expires; `None`: unknown to this member.
     pub certificate_until: Option<Timestamp>,
-    /// What its disk lacks, as far as this member knows.
+    /// Its shortage of disk space, if known to this member.
     pub shortage: Option<Shortage>,
-    /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
+    /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a
+    /// follower).
     pub standing: String,
 }

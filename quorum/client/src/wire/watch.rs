@@ -1,4 +1,4 @@
-//! A watch: what is wanted to be told of, and what is told.
+//! Watches: what a watcher subscribes to, and the messages that it receives.
 
 use super::standing::LeaseStanding;
 use lattice_ledger::{ClusterLimits, WatchPlace};
@@ -8,28 +8,29 @@ use serde::{Deserialize, Serialize};
 /// Opens a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchRequest {
-    /// Whether nodes are wanted (all of them).
+    /// Whether to watch nodes (all of them).
     pub nodes: bool,
-    /// Which allocations are wanted.
+    /// Which allocations to watch.
     pub allocations: WatchAllocations,
-    /// Of these, this user's alone.
+    /// Of these, only this user's.
     pub uid: Option<u32>,
-    /// Whether tenants are wanted (all of them).
+    /// Whether to watch tenants (all of them).
     pub tenants: bool,
-    /// Whether leases are wanted (all of them).
+    /// Whether to watch leases (all of them).
     pub leases: bool,
-    /// Whether vClusters are wanted (all of them).
+    /// Whether to watch vClusters (all of them).
     pub vclusters: bool,
-    /// Whether network domains and the pool of their numbers are wanted.
+    /// Whether to watch network domains and the VNI pool.
     pub domains: bool,
-    /// Whether the limits of the cluster and its users are wanted.
+    /// Whether to watch the limits of the cluster and its users.
     pub limits: bool,
-    /// What the watcher has already, of the same kinds of things: only what came after is told. `None`: it has nothing.
+    /// The place up to which the watcher has the same kinds of records: only later changes are
+    /// sent. `None`: it has nothing.
     pub since: Option<WatchPlace>,
 }
 
 impl WatchRequest {
-    /// A watch of nothing yet.
+    /// A request without any subscription.
     pub fn nothing() -> Self {
         let allocations = WatchAllocations::None;
         Self {
@@ -46,17 +47,17 @@ impl WatchRequest {
     }
 }
 
-/// Which allocations a watch is about.
+/// Which allocations to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchAllocations {
     None,
-    /// All that have not ended; one that ends is sent once more, ended.
+    /// All that have not ended; an allocation that ends is sent once more, in its final state.
     Live,
     /// This one, ended or not.
     One(AllocationId),
 }
 
-/// What a watch says, in the order of revisions. A watcher that is too slow is cut off.
+/// The messages of a watch, in the order of revisions. A watcher that is too slow is disconnected.
 ///
 /// ```text
 ///   from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
@@ -64,18 +65,19 @@ pub enum WatchAllocations {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchMessage {
-    /// A list begins: all that is watched, as of `revision`. What was known before counts no more. The list itself comes as
-    /// [`WatchMessage::Changes`].
+    /// The beginning of a list: everything watched, as of `revision`. It replaces everything known
+    /// before. The list itself follows as [`WatchMessage::Changes`].
     Start { generation: Generation, revision: Revision },
-    /// A part of what the entry of this revision changed, or of the list; it counts once the last part is there (`complete`).
-    /// Then everything up to that revision is known: a watch may be opened with `since` there, at any member. Without a
-    /// change it says that nothing up to there concerns this watch.
+    /// A part of the changes of the entry with this revision, or of the list; valid once the last
+    /// part has arrived (`complete`). Then everything up to that revision is known, and a watch may
+    /// be opened with `since` at this place, at any member. An empty message says that nothing up
+    /// to there concerns this watch.
     Changes { revision: Revision, changes: Vec<Change>, complete: bool },
-    /// What came after the place that the watcher has is not known here any more: it starts again, from a list.
+    /// The changes after the watcher's place have been dropped: it must start again with a list.
     StartAgain { why: String },
 }
 
-/// One thing that changed, or that a list has.
+/// A changed record, or a record of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// This node changed (or is new).
@@ -86,8 +88,8 @@ pub enum Change {
     Tenant(Box<Tenant>),
     /// The tenant of this name was deleted.
     TenantDeleted(String),
-    /// This lease was granted, or its time to live changed. Renewals are not told, nor how long it lives from now, nor what
-    /// speaks against its holder.
+    /// This lease was granted, or its time to live changed. Not sent: renewals, the remaining time,
+    /// and reasons against its holder.
     Lease(Box<LeaseStanding>),
     /// The lease of this name ended.
     LeaseEnded(String),
@@ -95,11 +97,11 @@ pub enum Change {
     VCluster(Box<VCluster>),
     /// The vCluster of this name was deleted.
     VClusterDeleted(String),
-    /// This network domain has this number from now on. Who is in it is not told.
+    /// This network domain has this VNI from now on. Its members are not sent.
     Domain { tenant: String, name: String, vni: u32 },
-    /// Its number is free again.
+    /// Its VNI is free again.
     DomainReleased { tenant: String, name: String },
-    /// The pool that such numbers are from.
+    /// The VNI pool.
     VniPool(VniPool),
     /// The limits of the cluster and its users.
     Limits(ClusterLimits),

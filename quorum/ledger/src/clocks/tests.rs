@@ -12,7 +12,7 @@ fn clocks() -> Clocks {
     Clocks::new(LIMITS)
 }
 
-/// As configured by default.
+/// The default configuration.
 const LIMITS: Limits = Limits {
     own: Patience { degraded_after: Duration::from_secs(30), down_after: Duration::from_secs(60) },
     sensitive: Patience { degraded_after: Duration::from_secs(120), down_after: Duration::from_secs(300) },
@@ -22,7 +22,7 @@ const LIMITS: Limits = Limits {
 
 #[test]
 fn patience_is_that_of_what_the_node_is_used_for() {
-    // Of each use: when it is Degraded, and when Down.
+    // For each use: when a node becomes Degraded, and when Down.
     let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
     for (used, degraded, down) in table {
         let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
@@ -51,7 +51,7 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
     n[0].state_reason.clone_from(&said[0].reason);
     assert_eq!(states(&mut c, 91, &n), []);
     assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
-    // The witness hears it no more.
+    // The witness does not reach it any more.
     assert_eq!(states(&mut c, 94, &n), [("n1".to_owned(), NodeState::Down)]);
     c.witnessed(&id, by(), S(389));
     assert_eq!(states(&mut c, 390, &n), []);
@@ -69,7 +69,8 @@ fn where_many_are_silent_nobody_is_asked_and_none_is_fenced() {
 }
 
 proptest::proptest! {
-    /// The same history with witnesses and without: whatever they say, nobody is Down earlier, and leases are over at the same time.
+    /// The same history with and without witnesses: they never make a node Down earlier, and leases
+    /// expire at the same time.
     #[test]
     fn a_witness_lengthens_and_never_shortens(history in proptest::collection::vec((0u64..40, 0usize..5, 0usize..5, 0u8..4), 1..80)) {
         let ids: Vec<NodeId> = (0..5).map(|i| format!("n{i}").parse().unwrap()).collect();
@@ -95,7 +96,8 @@ proptest::proptest! {
             for (without, with) in without.iter().zip(with) {
                 let (gone, stays) = (without.state == NodeState::Down, with.state == NodeState::Down);
                 assert!(gone || !stays, "{} is Down because of a witness", with.id);
-                // Leases: who is Down on one side may be fenced on the other, unless many fell silent since.
+                // Leases: a node that is Down in one history may be fenced in the other, unless
+                // many fell silent since.
                 let fenced = stays || c.cut_off.contains(&with.id);
                 assert!(gone || !fenced, "{} is fenced because of a witness", with.id);
                 assert!(!gone || fenced || c.held_back > 0, "{} is not fenced because of a witness", with.id);
@@ -111,7 +113,7 @@ fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
     let mut c = clocks();
     assert_eq!(states(&mut c, 0, &n), []);
     for now in [5, 40, 97] {
-        // One more dies after five seconds; the others live on.
+        // One more node dies after five seconds; the others stay alive.
         n[3..].iter().filter(|n| now == 5 || n.id.as_str() != "n3").for_each(|n| c.heard(n.id.clone(), Incarnation(1), S(now)));
         for (id, state) in states(&mut c, now, &n) {
             assert_eq!(id, "n3");
@@ -123,7 +125,8 @@ fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
 }
 
 proptest::proptest! {
-    /// The same history with nodes that were Down before this leader's time and without them: nobody else stands elsewhere.
+    /// The same history with and without nodes that were Down before this leader's term: the other
+    /// nodes' states are the same.
     #[test]
     fn nodes_that_were_down_before_change_nothing_for_the_others(
         dead in 1usize..8,
@@ -181,7 +184,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
     (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
     assert_eq!(states(&mut c, 3, &n), []);
-    // Another check that says so is told, and another number of the same one is not.
+    // A change in which checks fail is reported; a different number from the same check is not.
     for (why, told) in
         [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
     {
@@ -196,7 +199,8 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
     next.said(id(), Incarnation(1), NodeHealth::Well);
     assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
-    // Silence counts all the same, and is the reason from then on; whoever comes back from it is heard first.
+    // Silence still counts, and is the reason from then on; a node that returns from it is first
+    // heard again.
     let silent = c.standings(S(32), n.iter(), |_| NodeUse::Own);
     assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
     n[0].state_reason.clone_from(&silent[0].reason);
@@ -207,7 +211,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     c.heard(id(), Incarnation(1), S(93));
     assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
     (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
-    // Another life says it anew.
+    // A restarted agent reports it again.
     n[0].incarnation = Incarnation(2);
     assert_eq!(states(&mut c, 95, &n), []);
 }
@@ -232,10 +236,11 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
     n[0].state_reason.clone_from(&said[0].reason);
     assert_eq!(states(&mut c, 3, &n), [], "said once");
-    // It was Degraded before it was drained: from now on its drain says where it stands.
+    // It was Degraded before it was drained: from now on its drain determines its state.
     n[0].state = NodeState::Degraded;
     assert_eq!(states(&mut c, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
-    // A leader that was told nothing leaves what was said, and one that hears that it is well takes it back.
+    // A leader without a health report keeps the recorded reason; one that receives a good report
+    // removes it.
     n[0].state = NodeState::Drained;
     let mut next = clocks();
     next.heard(id(), Incarnation(1), S(1));
@@ -263,7 +268,8 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     let (by, reason) = ("root".to_owned(), "x".to_owned());
     n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
     assert_eq!(c.failures(S(1), n.iter()), [], "it is under one");
-    // A leader that never heard it knows for how long that is: run leases there are over some day.
+    // A leader that never heard it still knows how long it has been silent: run leases there expire
+    // eventually.
     n[0].state = NodeState::Down;
     let mut next = clocks();
     assert_eq!(states(&mut next, 5, &n[..1]), []);
@@ -317,7 +323,7 @@ fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_
     }
     let degraded = |name: &str| (name.to_owned(), NodeState::Degraded);
     assert_eq!(states(&mut c, 31, &n), [degraded("n1"), degraded("n2")]);
-    // Heard all the while: at work as soon as it may be.
+    // It was heard all the time: it returns to work as soon as it may.
     n[3].holds.clear();
     assert_eq!(states(&mut c, 32, &n[3..]), [("n4".to_owned(), NodeState::Ready)]);
 }

@@ -1,4 +1,4 @@
-//! A move as a command to the ledger as it is.
+//! Turns a move into a command that fits the current ledger.
 
 use super::moves::Move;
 use super::{NODES, TENANT};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 const VCLUSTER: &str = "small";
 
-/// The one checkpoint that an allocation makes here, again and again.
+/// The id of the only checkpoint of an allocation in these tests, made repeatedly.
 fn saved(allocation: &AllocationId) -> CheckpointId {
     CheckpointId(allocation.0)
 }
@@ -36,12 +36,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner, named } => {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
-            // One of the users asks for halves of nodes.
+            // One of the users requests halves of nodes.
             let share = (owner == 2).then(|| half(SIZE));
-            // Another one is of a tenant.
+            // Another user belongs to a tenant.
             let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
             let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
-            // Some name one of three domains, some offer a port, some are sensitive.
+            // Some allocations join one of three domains, some expose a port, some are sensitive.
             let network_domain = ["", "a", "b", "c"][usize::try_from(number % 4).unwrap()].to_owned();
             let port = |port| Exposed { name: "api".into(), port, protocol: "tcp".into() };
             let expose = (number % 3 == 0).then(|| port(80)).into_iter().collect();
@@ -66,7 +66,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
         Move::Claim { id: number, nodes, half: small, stale } => {
-            // Mostly one that waits, in a queue that is served, and not always the same: the first may get no number, or no room.
+            // Usually a waiting allocation in a queue with a scheduler, and not always the first
+            // one, which may get no VNI or not fit.
             let served = |a: &Allocation| {
                 let queue = ledger.queue_of(&a.spec.vcluster);
                 if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
@@ -80,11 +81,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let own = |n: &u8| ledger.node(&node(*n)).is_none_or(|known| ledger.foreign(known, label).is_none());
             let own: Vec<u8> = (0..NODES).filter(|n| stale == 5 || own(n)).collect();
             let shares = nodes.iter().cycle().take(wanted).enumerate().map(|(at, n)| {
-                // Mostly distinct nodes.
+                // Usually distinct nodes.
                 let number = if stale == 0 { *n } else { own.get((usize::from(nodes[0]) + at) % own.len().max(1)).copied().unwrap_or(*n) };
                 let known = ledger.node(&node(number)).map_or(Revision(0), |n| n.hold_revision);
                 let hold_revision = if stale == 1 { Revision(known.0 + 1) } else { known };
-                // Half of it is less than some asked for.
+                // Half of the request is sometimes too little.
                 let asked = allocation.map_or(SIZE, |a| a.spec.amount_of(&SIZE));
                 ClaimShare { node: node(number), resources: if small { half(SIZE) } else { asked }, hold_revision }
             });
@@ -99,13 +100,13 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             })
         }
         Move::Register { node: number, boot, memory, new_life } => {
-            // One that is being booted comes back booted.
+            // A booting node returns with a new boot id.
             let away = ledger.node(&node(number)).filter(|n| matches!(n.state, NodeState::Booting | NodeState::Failed));
             let boot = away.map_or(boot, |n| 3 - n.boot.0.as_u128());
             let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
-            // One of them has none of them.
+            // One of the nodes has none of these features.
             let all = [RUN_LEASE, CHECKPOINTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
@@ -118,7 +119,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         }
         Move::Report { node: number, id: of, item, old_epoch, skip } => {
             let known = ledger.node(&node(number));
-            // Mostly about something that the node has.
+            // Usually about something that the node has.
             let held = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch));
             let (allocation, epoch) = match held {
                 Some(held) if item != 7 => held,
@@ -172,11 +173,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::RevokeLease { name: SCHEDULER_LEASE.into(), token: Some(token), by: "root".into() }
         }
         Move::Hold { node: number, kind, lift: true, reason, .. } => {
-            // Mostly one that stands.
+            // Usually an existing hold.
             let stands = ledger.node(&node(number)).and_then(|n| n.holds.first()).filter(|_| reason > 0);
             Action::LiftHold { node: node(number), kind: stands.map_or(kind, |hold| hold.kind), by: "root".into(), until: None }
         }
-        // Its own checks ask for it.
+        // Requested by its own checks.
         Move::Hold { node: number, kind: HoldKind::Drain, lift: false, ends: None, reason: asked @ 1.. } => {
             let incarnation = ledger.node(&node(number)).map_or(Incarnation(0), |known| known.incarnation);
             Action::AskDrain { node: node(number), incarnation, asked: Timestamp(u64::from(asked)), reason: format!("finding {asked}") }
@@ -190,14 +191,14 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Due => {
             // A minute is short for a boot.
             let now = Timestamp(ledger.revision().0 * 20);
-            // A wait is long for a history: half of those that there are end.
+            // A wait is long for such a history: half of the existing waits end.
             let later = Timestamp(now.0 + 5_000);
             let waits = ledger.waits_are_due(later).then_some(Action::EndWaits { now: later });
             let due = waits.or_else(|| ledger.nodes_due(now, 60).into_iter().next());
             due.unwrap_or_else(|| Action::EndDrained { node: node(0), deadline: now })
         }
         Move::Boot { node: number } => {
-            // Mostly one that may be.
+            // Usually a node that can be booted.
             let may = ledger.nodes().find(|n| matches!(n.state, NodeState::Down | NodeState::Drained) && n.out_of_service().is_none());
             let booted = may.map_or(node(number), |n| n.id.clone());
             Action::BootNode { node: booted, by: "root".into(), reason: "x".into() }
@@ -216,7 +217,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetVCluster { change, by: "root".into() }
         }
         Move::Session { id: session, owner, delete } => {
-            // Mostly in one that runs.
+            // Usually in a running allocation.
             let runs = ledger.allocations().find(|a| a.state == AllocationState::Running && (a.spec.session || owner == 0));
             let (allocation, by) = runs.map_or((id(session), user(owner)), |a| (a.id, a.owner.clone()));
             let session = uuid::Uuid::from_u128(session);
@@ -288,7 +289,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetWalltime { allocation, by, walltime, as_operator: number % 2 == 0 }
         }
         Move::Preempt { id: number, how: 1..=3, .. } => {
-            // Mostly one that is held.
+            // Usually a held allocation.
             let held = ledger.allocations().find(|a| a.held && number > 2);
             let (allocation, by) = held.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             Action::Resume { allocation, by }
@@ -332,7 +333,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Sign { member, key, back } => {
             let head = ledger.audit_head();
             let (key, signature) = (format!("{key:064x}"), "0".repeat(128));
-            // Also records that are not there yet, and ones that are signed.
+            // Including records that do not exist yet, and ones that are already signed.
             let seq = (head.seq + 1).saturating_sub(back);
             Action::SignHead(SignedHead { seq, hash: head.hash.clone(), member: MemberId(member), key, signature })
         }

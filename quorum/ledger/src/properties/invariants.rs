@@ -1,4 +1,4 @@
-//! What must hold after each command.
+//! The invariants after each command.
 
 use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
@@ -8,14 +8,15 @@ use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, N
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Shares of a node never exceed it.
+/// The shares of a node never exceed it.
 pub(super) fn invariant_nodes_are_never_oversubscribed(ledger: &Ledger) {
     for known in ledger.nodes() {
         assert!(known.size.holds(&ledger.held(&known.id)), "{}", known.id);
     }
 }
 
-/// A claim that stands holds exactly its shares; nothing else counts as standing; the rest is shown as leaving.
+/// A current claim holds exactly its shares; no other holding counts as current; the rest is listed
+/// as leaving.
 pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
     for allocation in ledger.allocations() {
         let live = |node: &Node| {
@@ -35,7 +36,7 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
             assert_eq!(share.telemetry, allocation.telemetry, "each of its nodes is told");
         }
-        // Whoever is suspended and was not held has something to go on from.
+        // A suspended allocation that was not held has a checkpoint to continue from.
         let begun = allocation.state == AllocationState::Suspended && !allocation.held;
         assert!(!begun || allocation.checkpoint.is_some() || allocation.preempted_count > 0, "{allocation:?}");
     }
@@ -52,7 +53,8 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
     }
 }
 
-/// Who names a domain and has nodes is in it, under a number that no other domain has and that no node may still use for another.
+/// Every allocation with a domain and nodes is a member of that domain, whose VNI no other domain
+/// has and which no node may still use for another.
 pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
     let mut numbers = BTreeMap::new();
     for (key, domain) in ledger.domains() {
@@ -70,7 +72,8 @@ pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
     }
 }
 
-/// What must not run twice was known to be over everywhere when it was claimed anew; what is fenced is no claim that stands.
+/// Work that must not run twice was known to have ended everywhere when it was claimed again; a
+/// fenced holding never belongs to a current claim.
 pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, claimed: Option<&Allocation>, after: &Ledger) {
     if let Some(claimed) = claimed.filter(|a| a.spec.on_isolation == OnIsolation::Stop) {
         let open = before.nodes().flat_map(|n| before.holdings(&n.id)).filter(|h| h.allocation == claimed.id && !h.fenced);
@@ -84,7 +87,7 @@ pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, c
     }
 }
 
-/// What is offered is offered by what runs, and all of that is.
+/// Services are exposed by running allocations, and by all that declare them.
 pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
     let runs: BTreeSet<AllocationId> = ledger.allocations().filter(|a| crate::services::offers(a)).map(|a| a.id).collect();
     assert_eq!(ledger.offering, runs);
@@ -92,13 +95,13 @@ pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
     assert_eq!(found, runs);
 }
 
-/// There are more nodes for sensitive use than before only up to the limit.
+/// The number of nodes for sensitive work grows only up to the limit.
 pub(super) fn invariant_sensitive_nodes_are_limited(before: &Ledger, after: &Ledger) {
     let (was, now) = (before.limits().sensitive_nodes, after.limits());
     assert!(now.sensitive_nodes <= was || now.limits.sensitive_pool_size.is_none_or(|limit| now.sensitive_nodes <= limit));
 }
 
-/// What is signed is there, lies before its signature, and is signed with a key that is on record.
+/// A signed record exists, precedes its signature, and is signed with a recorded key.
 pub(super) fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, applied: &Applied) {
     let signing = ledger.signing();
     assert!(signing.upto <= signing.last && signing.last <= ledger.audit_head().seq);
@@ -107,8 +110,8 @@ pub(super) fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, 
     }
 }
 
-/// Tokens rise over all leases; a user's lease is never the agents' own; the level never falls, and what needs the
-/// second level waits for it.
+/// Tokens increase across all leases; users' leases are never those of agents; the level never
+/// decreases, and commands of the second level wait for it.
 pub(super) fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
     assert!(before.level() <= after.level());
     assert!(before.lease_token <= after.lease_token);
@@ -128,24 +131,26 @@ pub(super) fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
     }
 }
 
-/// Two keys at most, with rising ids. Whoever is a step behind opens what those in front seal, and the other way round; and
-/// whoever must hear of the step is told.
+/// There are at most two keys, with increasing ids. Agents that are one step apart can decrypt each
+/// other's messages; and every agent concerned is informed of the step.
 pub(super) fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &Ledger, applied: &Applied) {
     let (was, now) = (before.keyring(), after.keyring());
     assert_eq!(applied.changed.keyring, was != now);
     assert!(now.keys.len() <= 2 && now.keys.is_sorted_by(|a, b| a.id < b.id) && was.newest() <= now.newest(), "{now:?}");
-    // Who must hear of a revocation is told; none is taken back, and each needs another key.
+    // Those concerned are informed of a revocation; none is taken back, and each requires another
+    // key.
     let revoked = |ledger: &Ledger| ledger.revocations().map(|(name, r)| (name.to_owned(), r.before)).collect::<BTreeMap<_, _>>();
     let (were, are) = (revoked(before), revoked(after));
     assert_eq!(applied.changed.revocations, were != are);
     assert!(were.iter().all(|(name, time)| are.get(name).is_some_and(|now| now >= time)), "{were:?} {are:?}");
     assert!(were == are || (after.needs_gossip_key() && are.values().all(|time| *time <= after.issue_time())), "{are:?}");
-    // Without a ring there is the configured key alone.
+    // Without a keyring there is only the configured key.
     let opens = |ring: &Keyring, id: u32| if ring.is_empty() { id == CONFIGURED } else { ring.keys.iter().any(|key| key.id == id) };
     assert!(opens(now, now.seals) && opens(was, now.seals) && opens(now, was.seals), "{was:?} {now:?}");
 }
 
-/// A vCluster counts its nodes, nodes know their vCluster, and a claim keeps to the nodes of its queue.
+/// A vCluster counts its nodes, nodes name their vCluster, and a claim uses only nodes available to
+/// its queue.
 pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocation>) {
     let home = |name: &str| u32::try_from(ledger.nodes().filter(|n| n.home == name).count()).unwrap();
     for vcluster in ledger.vclusters() {
@@ -160,7 +165,7 @@ pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocat
     }
 }
 
-/// A session is its allocation's one, where that runs and is held for it, and its owner's.
+/// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.
 pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     for session in ledger.sessions() {
         let of = ledger.allocation(session.allocation).unwrap();
@@ -169,7 +174,7 @@ pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     }
 }
 
-/// Nothing waits for ever: the leader's clock ends each wait, and each exclusion of a node.
+/// Nothing waits for ever: the leader's clock ends each wait and each exclusion of a node.
 pub(super) fn invariant_waits_end(ledger: &Ledger) {
     let mut later = ledger.clone();
     let now = lattice_model::Timestamp(u64::MAX);
@@ -180,7 +185,7 @@ pub(super) fn invariant_waits_end(ledger: &Ledger) {
     assert!(!later.waits_are_due(now));
 }
 
-/// A refusal changes nothing but the revision and the time.
+/// A refusal changes only the revision and the time.
 pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
         let mut same = before.clone();
@@ -190,7 +195,8 @@ pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger,
     }
 }
 
-/// A node stands where its holds and what is on it say; nothing is placed under a hold; who set it first stays.
+/// A node's state matches its holds and its shares; nothing is placed under a hold; the first
+/// setter of a hold stays.
 pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Option<&Allocation>) {
     for known in after.nodes() {
         let (draining, empty) = (known.hold(HoldKind::Drain).is_some(), after.holdings(&known.id).is_empty());
@@ -205,7 +211,7 @@ pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Opt
         for hold in before.node(&known.id).iter().flat_map(|was| &was.holds) {
             let now = known.hold(hold.kind).filter(|now| now.since == hold.since);
             assert!(now.is_none_or(|now| now.by == hold.by && now.also.len() >= hold.also.len()), "{hold:?} {now:?}");
-            // Nobody's hold is shortened by somebody else's.
+            // Nobody can shorten a hold that somebody else has set.
             assert!(now.is_none_or(|now| now.until.is_none() || now.until >= hold.until && hold.until.is_some()), "{hold:?} {now:?}");
         }
     }
@@ -215,7 +221,7 @@ pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Opt
     }
 }
 
-/// Whoever watches hears of everything that is different.
+/// A watcher learns of everything that changed.
 pub(super) fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied) {
     for allocation in after.allocations() {
         if before.allocation(allocation.id) != Some(allocation) {
@@ -233,7 +239,7 @@ pub(super) fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applie
         if asked(before) != asked(after) {
             assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
         }
-        // What is no longer leaving is no news to the node that said so.
+        // A node needs no notice that a share it released has left its own list.
         let (was, leaving) = (before.desired(&known.id).leaving, after.desired(&known.id).leaving);
         if leaving.iter().any(|claim| !was.contains(claim)) {
             assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
@@ -241,7 +247,7 @@ pub(super) fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applie
     }
 }
 
-/// A tenant that has more than before is within its quotas. Counted from the allocations, each time anew.
+/// A tenant whose usage grew is within its quotas. Recounted from the allocations each time.
 pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger) {
     let has = |ledger: &Ledger| {
         let live = |a: &&std::sync::Arc<lattice_model::Allocation>| {
@@ -258,7 +264,8 @@ pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger
     assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
 }
 
-/// No step brings a user above the limit of running allocations. What was counted step by step is what a recount finds.
+/// No step raises a user's running allocations above the limit. The incremental count equals a
+/// recount.
 pub(super) fn invariant_users_run_what_they_may(before: &Ledger, after: &Ledger) {
     let running = |ledger: &Ledger| {
         let mut running: BTreeMap<u32, u32> = BTreeMap::new();

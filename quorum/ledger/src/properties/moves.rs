@@ -1,4 +1,4 @@
-//! Random moves: what somebody tries next.
+//! Random moves: attempted commands.
 
 use super::NODES;
 use crate::QuotaChange;
@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 const IDS: u128 = 24;
 
-/// A move, made a command by looking at the ledger, so that most commands have an effect.
+/// A move; it is turned into a command that fits the current ledger, so that most commands have an
+/// effect.
 #[derive(Clone, Debug)]
 pub(super) enum Move {
     Submit {
@@ -46,7 +47,8 @@ pub(super) enum Move {
         state: u8,
         stale: bool,
     },
-    /// The scheduler's, for an agent; or one of the users' for one of them, of the second level perhaps.
+    /// The scheduler's lease, for an agent; or a user's lease, sometimes one that needs the second
+    /// level.
     Lease {
         holder: u8,
         trial: bool,
@@ -60,11 +62,11 @@ pub(super) enum Move {
         node: u8,
         kind: HoldKind,
         lift: bool,
-        /// In how many milliseconds it ends, or the drain's deadline is.
+        /// After how many milliseconds it ends, or the drain's deadline is.
         ends: Option<u64>,
         reason: u8,
     },
-    /// The leader's clock has looked.
+    /// The commands that are due by the leader's clock.
     Due,
     Boot {
         node: u8,
@@ -89,13 +91,13 @@ pub(super) enum Move {
     Release {
         stale: bool,
     },
-    /// A pool of a few numbers.
+    /// Sets a small pool.
     Pool {
         start: u32,
         size: u32,
         grace: u64,
     },
-    /// Network domains whose time is over; or one gets another time.
+    /// Releases network domains whose time is over; or sets another grace period for one.
     Domains {
         grace: Option<u64>,
     },
@@ -103,33 +105,34 @@ pub(super) enum Move {
         sensitive: QuotaChange,
         running: QuotaChange,
     },
-    /// A node says what it is made of; or an operator accepts that, or the time to mend it is over.
+    /// A node reports its components; or an operator accepts drift; or the time limit of a drift
+    /// passes.
     Conform {
         node: u8,
         kernel: u8,
         how: u8,
     },
-    /// A node is to be wiped; or it says how that ended.
+    /// Requests a wipe of a node; or reports its result.
     Wipe {
         node: u8,
         how: u8,
     },
-    /// Work is to give its nodes back, or one of its nodes is drained urgently; or what is held goes on.
+    /// Preempts an allocation, or drains a node urgently; or resumes a held allocation.
     Preempt {
         id: u128,
         hold: bool,
         how: u8,
     },
-    /// Work is measured more closely, or as usual, or its time is over.
+    /// Changes an allocation's measurement mode; or its time is over.
     Telemetry {
         id: u128,
         how: u8,
     },
-    /// Others were told of what happened.
+    /// Notifications were delivered.
     Notified {
         upto: u64,
     },
-    /// A silent node's leases are over, or somebody vouches for its death; or leases get another length.
+    /// A silent node's leases expire; or its death is confirmed; or the length of leases changes.
     Fence {
         node: u8,
         silent_ms: u64,
@@ -152,7 +155,7 @@ pub(super) enum Move {
         key: u8,
         back: u64,
     },
-    /// A gossip key is added; or another one seals, or is retired, where that may be.
+    /// A gossip key is added; or another one encrypts or is retired, if possible.
     Gossip {
         step: u8,
         number: u8,
@@ -179,14 +182,14 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
         10 => (node.clone(), id, 0..17u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
-        // Mostly heard again.
+        // Usually heard again.
         2 => (node.clone(), prop_oneof![3 => Just(0u8), 2 => 1..4u8], prop::bool::weighted(0.3)).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
         6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)], prop::bool::weighted(0.3))
             .prop_map(|(holder, trial, user, named)| Move::Lease { holder, trial, user, named }),
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
         2 => (
             node.clone(),
-            // A drain is what most depends on.
+            // Drains more often, because most depends on them.
             prop_oneof![Just(HoldKind::Drain), prop::sample::select(HoldKind::ALL.to_vec())],
             prop::bool::weighted(0.8),
             prop_oneof![2 => Just(None), 1 => (1..100u64).prop_map(Some)],

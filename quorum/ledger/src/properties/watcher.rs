@@ -1,4 +1,4 @@
-//! What a watcher of everything has.
+//! A simulated watcher of all changes.
 
 use crate::history::ChangeSet;
 use crate::{ClusterLimits, DomainKey, Ledger};
@@ -6,7 +6,7 @@ use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, Vn
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a watcher of everything has.
+/// The state that a watcher of all changes has built up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
@@ -65,7 +65,7 @@ impl Watcher {
     }
 }
 
-/// Without its bookkeeping of reports, which nobody watches.
+/// Without the bookkeeping of reports, which nobody watches.
 fn quiet(node: &Node) -> Node {
     Node { report_seq: 0, ..node.clone() }
 }

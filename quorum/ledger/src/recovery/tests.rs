@@ -1,4 +1,4 @@
-//! A quorum is lost, and goes on from a backup.
+//! A quorum is lost, and is recovered from a backup.
 
 mod unreported;
 
@@ -34,7 +34,7 @@ impl Quorum {
         self.submit_within(number, nodes, "");
     }
 
-    /// One in this network domain, that offers a port.
+    /// Submits an allocation in this network domain that exposes a port.
     fn submit_within(&mut self, number: u128, nodes: u32, domain: &str) {
         let api = Exposed { name: "api".into(), port: 80, protocol: "tcp".into() };
         let expose = (!domain.is_empty()).then_some(api).into_iter().collect();
@@ -73,18 +73,18 @@ impl Quorum {
         self.ledger.allocation(id(number)).unwrap().state
     }
 
-    /// What a node has, by this quorum's list.
+    /// What a node has according to this quorum's list.
     fn held(&self, number: u8) -> Vec<HeldShare> {
         let list = self.ledger.desired(&node(number));
         list.shares.into_iter().map(|share| HeldShare { share, phase: Some(SharePhase::Prepared) }).collect()
     }
 
-    /// The node registers with the life that it has, and says what it has.
+    /// The node registers with its current incarnation, and reports what it has.
     fn comes_back(&mut self, number: u8, life: u64, held: Vec<HeldShare>) {
         self.comes_back_with(number, life, held, vec![]);
     }
 
-    /// The same, with what it could not report.
+    /// As `comes_back`, with pending reports.
     fn comes_back_with(&mut self, number: u8, life: u64, held: Vec<HeldShare>, unreported: Vec<ReportItem>) {
         let Ok(Outcome::Registered { incarnation, report_seq }) = self.act(Action::Register(registration(number, 1, life, false))) else {
             panic!("it is known")
@@ -94,7 +94,7 @@ impl Quorum {
     }
 
     fn backup(&self) -> Self {
-        // As it is written and read.
+        // As written and read back.
         let ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&self.ledger).unwrap()).unwrap();
         Self { ledger, at: self.at, token: self.token }
     }
@@ -127,12 +127,13 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
     quorum.submit(2, 2);
     quorum.submit(3, 1);
     let mut now = quorum.backup().recovered();
-    // After the backup: one that waited runs on two nodes.
+    // After the backup, an allocation that was waiting runs on two nodes.
     let since = quorum.run(2, &[1, 2]);
 
     assert_eq!(now.ledger.generation(), Generation(1_000_000));
     now.lease();
-    // One that waited may run somewhere, a new one must not have a node that has not said what it runs.
+    // The waiting allocation may run somewhere; a new one must not get a node that has not reported
+    // what it runs.
     assert!(matches!(now.claim(2, &[1, 2]), Err(Refusal::Conflict { conflicts }) if conflicts.len() == 3));
     now.submit(4, 1);
     assert!(matches!(now.claim(4, &[1]), Err(Refusal::Conflict { conflicts }) if conflicts[0].node == node(1)));
@@ -150,12 +151,12 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
         assert_eq!(now.ledger.desired(&node(n)).shares, quorum.ledger.desired(&node(n)).shares, "node {n} is told to go on as it does");
         assert_eq!(now.ledger.held(&node(n)), SIZE);
     }
-    // Said again, it changes nothing.
+    // A repetition changes nothing.
     let before = now.ledger.holdings(&node(2)).to_vec();
     let incarnation = now.ledger.node(&node(2)).unwrap().incarnation;
     now.act(Action::Adopt { node: node(2), incarnation, held: quorum.held(2), unreported: vec![] }).unwrap();
     assert_eq!(now.ledger.holdings(&node(2)), before);
-    // Its end is reported as ever, and its node is given away under an epoch that nobody had.
+    // Its end is reported as usual, and its node is claimed under an unused epoch.
     now.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
     now.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     assert_eq!(now.state(1), AllocationState::Completed);
@@ -169,7 +170,7 @@ fn what_a_node_alone_knows_is_adopted_whole() {
     quorum.submit(1, 2);
     let epoch = quorum.run(1, &[0, 1]);
     now.comes_back(0, 1, quorum.held(0));
-    // The other node's part is its own until it says otherwise.
+    // The other node's part counts until that node reports otherwise.
     assert_eq!((now.state(1), now.ledger.held(&node(1))), (AllocationState::Running, SIZE));
     now.comes_back(1, 1, quorum.held(1));
     assert_eq!(now.ledger.holdings(&node(1)).len(), 1);
@@ -199,7 +200,8 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
     quorum.submit_within(1, 1, "a");
     let known = quorum.run(1, &[0]);
     let mut now = quorum.backup().recovered();
-    // After the backup: the first domain is released, and its number is another one's; then it is there again with the next.
+    // After the backup, the first domain is released, and its VNI is assigned to another; then it
+    // is created again with the next VNI.
     quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
     quorum.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     quorum.act(Action::ReleaseDomains).unwrap();
@@ -214,7 +216,7 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
     now.comes_back(1, 1, quorum.held(1));
     assert_eq!(numbers(&now), [("b".to_owned(), 1000)], "what only the backup believes is over");
     now.submit_within(4, 1, "c");
-    // Its node is there, and yet any number may be used on those that have not spoken.
+    // Its node has reported, but nodes that have not may use any VNI.
     now.report(
         1,
         ReportItem::Ended { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, reason: EndReason::Exited { code: 0 } },
@@ -244,7 +246,7 @@ fn a_node_that_stays_silent_is_waited_for_until_it_is_down() {
     let down = NodeStanding { node: node(2), incarnation: known, state: NodeState::Down, reason: "silent".into() };
     now.act(Action::NodeStates(vec![down])).unwrap();
     now.claim(1, &[0]).unwrap();
-    // It comes back after all, and with work that the backup does not know.
+    // It returns after all, with work that is not in the backup.
     assert!(now.ledger.awaits(&node(2)));
     let mut quorum = quorum;
     quorum.submit(7, 1);
@@ -283,7 +285,7 @@ fn a_node_that_the_backup_does_not_know_is_asked_as_well() {
     (0..3).for_each(|n| now.comes_back(n, 1, vec![]));
     now.comes_back(3, 1, quorum.held(3));
     assert_eq!((now.state(1), now.ledger.allocation(id(1)).unwrap().epoch), (AllocationState::Running, epoch));
-    // One that is new owes nothing.
+    // A new node has nothing to report.
     now.act(Action::Register(registration(4, 1, 0, true))).unwrap();
     assert!(!now.ledger.awaits(&node(4)));
 }

@@ -1,13 +1,13 @@
-//! The keys that gossip is sealed with. How one follows another: the commands in `key_rotation.rs`.
+//! The gossip encryption keys. The commands in `key_rotation.rs` rotate them.
 
 use lattice_model::{Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The key of the agents' configuration.
+/// The id of the key in the agents' configuration.
 pub const CONFIGURED: u32 = 0;
 
-/// What seals and opens. Shown by nobody: its `Debug` hides it.
+/// A key's bytes. Never shown: `Debug` hides them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret(pub [u8; 32]);
 
@@ -17,47 +17,47 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The keys: two at most, the older one first. All of them open, one seals.
+/// The keys: at most two, the older one first. All of them decrypt, one encrypts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keyring {
-    /// With rising ids; none before the first rotation.
+    /// In order of increasing ids; empty before the first rotation.
     pub keys: Vec<GossipKey>,
-    /// The id of the one that seals.
+    /// The id of the key that encrypts.
     pub seals: u32,
-    /// The log index of its last change.
+    /// The log index of the latest change.
     pub revision: Revision,
 }
 
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GossipKey {
-    /// No other key had it or will have it.
+    /// Unique for ever.
     pub id: u32,
-    /// Where it is from.
+    /// The key's source.
     pub source: KeySource,
 }
 
-/// Where a key is from.
+/// The source of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeySource {
-    /// The agents' configuration names a file with it.
+    /// A file named in the agents' configuration.
     Configured,
-    /// An operator asked for it.
+    /// Created at the request of an operator.
     Made { secret: Secret, at: Timestamp, by: String },
 }
 
 impl Keyring {
-    /// The newest one.
+    /// The id of the newest key.
     pub fn newest(&self) -> u32 {
         self.keys.last().map_or(CONFIGURED, |key| key.id)
     }
 
-    /// Whether one key is about to follow another.
+    /// Whether a rotation is in progress.
     pub fn is_rotating(&self) -> bool {
         self.keys.len() > 1
     }
 
-    /// Whether there is none, and agents use their configuration's.
+    /// Whether it is empty, so that agents use the key of their configuration.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

@@ -1,29 +1,30 @@
-//! Names whose certificates count no more.
+//! Revoked names.
 
 use lattice_model::{Incarnation, NodeId, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// That a name's certificates count no more.
+/// The revocation of a name's certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
-    /// Those that were issued before this.
+    /// Certificates issued before this time are invalid.
     pub before: Timestamp,
-    /// Who said so, and why (which may be empty).
+    /// Who revoked it, and the reason (may be empty).
     pub by: String,
     pub reason: String,
-    /// The log index of its last change.
+    /// The log index of the latest change.
     pub revision: Revision,
-    /// The life that the node of this name was in; `None` where there is no such node, or it registered again.
+    /// The incarnation of the node with this name at that time; `None`: there is no such node, or
+    /// it has registered again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) life: Option<Incarnation>,
 }
 
-/// All of them.
+/// All revocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocations {
     pub(crate) names: BTreeMap<String, Revocation>,
-    /// Whether a name was revoked behind the last new gossip key.
+    /// Whether a name was revoked after the last new gossip key.
     pub(crate) rekey: bool,
 }
 
@@ -32,12 +33,12 @@ impl Revocations {
         self.names.is_empty() && !self.rekey
     }
 
-    /// A new gossip key is brought in.
+    /// A new gossip key was introduced.
     pub fn rekeyed(&mut self) {
         self.rekey = false;
     }
 
-    /// A node registers, with a certificate that counts.
+    /// A node registered with a valid certificate.
     pub fn registered(&mut self, node: &NodeId) {
         if let Some(revocation) = self.names.get_mut(node.as_str()) {
             revocation.life = None;

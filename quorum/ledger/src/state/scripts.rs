@@ -1,7 +1,8 @@
-//! Scripts: the same text is kept once, in memory and in a snapshot, however many allocations carry it.
+//! Scripts: equal texts are stored once, in memory and in a snapshot, however many allocations use
+//! them.
 //!
 //! ```text
-//!   in a snapshot: [ [text, …], { id: [number of its text or nil, allocation without text], … } ]
+//!   in a snapshot: [ [text, …], { id: [index of its text or nil, allocation without text], … } ]
 //! ```
 
 use imbl::OrdMap;
@@ -13,22 +14,24 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// The texts in use, by their SHA-256. Not part of the agreed state: what is lost of it is only kept twice.
+/// The texts in use, by SHA-256. Not part of the replicated state: a missing entry only means that
+/// a text is stored twice.
 #[derive(Debug, Default)]
 pub struct Scripts {
     known: BTreeMap<[u8; 32], Weak<str>>,
-    /// Bytes of them, with those that nobody uses any more: a text's memory is free when it is dropped here as well.
+    /// Total size in bytes, including unused texts: the memory of a text is freed only when it is
+    /// dropped here as well.
     bytes: usize,
-    /// So many, or so many bytes, may be known before those that nobody uses any more are dropped.
+    /// When the number of texts or bytes reaches this, unused texts are dropped.
     sweep_at: usize,
     sweep_at_bytes: usize,
 }
 
-/// Bytes of texts that nobody uses any more and that are kept at most, beside as many as are in use.
+/// Largest size of unused texts to keep, in bytes; in addition, as much as is in use may be kept.
 const UNUSED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl Scripts {
-    /// The text of this entry point, shared with all that have the same one.
+    /// Replaces the text of this entry point by a shared one.
     pub fn share(&mut self, entrypoint: &mut Entrypoint) {
         let Entrypoint::Script { text, .. } = entrypoint else { return };
         if self.known.len() > self.sweep_at || self.bytes > self.sweep_at_bytes {
@@ -48,14 +51,14 @@ impl Scripts {
     }
 }
 
-/// A copy knows nothing yet.
+/// A copy starts empty.
 impl Clone for Scripts {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What is known of texts makes no difference between two ledgers.
+/// The known texts do not matter when two ledgers are compared.
 impl PartialEq for Scripts {
     fn eq(&self, _other: &Self) -> bool {
         true
@@ -66,7 +69,7 @@ impl Eq for Scripts {}
 
 type Allocations = OrdMap<AllocationId, Arc<Allocation>>;
 
-/// Writes allocations with each text once.
+/// Serialises allocations, with each text once.
 pub fn serialize<S: Serializer>(allocations: &Allocations, serializer: S) -> Result<S::Ok, S::Error> {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let mut texts: Vec<&str> = Vec::new();
@@ -101,7 +104,7 @@ impl Serialize for Stored<'_> {
             match text_of(allocation).and_then(|text| self.numbers.get(text)) {
                 None => map.serialize_entry(id, &(None::<u32>, allocation))?,
                 Some(number) => {
-                    // One at a time, so that writing takes no second copy of everything.
+                    // One at a time, so that no second copy of all allocations is in memory.
                     let mut bare = Allocation::clone(allocation);
                     if let Entrypoint::Script { text, .. } = &mut bare.spec.entrypoint {
                         *text = "".into();
@@ -114,7 +117,7 @@ impl Serialize for Stored<'_> {
     }
 }
 
-/// Reads what [`serialize`] wrote.
+/// Deserialises what [`serialize`] wrote.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
     let (texts, bare) = <(Vec<Arc<str>>, Bare)>::deserialize(deserializer)?;
     let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
@@ -158,7 +161,7 @@ mod tests {
         assert_eq!(back, all);
         let texts: Vec<*const u8> = back.values().filter_map(|a| text_of(a)).filter(|t| t.len() > 100).map(str::as_ptr).collect();
         assert!(texts.len() == 50 && texts.iter().all(|t| *t == texts[0]));
-        // A number that names no text.
+        // An index without a text.
         let no_text: Vec<&str> = Vec::new();
         let numbers = all.values().filter_map(|a| text_of(a)).map(|t| (t, 7)).collect();
         let damaged = rmp_serde::to_vec_named(&(no_text, Stored { allocations: &all, numbers })).unwrap();

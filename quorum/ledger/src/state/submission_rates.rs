@@ -1,19 +1,21 @@
-//! How fast users submit.
+//! The submission rates of users.
 //!
-//! The rate is a token bucket, kept as one number per user: when the bucket will be full again ("theoretical arrival time" of the
-//! generic cell rate algorithm, ITU-T I.371). A user whose bucket is full is not kept, so that there are never more users here than
-//! submissions within the last moments. Its clock is the ledger's time.
+//! The limit is a token bucket, stored as one number per user: when the bucket will be full again
+//! (the "theoretical arrival time" of the generic cell rate algorithm, ITU-T I.371). Users with a
+//! full bucket are not stored, so there are never more entries than recent submissions. The clock
+//! is the ledger's time.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The seconds of its rate that a user may submit at once.
+/// A burst may contain this many seconds' worth of submissions.
 const BURST_SECONDS: u64 = 100;
-/// Users with a bucket that is not full, before those are removed whose bucket is full by now.
+/// Number of stored users at which those whose bucket is full by now are removed.
 const BUCKETS_SWEEP_AT: usize = 256;
 
-/// When each user's bucket is full again, in microseconds. Those whose bucket is full are not in it, or soon no longer.
+/// When each user's bucket is full again, in microseconds. Users with a full bucket are absent, or
+/// will soon be removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmissionRates(BTreeMap<u32, u64>);
 
@@ -22,7 +24,8 @@ impl SubmissionRates {
         self.0.is_empty()
     }
 
-    /// How long this user waits until the next submission is taken, in milliseconds; `None`: not at all.
+    /// How long this user must wait before the next submission is accepted, in milliseconds;
+    /// `None`: not at all.
     pub fn wait_ms(&self, uid: u32, now: Timestamp, per_second: u32) -> Option<u64> {
         let now_us = now.0.saturating_mul(1000);
         let full_us = self.0.get(&uid).copied().unwrap_or_default().max(now_us);
@@ -60,7 +63,7 @@ mod tests {
         assert_eq!(rates.wait_ms(7, now, 10), Some(100));
         assert_eq!(rates.wait_ms(8, now, 10), None);
         assert_eq!(rates.wait_ms(7, Timestamp(now.0 + 100), 10), None);
-        // Users whose bucket is full again take no memory.
+        // Users whose bucket is full again use no memory.
         for uid in 100..1_000_000 {
             rates.add(uid, Timestamp(now.0 + u64::from(uid)), 1000);
         }

@@ -1,17 +1,18 @@
-//! What tenants have: follows from the allocations, counted once and then kept. Not part of the agreed state.
+//! The usage of tenants, derived from the allocations: counted once and then updated. Not part of
+//! the replicated state.
 
 use lattice_model::{Allocation, NodeId};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct TenantUsage(pub Option<BTreeMap<String, TenantUse>>);
 
-/// What one tenant has.
+/// The usage of one tenant.
 #[derive(Debug, Default)]
 pub struct TenantUse {
     pub allocations: u32,
-    /// Each node, and how many of the allocations have a part of it.
+    /// For each node, the number of the tenant's allocations that have a part of it.
     pub nodes: BTreeMap<NodeId, u32>,
 }
 
@@ -36,14 +37,14 @@ impl TenantUse {
     }
 }
 
-/// A copy counts anew when it is asked.
+/// A copy starts without counts, and counts when needed.
 impl Clone for TenantUsage {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What has been counted makes no difference between two ledgers.
+/// The counts do not matter when two ledgers are compared.
 impl PartialEq for TenantUsage {
     fn eq(&self, _other: &Self) -> bool {
         true

@@ -3,21 +3,21 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Limits of each user and tenant. `None`: none.
+/// Limits of each user and tenant. `None`: no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimits {
-    /// A user's allocations that wait or are suspended.
+    /// Allocations of a user that wait or are suspended.
     pub user_pending: Option<u32>,
-    /// A user's allocations that hold nodes at once: those that are Staging or Running, from the claim to the end or
-    /// the requeue. What a node still cleans up after that does not count.
+    /// Allocations of a user that hold nodes at a time: Staging or Running, from the claim to the
+    /// end or requeue. Later cleanup on the nodes does not count.
     pub user_running: Option<u32>,
-    /// What a user may submit in a second, for long; a hundred times as much at once.
+    /// Submissions of a user per second on average; a burst of a hundred times as many is allowed.
     pub user_submissions_per_second: Option<u32>,
-    /// Bytes of a user's scripts; each text counts once.
+    /// Total size of a user's scripts in bytes; equal texts count once.
     pub user_script_bytes: Option<u32>,
-    /// A user's allocations that have ended and are still shown.
+    /// Ended allocations of a user that are still shown.
     pub user_history: Option<u32>,
-    /// A tenant's allocations that wait or are suspended.
+    /// Allocations of a tenant that wait or are suspended.
     pub tenant_pending: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl UserLimits {
     }
 }
 
-/// Which of them.
+/// The kind of limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserLimit {
     /// [`UserLimits::user_pending`].

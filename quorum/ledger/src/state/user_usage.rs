@@ -1,21 +1,22 @@
-//! What users have here: follows from the allocations, counted once and then kept. Not part of the agreed state.
+//! The usage of users, derived from the allocations: counted once and then updated. Not part of the
+//! replicated state.
 
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct UserUsage(pub Option<Counted>);
 
-/// A copy counts anew when it is asked.
+/// A copy starts without counts, and counts when needed.
 impl Clone for UserUsage {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What has been counted makes no difference between two ledgers.
+/// The counts do not matter when two ledgers are compared.
 impl PartialEq for UserUsage {
     fn eq(&self, _other: &Self) -> bool {
         true
@@ -27,21 +28,21 @@ impl Eq for UserUsage {}
 #[derive(Debug, Default)]
 pub struct Counted {
     pub users: BTreeMap<u32, User>,
-    /// Allocations without nodes, of each tenant that has some.
+    /// Number of allocations without nodes, for each tenant that has some.
     pub tenant_pending: BTreeMap<String, u32>,
 }
 
 #[derive(Debug, Default)]
 pub struct User {
     pub pending: u32,
-    /// Allocations that hold nodes.
+    /// Number of allocations that hold nodes.
     pub running: u32,
-    /// The first to end first.
+    /// Ended allocations in the order of their end.
     pub ended: VecDeque<AllocationId>,
-    /// Texts of scripts, and how much of the user's work names them.
+    /// The scripts, and how many of the user's allocations use each.
     pub scripts: BTreeMap<Arc<str>, Named>,
     pub script_bytes: usize,
-    /// Of those that work names which has not ended.
+    /// Total size of the scripts of allocations that have not ended, in bytes.
     pub live_script_bytes: usize,
 }
 
@@ -80,11 +81,11 @@ impl User {
     }
 }
 
-/// What one allocation counts for.
+/// The contribution of one allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     pub uid: u32,
-    /// That of an allocation that waits.
+    /// The tenant of a waiting allocation.
     pending_in: Option<String>,
     holds_nodes: bool,
     script: Option<Arc<str>>,
@@ -148,7 +149,7 @@ impl Counted {
     }
 }
 
-/// Whether an allocation in this state has nodes that work for it.
+/// Whether an allocation in this state holds nodes.
 pub fn holds_nodes(state: AllocationState) -> bool {
     match state {
         AllocationState::Staging | AllocationState::Running => true,

@@ -1,4 +1,5 @@
-//! Connections to members. Both ends show a certificate, and who answers is the member that is wanted.
+//! Connections to members. Both ends present a certificate, and the client checks that it reached
+//! the intended member.
 
 use super::{Credentials, lock};
 use crate::identity::{QUORUM_NAME, Shown, member_name};
@@ -15,25 +16,26 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// A peer that does not answer a ping for as long as this is taken for dead.
+/// A peer that does not answer a ping within this time is considered dead.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection on which somebody waits is pinged after so long a silence.
+/// The ping interval of a silent connection on which a caller waits.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// One that has messages of its own every now and then: ten thousand sessions are not pinged every second.
+/// The ping interval of connections that have regular messages of their own: ten thousand sessions
+/// must not be pinged every second.
 const PING_INTERVAL_SESSION: Duration = Duration::from_secs(30);
-/// How long a connection may take to come about.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
-    /// Calls and watches: somebody waits, and notices within two seconds that nobody answers.
+    /// Calls and watches: the caller notices within two seconds that the peer is dead.
     Calls,
-    /// Sessions: their heartbeats are answered, or the session is over.
+    /// Sessions: if heartbeats are not answered, the session ends.
     Session,
 }
 
-/// The member that is wanted at the other end.
+/// The intended member at the other end.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     Member(u64),
@@ -41,7 +43,7 @@ pub enum Wanted {
 }
 
 impl Credentials {
-    /// Connections to a member, made when one is first used and again after each loss.
+    /// A channel to a member; it connects at the first use and again after each loss.
     pub fn channel(&self, endpoint: &str, wanted: Wanted, used: Used) -> Result<Channel, TlsError> {
         let name = match wanted {
             Wanted::Member(id) => member_name(id),
@@ -61,8 +63,9 @@ impl Credentials {
         })))
     }
 
-    /// The same with any member, over bytes that somebody carries there from here: TLS is with the member at their other end, so
-    /// who carries them can neither read nor change nor repeat any. Made once: when it ends, so does the channel.
+    /// A channel to any member over a byte stream that another agent relays. TLS is with the member
+    /// at the far end, so the relaying agent can neither read nor change nor replay anything.
+    /// Connected once: when the stream ends, so does the channel.
     pub fn channel_over<S>(&self, stream: S, address: &str) -> Result<Channel, TlsError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -113,8 +116,9 @@ impl Credentials {
             self.0.refused.count(Cause::Name, &why);
             return Err(io::Error::other(why));
         }
-        // In TLS 1.3 the peer looks at our certificate when we are through already. Its first bytes say that it takes it, and
-        // an alert why not: once HTTP/2 has the stream, nobody hears that.
+        // In TLS 1.3 the handshake is complete on this side before the peer checks our certificate.
+        // Its first bytes show that it accepted the certificate; an alert says why not. Once HTTP/2
+        // owns the stream, that reason is lost.
         let refused =
             |why: String| io::Error::other(format!("{address} does not take the certificate of {}: {why}", self.present().own.name));
         match stream.fill_buf().await {
@@ -125,7 +129,7 @@ impl Credentials {
     }
 }
 
-/// TLS is the connector's: to tonic it is plain HTTP/2.
+/// The connector does TLS: tonic sees plain HTTP/2.
 fn http2(address: &str, used: Used) -> Result<Endpoint, TlsError> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|source| TlsError::Endpoint { endpoint: address.to_owned(), source })?

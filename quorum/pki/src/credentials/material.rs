@@ -1,4 +1,4 @@
-//! A certificate with its key and the authority that is trusted, as TLS needs them.
+//! A certificate with its key and the trusted authority, in the form that TLS needs.
 
 use crate::identity::{Caller, CallerError};
 use crate::tls::{ClientTls, TlsError};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// HTTP/2, as TLS names it.
+/// HTTP/2 as an ALPN protocol name.
 const H2: &[u8] = b"h2";
 
-/// From and until when a certificate is valid, in seconds since 1970.
+/// The validity period of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     pub from: i64,
@@ -23,22 +23,23 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// How long it lives in all.
+    /// Its total length.
     pub fn life(self) -> Duration {
         Duration::from_secs(u64::try_from(self.until - self.from).unwrap_or_default())
     }
 
-    /// Whether it holds already. One that does not was signed while a clock was ahead: nobody else takes it.
+    /// Whether it has begun. A certificate whose validity has not begun was signed while a clock
+    /// was ahead: no peer accepts it.
     pub(super) fn has_begun(self) -> bool {
         self.from <= now()
     }
 
-    /// How long it still holds; `None` when it is over.
+    /// The remaining time; `None`: it has expired.
     pub fn left(self) -> Option<Duration> {
         u64::try_from(self.until - now()).ok().filter(|left| *left > 0).map(Duration::from_secs)
     }
 
-    /// Whether two thirds of its life are over.
+    /// Whether two thirds of it have passed.
     pub fn is_due(self) -> bool {
         now() >= self.due()
     }
@@ -48,11 +49,11 @@ impl Validity {
     }
 }
 
-/// Made from one reading of the files.
+/// Credentials from one reading of the files.
 pub struct Material {
-    /// As it was read.
+    /// The PEM texts as read.
     pub pem: ClientTls,
-    /// Whom the certificate names.
+    /// The identity in the certificate.
     pub own: Caller,
     pub valid: Validity,
     roots: Arc<RootCertStore>,
@@ -91,27 +92,27 @@ impl Material {
         Ok(Self { pem, own, valid, roots, chain, key, grpc_server, grpc_client })
     }
 
-    /// For listening: clients must show a certificate of the authority.
+    /// The TLS configuration for listening: clients must present a certificate of the authority.
     pub fn server(&self, protocol: &[u8]) -> Result<ServerConfig, TlsError> {
         server(&self.roots, &self.chain, &self.key, protocol)
     }
 
-    /// For dialling.
+    /// The TLS configuration for connecting.
     pub fn client(&self, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
         client(&self.roots, &self.chain, &self.key, protocol)
     }
 
-    /// The certificate itself.
+    /// The end certificate.
     pub fn leaf(&self) -> &CertificateDer<'static> {
         &self.chain[0]
     }
 
-    /// Whether those who trust the same authority would take it now.
+    /// Checks that peers which trust the same authority would accept it now.
     pub fn verified(&self) -> Result<(), TlsError> {
         self.verify(self.leaf(), &self.chain[1..])
     }
 
-    /// Whether the trusted authority has issued this certificate, and it is valid now.
+    /// Checks that the trusted authority has issued this certificate, and that it is valid now.
     pub fn verify(&self, certificate: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let leaf = ParsedCertificate::try_from(certificate)?;
         let algorithms = provider().signature_verification_algorithms.all;

@@ -1,4 +1,5 @@
-//! The files that credentials come from: the configured ones, and the one that keeps what was renewed from them.
+//! The files that credentials come from: the configured ones, and the file that stores a renewed
+//! certificate.
 
 use super::material::Material;
 use crate::tls::{ClientTls, TlsError, TlsFiles, replace_file};
@@ -9,14 +10,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The version of the kept file.
+/// The format version of the stored file.
 pub(super) const KEPT_VERSION: u32 = 1;
 
-/// Where credentials come from.
+/// The paths of credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) files: TlsFiles,
-    /// Where a renewed certificate is kept.
+    /// The path of the file with the renewed certificate.
     pub(super) kept: PathBuf,
 }
 
@@ -24,22 +25,22 @@ pub(super) struct Places {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) version: u32,
-    /// SHA-256 of the configured certificate that it was renewed from, in hexadecimal digits.
+    /// SHA-256 of the configured certificate from which it was renewed, in hexadecimal digits.
     pub(super) instead_of: String,
-    /// The authority that was trusted then: for a start without the configured files.
+    /// The authority trusted at that time: for a start without the configured files.
     pub(super) ca: String,
     pub(super) cert: String,
     pub(super) key: String,
 }
 
-/// What there is at the places.
+/// The credentials found.
 pub(super) struct Found {
     pub(super) material: Material,
     /// See [`Kept::instead_of`].
     pub(super) instead_of: String,
 }
 
-/// What is at the places now.
+/// Reads the current credentials.
 pub(super) fn find(places: &Places) -> Result<Found, TlsError> {
     let kept = Kept::read(&places.kept);
     let pem = match (places.files.read(), kept) {
@@ -91,7 +92,7 @@ fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What tells that a file was written anew: its place, size and time.
+/// Detects rewritten files: inode, size and modification time of each.
 pub(super) fn stamps(files: &TlsFiles) -> [Option<(u64, u64, i64, i64)>; 3] {
     [&files.ca, &files.cert, &files.key].map(|path| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec())))
 }

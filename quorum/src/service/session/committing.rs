@@ -1,4 +1,4 @@
-//! Commits to the log what an agent reports.
+//! Commits an agent's reports to the log.
 
 use super::Session;
 use super::link::Ended;
@@ -14,9 +14,9 @@ use lattice_quorum_client::wire::{Down, Refusal};
 use std::time::{Duration, Instant};
 use tonic::Status;
 
-/// Reports that wait for room on the leader's disk, at most.
+/// Largest number of reports that wait for space on the leader's disk.
 const WAITING_MAX: usize = 4096;
-/// Between two tries to commit them.
+/// Pause between two attempts to commit them.
 const WAITING_PAUSE: Duration = Duration::from_secs(1);
 
 impl Session<'_> {
@@ -51,8 +51,9 @@ impl Session<'_> {
             self.down.send(&Down::Acked { incarnation: self.incarnation, seq, superseded }).await?;
         }
         match refused {
-            // The session stays, so that the node counts as one that lives. The agent has them until they are acknowledged: what is
-            // more than this comes again in another session.
+            // The session stays open, so that the node counts as alive. The agent keeps the reports
+            // until they are acknowledged; reports above the limit are sent again in another
+            // session.
             Some(Refusal::DiskFull { .. }) if reports.len() <= WAITING_MAX => {
                 reports.retain(|r| acked.is_none_or(|acked| r.seq > acked));
                 self.waiting = reports;
@@ -64,7 +65,8 @@ impl Session<'_> {
         }
     }
 
-    /// Compares what the node says that it has with what the ledger has there, where it is to have that yet.
+    /// Compares the number of shares reported by the node with the ledger, if the node should have
+    /// them by now.
     pub(super) fn count_running(&mut self, said: Option<u32>) {
         let Some(said) = said else { return };
         let known = {
@@ -83,8 +85,9 @@ impl Session<'_> {
         }
     }
 
-    /// Writes down what the node's software and firmware are, where that is not what is known: seldom, so it is no part of what
-    /// heartbeats tell the leader. What is refused now is tried again with the next heartbeat.
+    /// Commits the node's software and firmware if they differ from the recorded ones. This is
+    /// rare, so it is not part of the heartbeat summary. If the commit is refused, the next
+    /// heartbeat tries again.
     pub(super) async fn commit_conformance(&mut self) -> Result<(), Ended> {
         let Some(said) = &self.conformance else { return Ok(()) };
         let action = {
@@ -107,7 +110,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Writes down whether that is too old, where it is otherwise than what is known.
+    /// Commits whether the components are stale, if that changed.
     pub(super) async fn commit_stale(&mut self, stale: bool) -> Result<(), Ended> {
         let action = Action::ConformanceStale { node: self.node.clone(), incarnation: self.incarnation, stale };
         {

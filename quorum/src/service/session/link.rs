@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-/// How long an agent may take to say who it is, or to read what it is sent.
+/// How long an agent may take to register, or to read what is sent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a session ends.
 pub(super) enum Ended {
-    /// The agent went away, or does not read.
+    /// The agent has disconnected, or does not read.
     Gone,
-    /// It is told why, and connects elsewhere.
+    /// The agent is told the reason, and connects elsewhere.
     Close(String),
-    /// Another member takes it.
+    /// The agent is sent to another member.
     Move,
-    /// What it asks for is not its to ask.
+    /// The agent is not permitted to do what it requested.
     Refused(Status),
 }
 

@@ -1,4 +1,4 @@
-//! What an agent begins its session with.
+//! The registration at the beginning of a session.
 
 use super::link::Ended;
 use crate::core::Core;
@@ -10,7 +10,7 @@ use lattice_quorum_client::wire::{HeldKeys, NodeHealth, Up};
 use std::net::IpAddr;
 use tonic::Status;
 
-/// What may go into the log of every member.
+/// The components if they are valid for the log.
 pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
     match lattice_model::conformance::check(&said) {
         Ok(()) => Some(said),
@@ -21,8 +21,8 @@ pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
     }
 }
 
-/// Splits a registration into what is proposed, the agent's gossip keys and the node's health, each checked and cut to
-/// its bounds.
+/// Splits a registration into the command, the agent's gossip keys and the node's health, each
+/// checked and limited in size.
 pub(super) fn read_registration(
     core: &Core,
     (caller, from): (&Caller, Option<IpAddr>),

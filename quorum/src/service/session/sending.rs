@@ -1,4 +1,4 @@
-//! What goes down a session when it changes.
+//! The messages sent down a session when something changes.
 
 use super::Session;
 use super::link::Ended;
@@ -18,7 +18,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends the gossip keys, unless there are none or these were sent before.
+    /// Sends the gossip keys, unless there are none or the same ones were already sent.
     pub(super) async fn send_keys(&mut self) -> Result<(), Ended> {
         let (generation, ring) = {
             let ledger = self.core.agreed.ledger();
@@ -45,17 +45,17 @@ impl Session<'_> {
         self.down.send(&Down::Revoked { names }).await
     }
 
-    /// Sends what the node is to do, unless that was sent before.
+    /// Sends the node's list, unless the same one was already sent.
     pub(super) async fn send_desired(&mut self, at_least: Revision) -> Result<(), Ended> {
         let desired = {
             let ledger = self.core.agreed.ledger();
-            // A newer life of the agent has a session of its own.
+            // A restarted agent has a session of its own.
             let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
             if incarnation != Some(self.incarnation) {
                 return Err(Ended::Close("the node registered anew".to_owned()));
             }
             if ledger.awaits(&self.node) {
-                // It is told what to do once it has said what it has.
+                // It gets its list after it has reported what it has.
                 return Ok(());
             }
             ledger.desired(&self.node)

@@ -1,17 +1,19 @@
-//! Where in a segment the records of an allocation, a node, a user or a kind begin.
+//! The index of a segment: the offsets of the records of an allocation, a node, a user or a kind of
+//! action.
 //!
 //! ```text
 //!   audit/00000000000000000001.audit    a sealed segment
 //!   audit/00000000000000000001.index    its index
 //!     | magic, version: 16 | header length u32 | header crc u32 | header, MessagePack | blocks … |
-//!     block: up to 256 postings (key u64, offset u64) in the order of (key, offset), then their crc u32
+//!     block: up to 256 postings (key u64, offset u64) sorted by (key, offset), then their crc u32
 //! ```
 //!
-//! The header has the first key of each block, so that a search reads the header and one or two blocks. An index is
-//! *derived*: one that is missing, damaged, or of other records than the segment has is made again from the segment. A
-//! segment that is not sealed has its postings in memory.
+//! The header contains the first key of each block, so a search reads the header and one or two
+//! blocks. An index is *derived*: if it is missing, damaged, or belongs to other records, it is
+//! created again from the segment. An unsealed segment has its postings in memory.
 //!
-//! Keys may collide (names are hashed): what is found is a candidate, and the record itself decides.
+//! Keys may collide (names are hashed), so the results are candidates, and the records themselves
+//! must be checked.
 
 use super::reading::{Extent, Scan};
 use lattice_api::pack;
@@ -26,14 +28,14 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 16] = b"LATTICE-AINDEX\0\x01";
 const PREFIX: usize = MAGIC.len() + 8;
-/// Postings in a block.
+/// Number of postings in a block.
 const BLOCK: usize = 256;
-/// Bytes of a posting.
+/// Size of a posting in bytes.
 const POSTING: usize = 16;
-/// The longest header that is believed.
+/// Largest accepted size of a header, in bytes.
 const HEADER_BYTES_MAX: usize = 1024 * 1024;
 
-/// What records are found by.
+/// The kinds of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Allocation,
@@ -44,17 +46,18 @@ enum By {
 
 const ALL: [By; 4] = [By::Allocation, By::Node, By::User, By::Action];
 
-/// A key and where a record with it begins.
+/// A key and the offset of a record with it.
 type Posting = (u64, u64);
 
-/// The postings of a segment, in memory.
+/// The postings of a segment in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Postings {
     lists: [Vec<Posting>; 4],
     times: Times,
 }
 
-/// When the first and last of some records were. The leader's clock may have been set back in between.
+/// The earliest and the latest time of some records. The leader's clock may have been set back in
+/// between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Times {
     first: Timestamp,
@@ -78,12 +81,12 @@ impl Times {
     }
 }
 
-/// Where to look for what a filter wants.
+/// The records that may match a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Candidates {
-    /// Everywhere: the filter names nothing that is indexed.
+    /// All: the filter has no indexed field.
     All,
-    /// At these offsets, in rising order.
+    /// The records at these offsets, ascending.
     At(Vec<u64>),
 }
 
@@ -96,12 +99,13 @@ fn key_of_action(action: AuditAction) -> u64 {
     key_of_name(action.name())
 }
 
-/// The first 8 bytes of an id, so that ids which begin alike lie together.
+/// The first 8 bytes of an id, so that ids with the same prefix have adjacent keys.
 fn key_of_id(id: u128) -> u64 {
     u64::try_from(id >> 64).expect("64 bits are left")
 }
 
-/// What a filter asks of each list: any of these ranges of keys. Lists that it does not ask are left out.
+/// For each kind of key, the ranges that match a filter. Kinds that the filter does not use are
+/// left out.
 fn asked(filter: &AuditFilter) -> Vec<(By, Vec<RangeInclusive<u64>>)> {
     let one = |key: u64| vec![key..=key];
     let mut asked = Vec::new();
@@ -121,7 +125,8 @@ fn asked(filter: &AuditFilter) -> Vec<(By, Vec<RangeInclusive<u64>>)> {
     asked
 }
 
-/// What all of `asked` have in common; `find` gives the offsets of one range of one list, in any order.
+/// The offsets that match all of `asked`; `find` returns the offsets of one range of one kind, in
+/// any order.
 fn common(filter: &AuditFilter, mut find: impl FnMut(By, &RangeInclusive<u64>) -> io::Result<Vec<u64>>) -> io::Result<Candidates> {
     let mut common: Option<Vec<u64>> = None;
     for (by, ranges) in asked(filter) {
@@ -146,7 +151,7 @@ fn common(filter: &AuditFilter, mut find: impl FnMut(By, &RangeInclusive<u64>) -
 }
 
 impl Postings {
-    /// Adds a record that begins at `offset`.
+    /// Adds the record at `offset`.
     pub fn add(&mut self, offset: u64, record: &AuditRecord) {
         self.times.add(record.at);
         let mut put = |by: By, key: u64| self.lists[by as usize].push((key, offset));
@@ -166,7 +171,7 @@ impl Postings {
         put(By::Action, key_of_action(record.action));
     }
 
-    /// Adds what was added to `other`.
+    /// Adds all postings of `other`.
     pub fn extend(&mut self, other: Self) {
         for (list, more) in self.lists.iter_mut().zip(other.lists) {
             list.extend(more);
@@ -175,7 +180,7 @@ impl Postings {
         self.times.last = self.times.last.max(other.times.last);
     }
 
-    /// Where to look.
+    /// The records that may match `filter`.
     pub fn search(&self, filter: &AuditFilter) -> Candidates {
         if !self.times.may_have(filter) {
             return Candidates::At(Vec::new());
@@ -214,12 +219,12 @@ impl Postings {
         bytes.extend_from_slice(&blocks);
         let path = path_of(segment);
         let temporary = path.with_extension("index-new");
-        // Not synced: what a crash spoils is made again.
+        // Not synced: an index that a crash damages is created again.
         fs::write(&temporary, &bytes)?;
         fs::rename(&temporary, &path)
     }
 
-    /// Makes the postings of a segment from its records.
+    /// Creates the postings of a segment from its records.
     fn of(segment: &Extent) -> io::Result<Self> {
         let mut postings = Self::default();
         for found in Scan::new(segment)? {
@@ -230,30 +235,30 @@ impl Postings {
     }
 }
 
-/// Where the index of a segment lies.
+/// The path of a segment's index.
 pub fn path_of(segment: &Path) -> PathBuf {
     segment.with_extension("index")
 }
 
 #[derive(Serialize, Deserialize)]
 struct Header {
-    /// The hash of the segment's last record: of other records it is no index.
+    /// The hash of the segment's last record: if it differs, the index belongs to other records.
     last: String,
     times: Times,
     lists: Vec<List>,
 }
 
-/// One list: its blocks follow each other.
+/// One list; its blocks are consecutive.
 #[derive(Serialize, Deserialize)]
 struct List {
-    /// Where its first block begins, behind the header.
+    /// The offset of its first block, relative to the end of the header.
     begins: u64,
     postings: u64,
     /// The first key of each block.
     fences: Vec<u64>,
 }
 
-/// Where to look in a sealed segment whose last record has the hash `last`.
+/// The candidates in a sealed segment whose last record has the hash `last`.
 pub fn search(segment: &Extent, last: &str, filter: &AuditFilter) -> io::Result<Candidates> {
     match search_file(&segment.path, last, filter) {
         Ok(candidates) => Ok(candidates),
@@ -298,7 +303,7 @@ fn search_file(segment: &Path, last: &str, filter: &AuditFilter) -> io::Result<C
 
 impl List {
     fn find(&self, file: &File, blocks: u64, range: &RangeInclusive<u64>) -> io::Result<Vec<u64>> {
-        // The block before the first fence that is not less may end with the key.
+        // The block before the first fence that is not less than the key may end with the key.
         let first = self.fences.partition_point(|fence| fence < range.start()).saturating_sub(1);
         let mut found = Vec::new();
         for at in first..self.fences.len() {

@@ -1,4 +1,4 @@
-//! Reading records, one by one, from the segments there were when it began.
+//! Reads records one by one from the segments that existed at the beginning.
 
 use super::layout::{START, STRIDE};
 use crate::store::record::{self, HEADER, PAYLOAD_MAX};
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The records of one segment.
+/// The location of one segment's records.
 #[derive(Clone, Debug)]
 pub struct Extent {
     pub path: PathBuf,
@@ -19,7 +19,7 @@ pub struct Extent {
     pub before: u64,
     /// The number of its last record.
     pub last: u64,
-    /// Where its records end.
+    /// The offset of the end of its records.
     pub end: u64,
     pub places: Arc<[u64]>,
 }
@@ -29,7 +29,7 @@ pub struct Extent {
 pub struct Records {
     segments: VecDeque<Extent>,
     open: Option<Open>,
-    /// The last record that was passed over or given.
+    /// The last record that was skipped or returned.
     at: u64,
     after: u64,
     upto: u64,
@@ -38,7 +38,7 @@ pub struct Records {
 #[derive(Debug)]
 struct Open {
     reader: BufReader<File>,
-    /// Bytes of records that are left.
+    /// Number of remaining bytes of records.
     left: u64,
 }
 
@@ -93,7 +93,8 @@ impl Open {
     }
 }
 
-/// The length of a payload, by its header; `left`: bytes from the header to where the records end.
+/// The length of a payload according to its header; `left`: bytes from the header to the end of the
+/// records.
 fn length(header: &[u8], left: u64) -> io::Result<usize> {
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
     if length > PAYLOAD_MAX || length as u64 > left {
@@ -108,14 +109,14 @@ fn decoded(bytes: &[u8]) -> io::Result<AuditRecord> {
 }
 
 impl Extent {
-    /// Where to begin so that every record behind `after` is read.
+    /// The offset at which to start so that every record after `after` is read.
     pub fn place_before(&self, after: u64) -> u64 {
         let wanted = after.saturating_sub(self.before) / STRIDE;
         usize::try_from(wanted).ok().and_then(|at| self.places.get(at)).copied().unwrap_or(START)
     }
 }
 
-/// Reads the record that begins at `offset`; records end at `end`.
+/// Reads the record at `offset`; records end at `end`.
 pub fn read_at(file: &File, offset: u64, end: u64) -> io::Result<AuditRecord> {
     let mut bytes = vec![0; HEADER];
     file.read_exact_at(&mut bytes, offset)?;
@@ -125,7 +126,7 @@ pub fn read_at(file: &File, offset: u64, end: u64) -> io::Result<AuditRecord> {
     decoded(&bytes)
 }
 
-/// All records of a segment, each with where it begins.
+/// All records of a segment, with their offsets.
 #[derive(Debug)]
 pub struct Scan {
     open: Open,

@@ -1,29 +1,30 @@
-//! Segments that do not change any more.
+//! Sealed segments, which no longer change.
 
 use super::reading::Extent;
 use lattice_ledger::AuditHead;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Records in a segment. A segment ends where the number of its last record is a multiple of this.
+/// Number of records in a segment. A segment ends where the number of its last record is a multiple
+/// of this.
 pub const SEGMENT_RECORDS: u64 = 32_768;
 
-/// A segment that does not change any more.
+/// A sealed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
     /// The number of its first record.
     pub first: u64,
     /// Its last record.
     pub last: AuditHead,
-    /// The hash of the record before its first.
+    /// The hash of the record before its first one.
     pub previous: String,
-    /// The file's length in bytes, the seal included.
+    /// The file's length in bytes, including the seal.
     pub bytes: u64,
-    /// Where its records end.
+    /// The offset of the end of its records.
     pub(super) records_end: u64,
-    /// Where some of its records begin; see [`STRIDE`](super::layout::STRIDE).
+    /// The offsets of some of its records; see [`STRIDE`](super::layout::STRIDE).
     pub(super) places: Arc<[u64]>,
 }
 

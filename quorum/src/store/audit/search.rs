@@ -1,4 +1,4 @@
-//! Records that fit a filter, in the order of the chain, by way of the segments' indexes.
+//! Searches records that match a filter, in the order of the chain, with the segments' indexes.
 
 use super::index::{self, Candidates};
 use super::reading::{Extent, Records, read_at};
@@ -8,32 +8,32 @@ use std::fs::File;
 use std::io;
 use std::vec::IntoIter;
 
-/// A segment to be searched.
+/// A segment to search.
 #[derive(Debug)]
 pub struct Part {
     pub extent: Extent,
     pub how: How,
 }
 
-/// How a segment tells where to look.
+/// How to find a segment's candidates.
 #[derive(Debug)]
 pub enum How {
-    /// It is sealed: by its index. `last`: the hash of its last record.
+    /// With the index of a sealed segment. `last`: the hash of its last record.
     Sealed { last: String },
-    /// It was asked already.
+    /// Already determined.
     Known(Candidates),
 }
 
 /// One step of a search.
 #[derive(Debug)]
 pub enum Step {
-    /// This record fits.
+    /// This record matches.
     Found(Box<AuditRecord>),
-    /// Something was looked at that does not.
+    /// A record was examined that does not match.
     Looked,
 }
 
-/// A search over the segments there were when it began.
+/// A search over the segments that existed at the beginning.
 #[derive(Debug)]
 pub struct Search {
     parts: VecDeque<Part>,
@@ -46,7 +46,7 @@ pub struct Search {
 
 #[derive(Debug)]
 struct Now {
-    /// Its last record that counts.
+    /// The last record to search.
     last: u64,
     reader: Reader,
 }
@@ -58,18 +58,18 @@ enum Reader {
 }
 
 impl Search {
-    /// Looks behind `after`, up to `upto`.
+    /// Searches after `after` up to `upto`.
     pub(super) fn new(parts: impl Iterator<Item = Part>, filter: &AuditFilter, after: u64, upto: u64) -> Self {
         let parts = parts.filter(|p| p.extent.last > after && p.extent.before < upto).collect();
         Self { parts, now: None, filter: filter.clone(), after, upto, reached: after.min(upto) }
     }
 
-    /// Up to which record it has looked.
+    /// The last record that was examined.
     pub fn reached(&self) -> u64 {
         self.reached
     }
 
-    /// The next step; `None` when everything was looked at. After an error it is over.
+    /// The next step; `None`: the search is complete. It ends after an error.
     pub fn step(&mut self) -> io::Result<Option<Step>> {
         let Some(now) = &mut self.now else {
             let Some(part) = self.parts.pop_front() else {

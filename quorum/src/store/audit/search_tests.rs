@@ -1,4 +1,5 @@
-//! A search finds what reading everything finds: by an index, by one that had to be made again, and without one.
+//! A search finds the same as reading everything: with an index, with one that had to be created
+//! again, and without one.
 
 use super::{AuditChain, SEGMENT_RECORDS, Step, index};
 use lattice_model::{AllocationId, AuditAction, AuditFilter, AuditRecord, Revision, Timestamp};
@@ -25,7 +26,7 @@ fn id(number: u64) -> AllocationId {
     AllocationId(Uuid::from_u128(u128::from(number) << 112 | 7))
 }
 
-/// Records that follow each other; what their hashes are of is checked elsewhere.
+/// Consecutive records; their hashes are tested elsewhere.
 fn records(count: u64) -> Vec<AuditRecord> {
     let hash = |seq: u64| format!("{seq:064x}");
     let record = |seq: u64| AuditRecord {
@@ -33,7 +34,7 @@ fn records(count: u64) -> Vec<AuditRecord> {
         revision: Revision(seq),
         // The clock is set back once.
         at: Timestamp(if seq > 20_000 { seq - 5000 } else { seq }),
-        // Some with the machine.
+        // Some actors include the machine.
         actor: format!("u{}{}", seq % 7, if seq.is_multiple_of(13) { "@n4" } else { "" }),
         action: AuditAction::ALL[usize::try_from(seq % 5).unwrap()],
         allocation: (!seq.is_multiple_of(3)).then(|| id(seq % 997)),
@@ -110,7 +111,8 @@ fn a_search_finds_what_reading_everything_finds() {
         bytes[at] ^= 1;
         bytes
     };
-    // Not there, cut, and damaged in its beginning, header, and blocks: made again, the same.
+    // Missing, truncated, or damaged in its magic, header or blocks: created again, with the same
+    // result.
     let one = AuditFilter { allocation: Some(id(5).into()), ..AuditFilter::default() };
     let want: Vec<u64> = records.iter().filter(|r| one.matches(r)).map(|r| r.seq).collect();
     let remake = |what: Option<&[u8]>, why: &str| {
@@ -127,7 +129,7 @@ fn a_search_finds_what_reading_everything_finds() {
     remake(Some(&spoiled(40)), "a damaged header");
     let block = first_block_of(&whole, &one, &chain);
     remake(Some(&spoiled(block)), "a damaged block");
-    // One of other records, which a member that was set back may have.
+    // The index of other records, which a member that was restored may have.
     let other = Scratch::new("other");
     foreign(&other.0, &sealed);
     assert!(found(&chain, &one, 0, SEGMENT_RECORDS + 2000) == want, "of other records");
@@ -142,7 +144,7 @@ fn first_block_of(whole: &[u8], one: &AuditFilter, chain: &AuditChain) -> usize 
     whole.windows(8).position(|bytes| bytes == key).expect("its postings are there") + 8
 }
 
-/// An index whose segment ends with another hash.
+/// Writes an index for a segment that ends with another hash.
 fn foreign(dir: &Path, to: &Path) {
     let mut records = records(SEGMENT_RECORDS);
     records.last_mut().unwrap().hash = "f".repeat(64);

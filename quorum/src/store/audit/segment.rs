@@ -1,12 +1,13 @@
-//! One segment of the audit chain.
+//! Segments of the audit chain.
 //!
 //! ```text
-//!   | magic, version: 16 bytes | record | record | … | seal: a record of its own kind | offset of the seal u64 | "SEALED\0\1" |
+//!   | magic, version: 16 bytes | record | record | …
+//!   | seal: a record of its own kind | offset of the seal u64 | "SEALED\0\1" |
 //! ```
 //!
-//! Records are framed as in the log ([`super::super::record`]), their payload is MessagePack. A segment without the last
-//! sixteen bytes is open. The seal has the checksum of everything before it, so that a start reads a sealed segment once
-//! and decodes nothing.
+//! Records are framed as in the log ([`super::super::record`]); their payload is MessagePack. A
+//! segment without the last sixteen bytes is open. The seal contains the checksum of everything
+//! before it, so a start reads a sealed segment once without decoding it.
 
 use super::index::{Candidates, Postings};
 use super::layout::{MAGIC, START, STRIDE};
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 const SEALED: &[u8; 8] = b"SEALED\0\x01";
 const TRAILER: usize = 16;
 
-/// What the seal says.
+/// The content of the seal.
 #[derive(Serialize, Deserialize)]
 struct Seal {
     first: u64,
@@ -37,7 +38,7 @@ struct Seal {
     places: Vec<u64>,
 }
 
-/// A segment that is appended to, or was until it was full.
+/// An unsealed segment: being appended to, or full.
 #[derive(Debug)]
 pub struct Active {
     path: PathBuf,
@@ -46,31 +47,31 @@ pub struct Active {
     previous: String,
     last: AuditHead,
     end: u64,
-    /// Up to where it is on disk.
+    /// The offset up to which it is on disk.
     synced: u64,
     places: Vec<u64>,
     postings: Postings,
 }
 
-/// What a file turned out to be.
+/// The result of opening a file.
 pub enum Found {
     Sealed(Sealed),
-    /// `torn`: something was cut off.
+    /// `torn`: an incomplete record was cut off.
     Open {
         active: Active,
         torn: bool,
     },
-    /// Its making was interrupted: it is removed.
+    /// Its creation was interrupted: the file is removed.
     Nothing,
 }
 
-/// Where the segment that begins with record `first` lies.
+/// The path of the segment whose first record is `first`.
 pub fn path(dir: &Path, first: u64) -> PathBuf {
     dir.join(format!("{first:020}.audit"))
 }
 
 impl Active {
-    /// Begins a segment behind `head`.
+    /// Creates a segment after `head`.
     pub fn create(dir: &Path, head: &AuditHead) -> Result<Self, StoreError> {
         let path = path(dir, head.seq + 1);
         let fail = |what| StoreError::io(&path, what);
@@ -96,12 +97,12 @@ impl Active {
         self.first
     }
 
-    /// Its last record; the one before it where it has none yet.
+    /// Its last record; if it is empty, the last one of the previous segment.
     pub fn last(&self) -> &AuditHead {
         &self.last
     }
 
-    /// Appends records, each of which must follow the one before it.
+    /// Appends records, each of which must follow from the previous one.
     pub fn append(&mut self, records: &[AuditRecord]) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         let mut places = Vec::new();
@@ -128,20 +129,21 @@ impl Active {
         Ok(())
     }
 
-    /// What is to be synced, through a descriptor of its own, and up to where that reaches.
+    /// What must be synced: the path, a separate file descriptor, and the offset up to which it
+    /// will then be on disk.
     pub fn to_sync(&self) -> Result<(PathBuf, File, u64), StoreError> {
         let file = self.file.try_clone().map_err(StoreError::io(&self.path, "cannot be opened"))?;
         Ok((self.path.clone(), file, self.end))
     }
 
-    /// Everything up to there is on disk.
+    /// Records that everything up to this offset is on disk.
     pub fn is_synced(&mut self, path: &Path, upto: u64) {
         if self.path == path {
             self.synced = self.synced.max(upto);
         }
     }
 
-    /// Its records, as they are now.
+    /// Its current records.
     pub fn extent(&self) -> Extent {
         Extent {
             path: self.path.clone(),
@@ -152,12 +154,12 @@ impl Active {
         }
     }
 
-    /// Where to look in it for what `filter` wants.
+    /// The records that may match `filter`.
     pub fn search(&self, filter: &AuditFilter) -> Candidates {
         self.postings.search(filter)
     }
 
-    /// Closes it for ever, durably. Again after a crash: the same.
+    /// Seals it durably. Repeating this after a crash gives the same result.
     pub fn seal(&self) -> Result<Sealed, StoreError> {
         let fail = |what| StoreError::io(&self.path, what);
         let mut bytes = vec![0; usize::try_from(self.end).unwrap_or(usize::MAX)];
@@ -191,7 +193,7 @@ impl Active {
     }
 }
 
-/// Checks a segment by itself and changes nothing.
+/// Checks a segment by itself without changing anything.
 pub fn check(path: &Path) -> Result<(), StoreError> {
     let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
     if sealed(path, &bytes)?.is_some() {
@@ -227,7 +229,7 @@ pub fn open(path: &Path, head: &AuditHead) -> Result<Found, StoreError> {
     scan(path, &bytes, head)
 }
 
-/// Whether a segment's end says that it is sealed.
+/// Whether a segment ends with a seal.
 pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     let read = || {
         let file = File::open(path)?;
@@ -239,7 +241,7 @@ pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     read().map_err(StoreError::io(path, "cannot be read"))
 }
 
-/// A sealed segment, checked whole; `None` where it is open.
+/// A sealed segment after a complete check; `None`: it is open.
 fn sealed(path: &Path, bytes: &[u8]) -> Result<Option<(Sealed, u64)>, StoreError> {
     let Some((body, trailer)) = bytes.split_last_chunk::<TRAILER>().filter(|(_, t)| &t[8..] == SEALED) else { return Ok(None) };
     let at = u64::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3], trailer[4], trailer[5], trailer[6], trailer[7]]);

@@ -1,11 +1,11 @@
-//! The audit chain: what a crash at any byte leaves, and damage.
+//! The audit chain after a crash at any byte, and with damage.
 
 use super::{Scratch, segment};
 use crate::store::StoreError;
 use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
 use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
 
-/// Records that follow each other; what their hashes are of is checked elsewhere.
+/// Consecutive records; their hashes are tested elsewhere.
 fn chained(count: u64) -> Vec<AuditRecord> {
     let hash = |seq: u64| format!("{seq:064x}");
     let record = |seq| AuditRecord {
@@ -48,7 +48,7 @@ fn an_audit_segment_torn_at_any_byte_is_written_again_by_the_replay() {
         drop(chain);
         assert_eq!(seqs(&AuditChain::open(&scratch.0).unwrap(), 0, 9), [1, 2, 3], "torn at {torn}");
     }
-    // What does not follow, or is another one, is not appended.
+    // A record that does not follow, or is a different one, is not appended.
     let mut chain = AuditChain::open(&scratch.0).unwrap();
     let stranger = AuditRecord { previous: "0".repeat(64), ..chained(4).pop().unwrap() };
     assert!(chain.append(&[stranger]).is_err());
@@ -89,7 +89,8 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
     chain.append(&records[..records.len() - 5]).unwrap();
     assert!(chain.sealed().is_empty(), "sealing waits for the checkpoint: it reads and syncs");
     chain.append(&records).unwrap();
-    // A crash before the first is sealed, at some of its bytes: what follows it goes too, and all comes again.
+    // A crash before the first segment is sealed, at some of its bytes: the following segment is
+    // dropped too, and everything is created again.
     let first = segment(&scratch.0, 1);
     let whole = std::fs::read(&first).unwrap();
     drop(chain);
@@ -122,7 +123,7 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
         std::fs::write(&first, &flipped).unwrap();
         assert!(matches!(AuditChain::open(&scratch.0), Err(StoreError::Corrupt { path, .. }) if path == first), "byte {at}");
     }
-    // One that is gone is missed by name.
+    // A missing segment is reported by name.
     std::fs::remove_file(&first).unwrap();
     let missed = AuditChain::open(&scratch.0).unwrap_err().to_string();
     assert!(missed.contains("record 1 should follow"), "{missed}");

@@ -1,4 +1,4 @@
-//! Segments and the log: what a crash at any byte leaves, and damage.
+//! Segments and the log after a crash at any byte, and with damage.
 
 use super::{Scratch, entry, id, no_reserve};
 use crate::raft::{Entry, Proposal, Vote};
@@ -20,7 +20,8 @@ fn payloads(dir: &Path) -> Result<Vec<Vec<u8>>, StoreError> {
     Ok(found)
 }
 
-/// Three entries, each synced; the file without the zeros behind it, and where the last entry begins.
+/// Writes three entries, each synced. Returns the path, the file without the trailing zeros, and
+/// the offset of the last entry.
 fn three_entries(dir: &Path) -> (PathBuf, Vec<u8>, usize) {
     let mut segments = Segments::open(dir, |_| Ok(())).unwrap();
     let mut last = 0;
@@ -44,7 +45,7 @@ fn a_last_entry_torn_at_any_byte_is_cut_off_and_the_log_goes_on() {
             let mut left = bytes[..torn].to_vec();
             left.resize(torn + zeros, 0);
             std::fs::write(&file, &left).unwrap();
-            // What of it was synced is not known: the one that the last turn of this loop noted was another file.
+            // Remove the note of the previous iteration, which was about another file.
             let _none = std::fs::remove_file(scratch.0.join("synced"));
             assert_eq!(payloads(&scratch.0).unwrap().len(), 2, "torn at {torn}");
             let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
@@ -74,7 +75,7 @@ fn a_flipped_byte_in_the_middle_refuses_to_start_and_names_the_place() {
     }
 }
 
-/// The log, its check by who changes nothing, and a start.
+/// Checks that the log is refused, both by a check without changes and at a start.
 fn is_refused(dir: &Path, what: &str) -> (PathBuf, u64) {
     let before = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path()).map(|path| (path.clone(), std::fs::read(path).unwrap()));
     let before: Vec<_> = before.collect();
@@ -98,14 +99,14 @@ fn damage_to_the_last_record_that_was_synced_refuses_to_start_and_one_that_was_n
     drop(segments);
     let mut whole = std::fs::read(&file).unwrap();
     let end = whole.iter().rposition(|b| *b != 0).unwrap() + 1;
-    // Some of the zeros behind it are enough.
+    // Some of the trailing zeros are enough.
     whole.truncate(end + 200);
     for at in last..synced.len() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1;
         std::fs::write(&file, &flipped).unwrap();
         assert_eq!(is_refused(&scratch.0, &format!("byte {at}")), (file.clone(), last as u64));
-        // Also where nothing follows, and where the disk gives zeros for it, or nothing.
+        // Also if nothing follows, and if the disk returns zeros or nothing in its place.
         for left in [&flipped[..synced.len()], &[&whole[..at], &[0; 500]].concat(), &whole[..at]] {
             std::fs::write(&file, left).unwrap();
             assert_eq!(is_refused(&scratch.0, &format!("byte {at}")), (file.clone(), last as u64));
@@ -123,7 +124,7 @@ fn damage_to_the_last_record_that_was_synced_refuses_to_start_and_one_that_was_n
         std::fs::write(scratch.0.join("synced"), &note).unwrap();
         assert_eq!(payloads(&scratch.0).unwrap().len(), 3, "byte {at}");
     }
-    // A note that is damaged itself claims nothing.
+    // A damaged note claims nothing.
     std::fs::write(&file, &whole[..end - 1]).unwrap();
     std::fs::write(scratch.0.join("synced"), &note[1..]).unwrap();
     assert_eq!(payloads(&scratch.0).unwrap().len(), 3);
@@ -141,7 +142,7 @@ fn what_is_cut_off_or_removed_on_purpose_is_not_missed() {
         place
     };
     let lengths = || payloads(&scratch.0).unwrap().iter().map(Vec::len).collect::<Vec<_>>();
-    // It fills a segment.
+    // The entry fills a segment.
     let large = 33 << 20;
     let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
     let first = append(&mut segments, 1, large, true);
@@ -151,7 +152,7 @@ fn what_is_cut_off_or_removed_on_purpose_is_not_missed() {
     assert!(lengths().is_empty());
     let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
     append(&mut segments, 1, large, true);
-    // As if the newest note had not reached the disk: it names the segment that goes now.
+    // As if the newest note had not reached the disk: it names the segment that is removed now.
     let second = append(&mut segments, 2, 20, false);
     segments.purge(1).unwrap();
     drop(segments);
@@ -183,13 +184,13 @@ fn a_segment_that_never_began_is_removed() {
 
 async fn reopen(scratch: &Scratch) -> (Log, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    // As if every entry up to there were in the newest snapshot and in the one before it.
+    // As if the newest snapshot and the one before it contained all entries up to there.
     let kept = Kept::default();
     kept.are(vec![100, 99]);
     (Log::open(&directory, 1, kept, no_reserve(&scratch.0)).unwrap(), directory)
 }
 
-/// Closes the log and waits until its folder is free.
+/// Closes the log and waits until its directory is free.
 async fn close(scratch: &Scratch, log: Log, directory: Directory) {
     drop((log, directory));
     while matches!(Directory::open(&scratch.0, "c", 1), Err(StoreError::Locked { .. })) {
@@ -221,7 +222,7 @@ async fn vote_truncation_and_purge_outlast_a_restart() {
     let state = log.get_log_state().await.unwrap();
     assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(id(4)), Some(id(8))));
     assert_eq!(log.try_get_log_entries(6..=7).await.unwrap(), [entry(6), entry(7)]);
-    // Behind a snapshot from elsewhere.
+    // After a received snapshot.
     log.purge(id(100)).await.unwrap();
     log.blocking_append([entry(101)]).await.unwrap();
     close(&scratch, log, directory).await;
@@ -279,12 +280,12 @@ async fn the_mark_follows_the_disk_in_both_directions() {
     let (mut log, directory) = reopen(&scratch).await;
     let mut synced = log.synced();
     assert_eq!(synced.upto(), None);
-    // Its own entries as a leader: told before they are on disk, and there a moment later.
+    // A leader's own entries: acknowledged before they are on disk, and on disk a moment later.
     log.save_vote(&Vote::new_committed(1, 1)).await.unwrap();
     log.blocking_append((1..=5).map(entry)).await.unwrap();
     synced.reached(5).await.unwrap();
     assert_eq!(synced.upto(), Some(id(5)));
-    // As a follower, of entries of the very same term: told when they are.
+    // A follower's entries of the same term: acknowledged when they are on disk.
     log.save_vote(&Vote::new_committed(2, 2)).await.unwrap();
     log.blocking_append([entry(6)]).await.unwrap();
     assert_eq!(synced.upto(), Some(id(6)));
@@ -314,7 +315,7 @@ async fn entries_that_left_the_memory_are_read_from_disk() {
         log.blocking_append([large(index)]).await.unwrap();
     }
     assert_eq!(log.try_get_log_entries(1..3).await.unwrap(), [large(1), large(2)]);
-    // Replication takes some at a time, and always at least one.
+    // Replication reads some at a time, and always at least one.
     assert_eq!(log.limited_get_log_entries(1, 20).await.unwrap().len(), 1);
     assert!(std::fs::read_dir(scratch.0.join("log")).unwrap().count() > 1, "more than one segment");
     log.truncate(id(2)).await.unwrap();

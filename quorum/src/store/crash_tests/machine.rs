@@ -1,4 +1,4 @@
-//! The state machine: what is applied, and which snapshots count.
+//! The state machine: what is applied, and which snapshot is used.
 
 use super::{Scratch, entry, id, no_reserve, segment};
 use crate::audit::walk::verify;
@@ -34,7 +34,8 @@ async fn nothing_is_applied_that_is_not_on_disk() {
     assert!(applying.await.is_err(), "the disk failed");
 }
 
-/// The device on which every write fails for want of space stands for the first audit segment.
+/// `/dev/full`, on which every write fails for lack of space, takes the place of the first audit
+/// segment.
 #[tokio::test]
 async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_for_room() {
     let scratch = Scratch::new();
@@ -49,7 +50,8 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
     {
         let mut applying = std::pin::pin!(machine.apply([entry(1), entry(2)]));
         assert!(futures::poll!(&mut applying).is_pending());
-        // A watch that resumes now, as it does: all sets behind its place, and then it knows the ledger's revision.
+        // What a resuming watch does now: it reads all sets after its place, and then considers the
+        // ledger's revision as known.
         assert_eq!(agreed.ledger().revision(), Revision(1));
         assert_eq!(revisions(), [1], "whoever resumes now would take revision 1 for known, and never hear of its change");
         assert!(newer.has_changed().unwrap(), "and one that waits is woken");
@@ -61,7 +63,7 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
     assert_eq!(verify(&agreed).unwrap().seq, 2);
 }
 
-/// A log that is on disk up to there.
+/// The mark of a log that is on disk up to this entry.
 fn on_disk(index: u64) -> crate::store::synced::Synced {
     crate::store::synced::SyncedMark::new(Some(id(index))).reader()
 }
@@ -91,7 +93,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
         assert_eq!(verify(&machine.agreed()).unwrap(), *want.audit_head());
         assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
     }
-    // A chain that lacks what the snapshot relies on is fetched before the member starts.
+    // A chain that lacks records of the snapshot is completed from another member before the start.
     let audit = segment(&scratch.0.join("audit"), 1);
     let whole = std::fs::read(&audit).unwrap();
     let records: Vec<AuditRecord> = AuditChain::open(&scratch.0.join("audit")).unwrap().records(0, 99).map(|r| r.unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Small files with a checksum: the vote, and up to where the log is purged.
+//! Small files with a checksum: the vote, and the end of the purged part of the log.
 
 use crate::store::StoreError;
 use crate::store::directory::replace;

@@ -1,4 +1,4 @@
-//! Where each entry of the log is: in memory, in a segment, or in both.
+//! The location of each log entry: in memory, in a segment, or both.
 
 use crate::raft::{Entry, LogId};
 use crate::store::segments::{self, Files, Place, Stored};
@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 
-/// Bytes of entries kept in memory.
+/// Largest size of entries in memory, in bytes.
 const CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Index {
     pub(super) slots: VecDeque<Slot>,
     pub(super) purged: Option<LogId>,
     pub(super) files: Files,
-    /// Bytes of the entries that are in memory.
+    /// Size of the entries in memory, in bytes.
     pub(super) cached: usize,
     /// Slots before this one have no entry in memory.
     pub(super) cached_from: u64,
@@ -31,7 +31,7 @@ pub(super) struct Slot {
 }
 
 impl Index {
-    /// Takes an entry read at the start.
+    /// Adds an entry read at the start.
     pub(super) fn found(&mut self, stored: Stored) -> Result<(), String> {
         let entry: Entry = pack::from_bytes(&stored.payload).map_err(|e| lattice_model::with_causes(&e))?;
         let id = *entry.get_log_id();
@@ -59,7 +59,7 @@ impl Index {
         usize::try_from(index.checked_sub(self.first())?).ok().filter(|at| *at < self.slots.len())
     }
 
-    /// Drops the oldest entries that are on disk from memory while they are too many.
+    /// Drops the oldest entries that are on disk from memory while the limit is exceeded.
     pub(super) fn evict(&mut self) {
         self.cached_from = self.cached_from.max(self.first());
         while self.cached > CACHE_BYTES_MAX {

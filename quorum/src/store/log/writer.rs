@@ -19,9 +19,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Bytes written before a sync, even when more waits.
+/// Number of bytes written before a sync, even if more is queued.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// When the log rests: how far it is synced is brought to the disk as well ([`super::synced_end`]).
+/// When nothing has been written for this long, the synced end is synced as well
+/// ([`super::synced_end`]).
 const SETTLE_AFTER: Duration = Duration::from_millis(500);
 
 pub(super) enum Job {
@@ -35,12 +36,12 @@ pub(super) struct Append {
     pub(super) first: u64,
     pub(super) last: LogId,
     pub(super) payloads: Vec<Vec<u8>>,
-    /// Whoever is told when it is on disk; `None` where that was not waited for.
+    /// Called when the entries are on disk; `None` if nobody waits for that.
     pub(super) flushed: Option<LogFlushed<TypeConfig>>,
 }
 
 pub(super) struct Writer {
-    /// Keeps the folder locked for as long as anything can be written.
+    /// Keeps the directory locked as long as anything can be written.
     pub(super) directory: Directory,
     pub(super) index: Arc<Mutex<Index>>,
     pub(super) segments: Segments,
@@ -56,7 +57,7 @@ impl Writer {
         while let Some(job) = next.take().or_else(|| self.wait(queue)) {
             match job {
                 Job::Append(append) => next = self.append(queue, append),
-                // Whoever asked may have been stopped meanwhile; the work is done all the same.
+                // The caller may have stopped meanwhile; the work is done anyway.
                 Job::Vote { vote, done } => {
                     let path = self.path("vote");
                     let _gone = done.send(self.room.waiting("a vote", || write(&path, &vote)));
@@ -71,7 +72,7 @@ impl Writer {
         }
     }
 
-    /// The next job; `None` where nobody gives any more.
+    /// The next job; `None`: there are no more senders.
     fn wait(&mut self, queue: &Receiver<Job>) -> Option<Job> {
         if !self.segments.is_settled() {
             match queue.recv_timeout(SETTLE_AFTER) {
@@ -86,7 +87,8 @@ impl Writer {
         self.directory.path().join(name)
     }
 
-    /// Writes this append and those that wait behind it, syncs once, and tells all of them. Gives back the job that ended the run.
+    /// Writes this append and the queued ones after it, syncs once, and calls all callbacks.
+    /// Returns the job that ended the run.
     fn append(&mut self, queue: &Receiver<Job>, append: Append) -> Option<Job> {
         let mut bytes: usize = append.payloads.iter().map(Vec::len).sum();
         let mut result = self.write(append.first, &append.payloads);
@@ -110,7 +112,7 @@ impl Writer {
         match &result {
             Ok(()) => self.mark.set(Some(last)),
             Err(error) => {
-                // What reached the disk is not known: nothing more may be acknowledged.
+                // It is unknown what reached the disk: nothing more may be acknowledged.
                 self.failed = true;
                 self.mark.fail();
                 tracing::error!(error = %with_causes(error), "the log cannot be written; this member stops");
@@ -163,7 +165,8 @@ impl Writer {
     }
 
     fn purge(&mut self, upto: LogId, clear: bool) -> Result<(), StoreError> {
-        // First the mark: entries up to it are ignored from now on, whether their files are gone or not.
+        // The mark comes first: entries up to it are ignored from now on, whether or not their
+        // files still exist.
         let path = self.path("purged");
         self.room.waiting("the log's beginning", || write(&path, &upto))?;
         if clear {

@@ -1,4 +1,4 @@
-//! The agreed state of a member, for readers.
+//! Read access to a member's applied state.
 
 use crate::changes::Changes;
 use crate::raft_counts::RaftCounts;
@@ -12,22 +12,22 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// The agreed state of this member, for readers.
+/// This member's applied state, for readers.
 #[derive(Debug)]
 pub struct Agreed {
-    /// Whether there were log entries at the start.
+    /// Whether the log had entries at the start.
     pub(super) begun: bool,
     pub(super) ledger: RwLock<Ledger>,
     pub(super) audit: Mutex<AuditChain>,
     /// The committed membership.
     pub(super) roster: watch::Sender<Arc<Roster>>,
-    /// Who hears of changes.
+    /// Distributes changes to watchers.
     pub changes: Changes,
-    /// What this member does, for metrics.
+    /// Counters for metrics.
     pub counts: Arc<RaftCounts>,
 }
 
-/// Why the audit chain on disk does not hold.
+/// Why the audit chain on disk is not usable.
 #[derive(Debug, Error)]
 pub enum AuditError {
     #[error(transparent)]
@@ -43,13 +43,15 @@ pub enum AuditError {
 }
 
 impl Agreed {
-    /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
+    /// The ledger as of the last applied entry. Hold the lock only briefly, and never across an
+    /// await.
     pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
         self.ledger.read()
     }
 
-    /// The generation of what is here; `None` where nothing is here yet. A log without a snapshot, of which nothing is applied
-    /// before a leader says how far, is of the first one: a recovery begins with a snapshot.
+    /// The generation of the local state; `None`: there is no state yet. A log without a snapshot,
+    /// of which nothing has been applied yet, belongs to the first generation, because a recovery
+    /// starts with a snapshot.
     pub fn generation(&self) -> Option<Generation> {
         let ledger = self.ledger();
         (self.begun || !ledger.cluster().is_empty()).then(|| ledger.generation())
@@ -60,7 +62,7 @@ impl Agreed {
         Arc::clone(&self.roster.borrow())
     }
 
-    /// Hears of each change of the committed membership.
+    /// Notifies of each change of the committed membership.
     pub fn rosters(&self) -> watch::Receiver<Arc<Roster>> {
         self.roster.subscribe()
     }
@@ -69,24 +71,25 @@ impl Agreed {
         self.audit.lock()
     }
 
-    /// The last audit record on this member's disk. A member that is about to install a snapshot has fetched more than it
-    /// has applied.
+    /// The last audit record on this member's disk. Before it installs a snapshot, a member has
+    /// fetched more records than it has applied.
     pub fn audit_on_disk(&self) -> AuditHead {
         self.audit().head().clone()
     }
 
-    /// The audit segments on this member's disk that do not change any more. Each is sealed with the snapshot after it.
+    /// The audit segments on this member's disk that no longer change. A segment is sealed together
+    /// with the next snapshot.
     pub fn audit_segments(&self) -> Vec<Sealed> {
         self.audit().sealed().to_vec()
     }
 
-    /// Audit records behind `after`, up to `upto`, one by one from the disk.
+    /// Audit records after `after` up to `upto`, read one by one from the disk.
     pub fn audit_reader(&self, after: u64, upto: u64) -> Records {
         self.audit().records(after, upto)
     }
 
-    /// Puts records that another member sent behind those that are here, durably: each must follow from the one before
-    /// it. Touches the disk: call it where blocking is allowed.
+    /// Appends records sent by another member durably: each must follow from the previous one.
+    /// Accesses the disk: call it where blocking is allowed.
     pub fn take_audit(&self, records: &[AuditRecord]) -> Result<(), AuditError> {
         let checkpoint = {
             let mut audit = self.audit();
@@ -107,24 +110,26 @@ impl Agreed {
         head.seq == 0 || self.audit_reader(head.seq - 1, head.seq).next().is_some_and(|r| r.is_ok_and(|r| r.hash == head.hash))
     }
 
-    /// Drops records that turned out not to be those of this cluster.
+    /// Drops records that turned out not to belong to this cluster.
     pub(crate) fn cut_audit_back(&self, head: &AuditHead) -> Result<(), StoreError> {
         self.audit().cut_back(head)
     }
 
-    /// Where the audit chain on disk lacks records that the ledger's snapshot relies on: what is there, what is wanted.
+    /// If the audit chain on disk lacks records that the ledger's snapshot depends on: the head on
+    /// disk and the required head.
     pub fn lacks_audit(&self) -> Option<(AuditHead, AuditHead)> {
         let (have, want) = (self.audit_on_disk(), self.ledger().audit_head().clone());
         (have.seq < want.seq).then_some((have, want))
     }
 
-    /// The same for whoever reports what cannot be read.
+    /// As [`Self::audit_reader`], with errors for callers that report unreadable records.
     pub fn audit_records(&self, after: u64, upto: u64) -> impl Iterator<Item = Result<AuditRecord, AuditError>> {
         let numbered = (after + 1..).zip(self.audit_reader(after, upto));
         numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source }))
     }
 
-    /// Searches the audit chain behind `after`, up to `upto`. Reads the disk: call it where blocking is allowed.
+    /// Searches the audit chain after `after` up to `upto`. Reads the disk: call it where blocking
+    /// is allowed.
     pub fn audit_search(&self, filter: &AuditFilter, after: u64, upto: u64) -> Search {
         self.audit().search(filter, after, upto)
     }

@@ -1,4 +1,5 @@
-//! The snapshots of the state machine: which one counts, how one is written, and how one of another member is taken.
+//! The state machine's snapshots: which one is used at the start, how one is written, and how a
+//! received one is installed.
 
 #![expect(clippy::result_large_err, reason = "the error is openraft's")]
 
@@ -25,15 +26,15 @@ use uuid::Uuid;
 
 #[derive(Debug)]
 pub(super) struct Snapshots {
-    /// The newest one.
+    /// The metadata of the newest snapshot.
     pub(super) present: Mutex<Option<SnapshotMeta>>,
-    /// Tells snapshots that are received apart.
+    /// A counter for the names of received snapshots.
     pub(super) received: AtomicU64,
     pub(super) kept: Kept,
 }
 
-/// Loads the newest snapshot that is whole. A damaged one is moved aside where the one before it and the log behind that
-/// make up for it; where they do not, the member refuses to start.
+/// Loads the newest undamaged snapshot. A damaged one is moved aside if the previous one and the
+/// log after it can replace it; otherwise the member refuses to start.
 pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>, StoreError> {
     let mut damaged: Vec<(PathBuf, StoreError)> = Vec::new();
     let mut found = None;
@@ -51,7 +52,7 @@ pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>,
         }
     }
     if found.is_none() && log_first > 0 {
-        // Nothing here makes up for what the log no longer has.
+        // The entries that would replace it are no longer in the log.
         return match damaged.into_iter().next() {
             Some((_, error)) => Err(error),
             None => Err(StoreError::SnapshotMissing { path: dir.to_owned(), first: log_first }),
@@ -68,7 +69,7 @@ pub(super) fn on_disk(dir: &Path) -> Result<Vec<u64>, StoreError> {
     Ok(snapshot_file::list(dir)?.into_iter().map(|(index, _)| index).collect())
 }
 
-/// What a crash in the middle of a snapshot left.
+/// Removes the leftovers of a crash during a snapshot.
 pub(super) fn remove_leftovers(dir: &Path) -> Result<(), StoreError> {
     for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
         let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
@@ -95,7 +96,7 @@ pub(super) fn install(
     let index = meta.last_log_id.map_or(0, |id| id.index);
     let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
         let want = loaded.ledger.audit_head();
-        // The chain must be here before a state that relies on it counts.
+        // The chain must be here before a state that depends on it is used.
         if agreed.has_audit(want) {
             return Ok(());
         }
@@ -109,7 +110,8 @@ pub(super) fn install(
     on_disk(dir)
 }
 
-/// Returns when it is time to try a snapshot again that found no room; gives any other error back.
+/// If the error is a full disk: returns when it is time to try the snapshot again. Returns any
+/// other error.
 pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreError> {
     if !error.is_full() {
         return Err(error);
@@ -118,7 +120,7 @@ pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreE
     room.later().await
 }
 
-/// Writes a snapshot of the moment at which it was made.
+/// Writes a snapshot of the state at the moment when the builder was created.
 #[derive(Debug)]
 pub struct Builder {
     pub(super) directory: Directory,
@@ -134,8 +136,8 @@ pub struct Builder {
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
         let began = Instant::now();
-        // Two snapshots of one log entry, from two members or written twice, are different files: what is received of one
-        // is never continued with the other.
+        // Two snapshots of one log entry, from two members or written twice, are different files: a
+        // partial transfer of one must not be continued with the other.
         let of = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
         let id = format!("{of}-{}", Uuid::new_v4().simple());
         let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
@@ -146,11 +148,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
         let kept = loop {
-            // The log behind it stays meanwhile, and grows by no more than the reserve.
+            // Meanwhile the log is not purged, and grows by no more than the reserve.
             self.room.enough().await.map_err(|e| fail(&e))?;
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
             let written = background::run("snapshot", move || {
-                // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
+                // Must be done before the log may be purged. It uses file descriptors of its own,
+                // so that nobody waits for it.
                 let checked = checkpoint?.run()?;
                 agreed.audit().checked(checked);
                 let dir = directory.path();

@@ -1,4 +1,4 @@
-//! What the backup does not know of work: ends, checkpoints, and what was asked of it.
+//! What the backup does not contain: ends, checkpoints, and orders.
 
 use super::three_nodes;
 use crate::scenarios::{SIZE, id, node, registration, user};
@@ -17,7 +17,7 @@ fn what_ended_since_the_backup_does_not_run_again() {
     quorum.submit(2, 1);
     quorum.run(1, &[0]);
     let mut now = quorum.backup().recovered();
-    // It ended, and its node forgot it; the other one, which waited, is just being taken away.
+    // It ended, and its node dropped it; the other one, which was waiting, is just being removed.
     let since = quorum.run(2, &[1]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
     now.comes_back(0, 1, vec![]);
@@ -41,7 +41,7 @@ fn an_end_that_was_not_reported_is_known_all_the_same() {
     let since = quorum.run(2, &[1]);
     let unknown = quorum.run(3, &[2]);
     let ended = |number, epoch, code| ReportItem::Ended { allocation: id(number), epoch, reason: EndReason::Exited { code } };
-    // One is gone, one is just being taken away, one waited in the backup.
+    // One is gone, one is just being removed, one was waiting in the backup.
     now.comes_back_with(0, 1, vec![], vec![ended(1, known, 0)]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
     now.comes_back_with(1, 1, leaving, vec![ended(2, since, 3)]);
@@ -49,7 +49,7 @@ fn an_end_that_was_not_reported_is_known_all_the_same() {
     let reason = |number| now.ledger.allocation(id(number)).unwrap().reason.clone();
     assert_eq!((now.state(1), reason(1)), (AllocationState::Completed, Some(EndReason::Exited { code: 0 })));
     assert_eq!((now.state(3), reason(3)), (AllocationState::Completed, Some(EndReason::Exited { code: 0 })));
-    // Its policy runs it again after such an end, as it always would have.
+    // Its policy requeues it after such an end, as it always would.
     assert_eq!((now.state(2), reason(2)), (AllocationState::Pending, Some(EndReason::Exited { code: 3 })));
     assert_eq!(now.ledger.held(&node(1)), SIZE, "not free before it is gone");
 }
@@ -70,7 +70,7 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     let (first, second, third) = (quorum.run(1, &[0]), quorum.run(2, &[1]), quorum.run(3, &[2]));
     now.comes_back_with(0, 1, vec![], vec![checkpointed(1, first), ended(1, first, preempted(1))]);
     now.comes_back_with(1, 1, vec![], vec![checkpointed(2, second), ended(2, second, walltime)]);
-    // The word of what it saved is lost.
+    // The report of its checkpoint is lost.
     quorum.report(2, ReportItem::Released { allocation: id(3), epoch: third, usage: None });
     let fourth = quorum.run(4, &[2]);
     let mut held = quorum.held(2);
@@ -101,7 +101,7 @@ fn what_was_to_be_held_is_held_though_the_backup_is_older_than_that() {
         let mut held = quorum.held(0);
         held[0].share.spec.checkpoint = Some(lattice_model::CheckpointPolicy::default());
         held[0].share.preempt = Some(Preemption { id: asked, by, reason, cause, deadline_ms: 1000, hold, failed: None });
-        // It has saved itself, and is on its way out.
+        // It has saved itself, and is being removed.
         held[0].phase = None;
         let ended = EndReason::Preempted { by: "x".into(), why: "x".into(), saved: Ok(asked) };
         let unreported = vec![
@@ -164,7 +164,7 @@ fn work_that_was_given_more_time_than_the_backup_knows_keeps_it() {
     let (before, longer) = (backup.ledger.allocation(id(1)).unwrap().spec.walltime.unwrap(), Duration::from_secs(600));
     let change = Action::SetWalltime { allocation: id(1), by: user(0), walltime: longer, as_operator: true };
     quorum.act(change).unwrap();
-    // The other node had not heard of it, or heard of it first.
+    // The other node had not received the order, or had received it first.
     for [first, last] in [[longer, before], [before, longer]] {
         let mut now = backup.backup().recovered();
         for (number, walltime) in [(0, first), (1, last)] {
