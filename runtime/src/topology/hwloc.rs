@@ -1,7 +1,8 @@
-//! The machine as hwloc sees it, for programs that ask hwloc: MPI libraries do so in every rank, which reads hundreds of files and, on many
-//! machines, each PCI device's configuration (9 s with 128 ranks on a node: openpmix#2036).
+//! The machine's topology from hwloc, for programs that use hwloc. MPI libraries read it in every rank: hundreds of
+//! files and, on many machines, each PCI device's configuration (9 s with 128 ranks on a node: openpmix#2036).
 //!
-//! `hwloc.h` and `hwloc/export.h` of hwloc 2: the few calls that are needed are looked up when the library is there, as with GPUs' vendors.
+//! The few needed functions of hwloc 2 (`hwloc.h`, `hwloc/export.h`) are looked up if the library is installed, as with
+//! the vendors of GPUs.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
@@ -9,11 +10,11 @@ use std::ptr;
 
 /// hwloc 2, every minor version of it.
 pub const LIBRARY: &str = "libhwloc.so.15";
-/// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: who reads it is asked what it may use.
+/// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: each reader of the file applies its own restrictions.
 const INCLUDE_DISALLOWED: c_ulong = 1;
-/// `HWLOC_TYPE_FILTER_KEEP_ALL`: readers leave out what they do not want.
+/// `HWLOC_TYPE_FILTER_KEEP_ALL`: readers leave out what they do not need.
 const KEEP_ALL: c_int = 0;
-/// `HWLOC_TOPOLOGY_EXPORT_XML_FLAG_V1`: hwloc 1 reads nothing else, hwloc 2 both.
+/// `HWLOC_TOPOLOGY_EXPORT_XML_FLAG_V1`: hwloc 1 reads only this, hwloc 2 reads both.
 const VERSION_1: c_ulong = 1;
 
 type Init = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
@@ -24,8 +25,8 @@ type Load = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Export = unsafe extern "C" fn(*mut c_void, *mut *mut c_char, *mut c_int, c_ulong) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void, *mut c_char);
 
-/// Reads the machine, and gives it as XML of hwloc's version 1. Takes tens of milliseconds and the library's memory: for a process of its
-/// own. Errors: there is no such library, or what it could not do.
+/// Reads the machine and returns it as XML of hwloc's version 1. Takes tens of milliseconds and the library's memory,
+/// so run it in a separate process. Errors: the library is not installed, or the step that failed.
 pub fn export() -> Result<Vec<u8>, String> {
     // SAFETY: it is the system's own library; what it does when it is loaded is its makers' responsibility.
     let library = unsafe { Library::new(LIBRARY) }.map_err(|error| format!("{LIBRARY} cannot be loaded ({error}): install hwloc 2"))?;
@@ -49,8 +50,8 @@ fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, String> {
     let export = function::<Export>(library, "hwloc_topology_export_xmlbuffer")?;
     let free = function::<Free>(library, "hwloc_free_xmlbuffer")?;
     let (mut text, mut bytes) = (ptr::null_mut(), 0);
-    // SAFETY: a topology that was initialised, in the order that the header asks for; the buffer is given by the last call alone, and is a
-    // text that ends with a zero byte.
+    // SAFETY: a topology that was initialised, in the order that the header asks for; the buffer is given by the last
+    // call alone, and is a text that ends with a zero byte.
     unsafe {
         if set_flags(topology, INCLUDE_DISALLOWED) != 0 || set_filter(topology, KEEP_ALL) != 0 {
             return Err("hwloc does not take what is to be looked at".to_owned());

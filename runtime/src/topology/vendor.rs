@@ -1,24 +1,24 @@
-//! What is asked of each vendor of GPUs.
+//! The interface to each vendor of GPUs.
 
 use super::files::Files;
 use super::pci::Pci;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuVendor};
 
-/// What one vendor says of its GPUs. Indices count from 0 within it.
+/// The GPUs of one vendor. Indices count from 0 within it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Found {
     pub(super) gpus: Vec<GpuDevice>,
     pub(super) links: Vec<GpuLink>,
     /// The driver, for people.
     pub(super) driver: String,
-    /// Devices that do not answer, each with the remedy where one is known.
+    /// Devices that do not answer, each with the remedy if one is known.
     pub(super) lacking: Vec<String>,
 }
 
-/// A vendor's way of telling about its GPUs.
+/// Access to one vendor's GPUs.
 pub(super) trait Vendor {
-    /// Whose GPUs it tells of.
+    /// The vendor of these GPUs.
     fn vendor(&self) -> GpuVendor;
-    /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
+    /// Reads the GPUs. An error says why that is not possible; the normal one is that the library is not installed.
     fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String>;
 }

@@ -1,4 +1,4 @@
-//! Simulated GPUs, which only an agent's configuration brings: the file beside the device says how busy one is.
+//! The load of simulated GPUs, which only an agent's configuration creates: a file beside the device contains it.
 
 use super::vendor::Loads;
 use crate::topology::SimulatedGpu;
@@ -11,7 +11,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The file beside a simulated GPU's device from which its load is read.
+/// The file beside a simulated GPU's device with its load.
 pub fn load_file(device: &Path) -> PathBuf {
     device.with_extension("load")
 }
@@ -50,7 +50,7 @@ impl Loads for Simulated {
     fn rest(&mut self) {}
 }
 
-/// Of a GPU that nobody wrote anything about, its memory is known and unused.
+/// If nobody wrote a file for a GPU, only its memory is known, and unused.
 fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, String> {
     if !std::fs::metadata(device).is_ok_and(|about| about.file_type().is_char_device()) {
         return Err("it is away".to_owned());
