@@ -14,7 +14,7 @@
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
 //! | 1028 | u32 the answer: [`DONE`], [`FAILED`] or [`DEFERRED`] | application |
-//! | 1032 | u32 the number of the request that it accepted: written after the next two, and with each progress | application |
+//! | 1032 | u32 the number of the accepted request: written after the next two, and with each progress | application |
 //! | 1036 | u32 its progress in percent; [`UNSAID_32`]: not reported | application |
 //! | 1040 | u64 the remaining time in milliseconds; [`UNSAID`]: not reported | application |
 //! | 1048 | u64 the step that it saved; [`UNSAID`]: not reported | application |
