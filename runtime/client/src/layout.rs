@@ -3,9 +3,9 @@
 //! Numbers are in the machine's own byte order, at multiples of their size. The agent makes the file once, owned by the
 //! allocation's user, and never shortens or replaces it; the application must not do that either.
 //!
-//! | offset | what | written by |
-//! |---|---|---|
 //! | offset | content | written by |
+//! |---|---|---|
+//! | 0 | [`MAGIC`] | agent |
 //! | 8 | u32 [`VERSION`]: another number is another layout | agent |
 //! | 12 | u32 [`BYTES`] | agent |
 //! | 64 | u32 futex word: the number of the present request, 0 before the first | agent |
