@@ -1,8 +1,7 @@
 //! Single operations of audited work.
 //!
 //! ```text
-//!   begin(cgroup) ──▶ map of audited cgroups ──▶ the programs, attached from the first one to the last ──▶ ring buffer
-//! ──▶ Events
+//!   begin(cgroup) ──▶ map of audited cgroups ──▶ programs, attached while an audit runs ──▶ ring buffer ──▶ Events
 //! ```
 //!
 //! The programs are loaded with the others, so that starting an audit does not need the verifier, and they cost nothing

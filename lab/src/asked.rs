@@ -1,10 +1,9 @@
 //! `lattice-lab asked`: work that is asked to save itself, and records when it noticed (for `bench checkpoint`).
 //!
 //! ```text
-//!   told      "ready" by each process that listens; NOTICED SAVED, nanoseconds since 1970, by the one that saves,
-//! before it answers
-//!   save      the path of a file, written by the bench: this file is linked as the saved one; absent: a few bytes are
-//! saved
+//!   told      "ready" from each process that listens; from the one that saves, before it answers: NOTICED SAVED,
+//!             in nanoseconds since 1970
+//!   save      the path of a file, written by the bench: this file is linked as the saved one; absent: a few bytes
 //! ```
 //!
 //! All processes listen; the first one of each node saves and answers, at once.

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   up ──▶ cluster.json ──▶ node/quorum kill|start ──▶ down
-//!            (records each process: pid, start time, boot)     (nothing is left: process, scope, mount, loop device,
-//! file)
+//!            (pid, start time and boot of each process)        (no process, scope, mount, loop device or file is left)
 //! ```
 //!
 //! The lab uses the product from outside: its binaries, their configuration files and `lattice -o json`. So it tests

@@ -2,8 +2,8 @@
 //! heals all faults, and then checks every promise against the records.
 //!
 //! ```text
-//!   seed ──▶ plan: jobs, faults ──▶ driver: a thread for each ──▶ heal ──▶ collect ──▶ facts ──▶ promises ──▶
-//! violations ──▶ story
+//!   seed ──▶ plan: jobs, faults ──▶ driver: a thread for each ──▶ heal ──▶ collect ──▶ facts
+//!        ──▶ promises ──▶ violations ──▶ story
 //! ```
 //!
 //! | module | content |

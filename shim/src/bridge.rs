@@ -1,8 +1,7 @@
 //! `lattice-pmix` beside one launch: it serves PMIx to the ranks with the machine's own library (decision 0036).
 //!
 //! ```text
-//!   start ─▶ Ready (with each rank's variables) ─▶ ranks are started ─▶ … ─▶ the last rank ended: socket closed,
-//! bridge ends
+//!   start ─▶ Ready (with each rank's variables) ─▶ ranks start ─▶ … ─▶ the last rank ended: socket closed, bridge ends
 //! ```
 //!
 //! It runs as the launch's user, in a cgroup beside the launch's: data from ranks can harm only that user's work, and

@@ -3,8 +3,7 @@
 //!
 //! ```text
 //!   RAPL's counters, which wrap ──▶ NodeMeter: energy of processors and memory, never falling ─┐
-//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ Account of each
-//! allocation
+//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ allocation's Account
 //!   the allocation's processor time ───────────────────────────────────────────────────────────┘
 //! ```
 //!

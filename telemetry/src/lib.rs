@@ -3,11 +3,9 @@
 //! ```text
 //!   readers (cgroup v2, cgroup v1, procfs) ──▶ Usage ──▶ windows (pure) ─┐
 //!   readers::Rapl, GPUs' drivers ──▶ energy (pure): joules of each allocation
-//!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve:
-//! /metrics
+//!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve
 //!   counting parts of the process (Collect): gossip, journal, Raft … ────┘        │
-//!                                                                                 └──▶ push: remote write, with a
-//! buffer on disk
+//!                                                                                 └──▶ push: buffer on disk, store
 //! ```
 //!
 //! Every metric is a [`catalogue::Family`] with unit, source and meaning: nothing else can be exported, and

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   every interval: Samples ──▶ protobuf, snappy ──▶ a file in the buffer ──▶ POST ──▶ stored: the file is removed
-//!                                                        │                     └── no answer, overloaded: retry with
-//! growing pauses
+//!                                                        │                     └── no answer, overloaded: retry
 //!                                                        └── over the limit: the oldest are dropped and counted
 //! ```
 //!

@@ -1,8 +1,7 @@
 //! The readers of an allocation's work, and their order of preference.
 //!
 //! ```text
-//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with
-//! its source
+//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage with sources
 //! ```
 //!
 //! First each reader gives the signs that some process of the work has run (`rest`). If none has, the values that only

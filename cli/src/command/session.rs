@@ -1,9 +1,8 @@
 //! `lattice session`: an allocation with a terminal for a person.
 //!
 //! ```text
-//!   submit ─▶ wait for its nodes ─▶ register the session ─▶ the terminal ─▶ its shell ends ─▶ session and allocation
-//! end
-//!               Ctrl-C: cancel                                  └ connection lost, or we are ended: both continue
+//!   submit ─▶ wait for its nodes ─▶ register session ─▶ terminal ─▶ its shell ends ─▶ session and allocation end
+//!               Ctrl-C: cancel                              └ connection lost, or we are ended: both continue
 //! ```
 
 use super::attach::{self, Closed};

@@ -15,8 +15,8 @@ pub fn encode(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>,
 /// `WriteRequest`, written field by field from borrowed labels: a request has tens of thousands of them.
 ///
 /// ```text
-///   WriteRequest { 1: TimeSeries { 1: Label { 1: name, 2: value } sorted by name, 2: Sample { 1: double, 2: ms since
-/// 1970 } } }
+///   WriteRequest { 1: TimeSeries { 1: Label { 1: name, 2: value } sorted by name,
+///                                  2: Sample { 1: double, 2: ms since 1970 } } }
 /// ```
 fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u64) {
     let mut request = Request { at_ms, out: Vec::new(), count: 0 };
