@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   RAPL's counters, which wrap ──▶ NodeMeter: energy of processors and memory, never falling ─┐
-//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ allocation's Account
+//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ each Account
 //!   the allocation's processor time ───────────────────────────────────────────────────────────┘
 //! ```
 //!
