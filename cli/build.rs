@@ -1,6 +1,6 @@
-//! `lattice` is started for every launch, and half of its start was the loader's: it is linked to its address, with its libc in it.
-//! It runs with its user's own rights alone. The one name service that it asks is for the host of an `http://` endpoint, and files and
-//! DNS are in such a libc too.
+//! `lattice` is started for every launch, and half of its start-up time was the loader's. So it is linked to a fixed
+//! address, with its libc in it. It runs only with its user's own rights. It uses a name service only for the host of
+//! an `http://` endpoint, and such a libc supports files and DNS.
 
 #[path = "../shim/static_libc.rs"]
 mod static_libc;

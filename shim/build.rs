@@ -1,5 +1,6 @@
-//! A shim is started for every allocation: its libc is linked into it, so that no loader looks for libraries, maps them and
-//! resolves their symbols each time. Its address stays random (static-pie), since it has root's rights. It asks no name service.
+//! Links libc statically, because a shim is started for every allocation: no loader searches libraries, maps them and
+//! resolves their symbols each time. The address stays random (static-pie), because the shim has root's rights. It uses
+//! no name service.
 
 mod static_libc;
 

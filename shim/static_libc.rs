@@ -1,13 +1,14 @@
-//! For build scripts: a program with its libc in it.
+//! For build scripts: links a program statically with its libc.
 //!
-//! rustc links `-lc` and what belongs to it as shared libraries; a directory of linker scripts under those names, which is looked into
-//! before the system's, gives the archives instead. Where they are not installed (glibc-static), the program stays as it was.
+//! rustc links `-lc` and its companions as shared libraries. A directory of linker scripts with those names, searched
+//! before the system's directories, gives the archives instead. Where the archives are not installed (glibc-static),
+//! the program is linked as usual.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs, io};
 
-/// What rustc names, and the archives for it.
+/// The library names that rustc uses, and their archives.
 const ARCHIVES: [(&str, &str); 7] = [
     ("gcc_s", "GROUP(-l:libgcc_eh.a -l:libc.a)"),
     ("c", "GROUP(-l:libgcc_eh.a -l:libc.a)"),
@@ -18,7 +19,7 @@ const ARCHIVES: [(&str, &str); 7] = [
     ("pthread", "INPUT(-l:libpthread.a)"),
 ];
 
-/// Makes the archives be linked, where they and the object `first` that such a program begins with are installed. `false`: they are not.
+/// Links the archives, if they and `first`, the start object of such a program, are installed. `false`: they are not.
 pub fn link(first: &str) -> io::Result<bool> {
     if !["libc.a", "libgcc_eh.a", first].into_iter().all(is_installed) {
         println!("cargo::warning=no static libc is installed (libc6-dev, glibc-static): this program starts slower and takes more memory");
@@ -33,7 +34,7 @@ pub fn link(first: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether the linker's driver finds this file; it gives back the bare name of one that it does not find.
+/// Whether the linker's driver finds this file; for a missing one it returns the bare name.
 fn is_installed(file: &str) -> bool {
     let asked = Command::new("cc").arg(format!("-print-file-name={file}")).output();
     asked.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim() != file)

@@ -1,4 +1,4 @@
-//! How ranks are bound to what their allocation has of a node.
+//! Options for binding ranks to the allocation's resources on a node.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -28,7 +28,7 @@ fn words<T>(names: &[(&'static str, T)]) -> PossibleValuesParser {
 }
 
 impl BindingFlags {
-    /// These, and where they say nothing, what `under` says.
+    /// These options; where one is missing, that of `under`.
     pub fn over(self, under: Self) -> Self {
         Self {
             cpu_bind: self.cpu_bind.or(under.cpu_bind),
@@ -38,7 +38,7 @@ impl BindingFlags {
         }
     }
 
-    /// As a message, where anything was said.
+    /// As a message, if any option was given.
     pub fn message(&self) -> Option<v1::RankBinding> {
         let word = |given: &Option<String>| given.clone().unwrap_or_default();
         (*self != Self::default()).then(|| v1::RankBinding {

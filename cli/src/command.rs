@@ -49,7 +49,7 @@ use crate::handover::{self, AGENT, QUORUM};
 use crate::later::Later;
 use crate::session::Session;
 
-/// Runs one command and gives its exit code.
+/// Runs one command and returns its exit code.
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
     let well = |()| 0;
     match command {

@@ -25,7 +25,7 @@ pub struct DataFlags {
 }
 
 impl DataFlags {
-    /// These, and where they say nothing, what `under` says. Mounts of both are made.
+    /// These options; where one is missing, that of `under`. Mounts of both are made.
     pub fn over(self, under: Self) -> Self {
         Self {
             data_mount: [under.data_mount, self.data_mount].concat(),
@@ -35,7 +35,7 @@ impl DataFlags {
         }
     }
 
-    /// The first of them that was given, if one was.
+    /// The first of these options that was given.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             ("--data-mount", !self.data_mount.is_empty()),
@@ -46,7 +46,7 @@ impl DataFlags {
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// The mounts and scratch of a submission from `dir`, against which a relative source is meant.
+    /// The mounts and scratch of a submission from `dir`; a relative source is relative to `dir`.
     pub fn data(&self, dir: &Path) -> v1::Data {
         let absolute = |mount: &v1::data::Mount| {
             let mut mount = mount.clone();
@@ -64,7 +64,7 @@ impl DataFlags {
     }
 }
 
-/// `SOURCE:TARGET[:ACCESS]`; the source may be a URL with colons of its own.
+/// `SOURCE:TARGET[:ACCESS]`; the source may be a URL that contains colons.
 fn mount(text: &str) -> Result<v1::data::Mount, String> {
     let (rest, access) = match text.rsplit_once(':') {
         Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
@@ -85,7 +85,7 @@ fn amount(text: &str) -> Result<String, String> {
     size::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// `tcp:PORT` or `http:PORT[/PATH]`, and `,name=value` behind it.
+/// `tcp:PORT` or `http:PORT[/PATH]`, followed by `,name=value`.
 fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
     let mut parts = text.split(',');
     let usage = || "write tcp:PORT or http:PORT/PATH, and ,period=30s ,delay=10s ,timeout=5s ,failures=3 behind it".to_owned();

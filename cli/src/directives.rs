@@ -1,9 +1,10 @@
-//! What a script asks for in its `#LATTICE` and `#SBATCH` lines.
+//! The options in a script's `#LATTICE` and `#SBATCH` lines.
 //!
-//! They count until the first line that is neither a comment nor blank. `#LATTICE` lines take the options of `lattice submit`,
-//! as `--nodes=4`, `nodes=4` or `-N 4`; what is unknown is an error. `#SBATCH` lines are translated by one table
-//! ([`sbatch::OPTIONS`]): what would change the job and cannot be honoured is an error, the few options that change nothing of what
-//! runs are warned about. Where both speak, `#LATTICE` wins. A script with `#SBATCH` lines finds Slurm's variables (`--slurm-env`).
+//! They are read up to the first line that is neither a comment nor blank. `#LATTICE` lines take the options of
+//! `lattice submit`, as `--nodes=4`, `nodes=4` or `-N 4`; an unknown option is an error. One table
+//! ([`sbatch::OPTIONS`]) translates `#SBATCH` lines: an option that would change the job and is not supported is an
+//! error, and the few options that do not change the job cause a warning. If both set an option, `#LATTICE` wins. A
+//! script with `#SBATCH` lines gets Slurm's variables (`--slurm-env`).
 
 pub mod sbatch;
 mod slurm_values;
@@ -15,12 +16,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
 use words::words;
 
-/// What a script's lines say.
+/// The options of a script's lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Directives {
     /// The options.
     pub flags: SubmitFlags,
-    /// What was left out, for people.
+    /// The ignored options, for people.
     pub warnings: Vec<String>,
 }
 
@@ -34,7 +35,7 @@ struct Line {
 /// Reads the lines of the script `name`.
 ///
 /// # Errors
-/// An unknown `#LATTICE` option or a bad value, with its line and what was probably meant.
+/// An unknown `#LATTICE` option or a bad value, with its line and the probable intention.
 pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
     let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
     let mut warnings = Vec::new();
@@ -66,12 +67,12 @@ pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
     Ok(Directives { flags: lattice.over(slurm), warnings })
 }
 
-/// The rest of a line that begins with this marker as a word of its own.
+/// The rest of a line that begins with this marker as a separate word.
 fn after<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     line.strip_prefix(marker).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
 }
 
-/// `nodes=4 name=x` is `--nodes=4 --name=x`; a line that begins with a dash stays as it is.
+/// `nodes=4 name=x` becomes `--nodes=4 --name=x`; a line that begins with a dash is not changed.
 fn dashed(mut words: Vec<String>) -> Vec<String> {
     let Some(first) = words.first().filter(|first| !first.starts_with('-')) else { return words };
     let pairs = first.contains('=');

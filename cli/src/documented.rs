@@ -1,5 +1,5 @@
-//! Every command line in `tests/documented.txt` is built, or refused by name with what to do instead. What an agent refuses in a submission is found by the conversion that
-//! it uses.
+//! Every command line in `tests/documented.txt` is built, or refused by name with a remedy. The agent's own conversion
+//! finds what an agent refuses in a submission.
 
 use crate::args::admin::AdminCommand;
 use crate::args::vcluster::AdminVCluster;
@@ -18,7 +18,7 @@ use lattice_model::vcluster::{SchedulerError, SchedulerKind};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// What becomes of a command line before anything is asked of the cluster's state.
+/// The result of a command line before the cluster's state matters.
 fn outcome(line: &str) -> Result<(), Failure> {
     let typed: Vec<OsString> = std::iter::once("lattice".to_owned()).chain(words(line).unwrap()).map(OsString::from).collect();
     let command = match Cli::try_parse_from(&typed) {
@@ -65,7 +65,7 @@ fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
     lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
 }
 
-/// As the agent reads it that creates a vCluster.
+/// As the agent converts it when it creates a vCluster.
 fn scheduler(command: &AdminVCluster) -> Result<(), Failure> {
     let AdminVCluster::Create(create) = command else { return Ok(()) };
     match create.scheduler.parse::<SchedulerKind>() {

@@ -1,4 +1,4 @@
-//! How each rank of a launch ended (`lattice launch --exit-table`).
+//! The table of the ends of a launch's ranks (`lattice launch --exit-table`).
 
 use crate::failure::Failure;
 use crate::output::Format;
@@ -13,26 +13,26 @@ struct ExitJson<'a> {
     node: &'a str,
     /// exited, signalled, not_started, lost
     ended: &'a str,
-    /// As a shell has it; none of a rank that was lost.
+    /// The exit code as in a shell; none for a rank that was lost.
     code: Option<u32>,
 }
 
-/// Where the table goes, and what it says so far.
+/// The target of the table, and its content so far.
 #[derive(Debug)]
 pub struct ExitTable {
-    /// Empty: stderr.
+    /// Path of the file; empty: stderr.
     path: String,
     format: Format,
     exits: Vec<RankExit>,
 }
 
 impl ExitTable {
-    /// Nothing is known yet.
+    /// Without entries yet.
     pub fn new(path: String, format: Format) -> Self {
         Self { path, format, exits: Vec::new() }
     }
 
-    /// Takes a piece of it; after a lost connection it is told from its beginning.
+    /// Adds a piece; after a lost connection the table is sent again from its beginning.
     pub fn take(&mut self, piece: Vec<RankExit>) {
         if piece.first().is_some_and(|exit| exit.rank == 0) {
             self.exits.clear();
@@ -40,7 +40,7 @@ impl ExitTable {
         self.exits.extend(piece);
     }
 
-    /// Writes it.
+    /// Writes the table.
     pub fn write(&self) -> Result<(), Failure> {
         let text = self.text()?;
         if self.path.is_empty() {
@@ -72,7 +72,7 @@ fn json(exit: &RankExit) -> ExitJson<'_> {
     ExitJson { rank: exit.rank, node: &exit.node, ended: &exit.ended, code }
 }
 
-/// For people.
+/// The end of a rank, for people.
 fn end(exit: &RankExit) -> String {
     match exit.ended.as_str() {
         "exited" => format!("code {}", exit.value),

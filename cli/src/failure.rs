@@ -1,4 +1,4 @@
-//! What went wrong, what to do, and the exit code it gives.
+//! Failures: what happened, what to do, and the exit code.
 
 use lattice_api::client::ConnectError;
 use std::error::Error;
@@ -6,50 +6,50 @@ use std::io;
 use std::process::ExitCode;
 use tonic::{Code, Status};
 
-/// Exit codes. `launch` and `logs -f` give the program's own code instead, and 125 for every failure of ours.
+/// Exit codes. `launch` and `logs -f` return the program's own code instead, and 125 for every failure of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Anything else.
+    /// Any other failure.
     Other = 1,
-    /// The command line, a directive, a value is wrong.
+    /// The command line, a directive or a value is wrong.
     Usage = 2,
-    /// There is no such allocation or node.
+    /// The allocation or node does not exist.
     NotFound = 3,
-    /// Understood and refused.
+    /// The request was understood and refused.
     Refused = 4,
     /// No agent, no quorum, or no answer in time.
     Unavailable = 5,
-    /// A failure of ours where the program's code is expected.
+    /// A failure of ours in a command that returns the program's code.
     Beside = 125,
 }
 
-/// Whether trying again may help.
+/// Whether a retry may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// It would be the same.
+    /// It would fail again.
     No,
-    /// The connection broke under a call that had been under way: it may be made anew.
+    /// The connection broke during a call: connect again.
     LostConnection,
-    /// Too much of the user's is open: it may end.
+    /// The user has too many streams open: one may end.
     NoPlace,
 }
 
 /// A command that did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Told on stderr.
+    /// Reported on stderr.
     Told {
         /// The exit code.
         exit: Exit,
-        /// What happened, and to what.
+        /// What happened, and to which object.
         what: String,
         /// What to do next.
         hint: Option<String>,
-        /// Whether trying again may help.
+        /// Whether a retry may help.
         again: Again,
     },
-    /// Nobody reads our output any more (`| head`): the command ends quietly.
+    /// The reader of our output is gone (`| head`): the command ends quietly.
     ReaderGone,
 }
 
@@ -64,7 +64,7 @@ impl Failure {
         Self::new(Exit::Usage, what)
     }
 
-    /// Anything else.
+    /// Any other failure.
     pub fn other(what: impl Into<String>) -> Self {
         Self::new(Exit::Other, what)
     }
@@ -77,36 +77,36 @@ impl Failure {
         }
     }
 
-    /// The same, said of this.
+    /// The same failure, prefixed with its subject.
     pub fn about(self, what: &str) -> Self {
         match self {
-            // What names it already is not said twice.
+            // A text that begins with the subject already is not prefixed.
             Self::Told { exit, what: why, hint, again } if why.starts_with(what) => Self::Told { exit, what: why, hint, again },
             Self::Told { exit, what: why, hint, again } => Self::Told { exit, what: format!("{what}: {why}"), hint, again },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
 
-    /// Whether the connection broke under a call that had been under way.
+    /// Whether the connection broke during a call.
     pub fn is_lost_connection(&self) -> bool {
         matches!(self, Self::Told { again: Again::LostConnection, .. })
     }
 
-    /// Whether it was refused because too much of the user's is open.
+    /// Whether it was refused because the user has too many streams open.
     pub fn is_no_place(&self) -> bool {
         matches!(self, Self::Told { again: Again::NoPlace, .. })
     }
 
-    /// The same failure of a command that otherwise gives a program's exit code.
+    /// The same failure for a command that otherwise returns a program's exit code.
     pub fn beside_a_program(self) -> Self {
         match self {
-            // A wrong command line is found before there is any program.
+            // A wrong command line is detected before there is any program.
             Self::Told { exit: Exit::Usage, .. } | Self::ReaderGone => self,
             Self::Told { exit: _, what, hint, again } => Self::Told { exit: Exit::Beside, what, hint, again },
         }
     }
 
-    /// Says it on stderr, unless there is nothing to say, and gives the exit code.
+    /// Reports it on stderr, if there is something to report, and returns the exit code.
     pub fn tell(&self) -> ExitCode {
         match self {
             Self::Told { exit, .. } => {
@@ -146,12 +146,12 @@ impl Failure {
 impl From<Status> for Failure {
     /// A server's own hint follows its message on a line `hint: …`.
     fn from(status: Status) -> Self {
-        // A status that the transport made carries the error that made it; one that a server sent does not.
+        // A status from the transport has the error that caused it; one that a server sent has none.
         let lost = status.source().is_some();
         let exit = if lost { Exit::Unavailable } else { exit_of(status.code()) };
         let (what, hint) = match status.message().split_once("\nhint: ") {
             Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
-            // Nobody said why: the agent does not have the call.
+            // An empty message: the agent does not have this call.
             None if status.code() == Code::Unimplemented && status.message().is_empty() => {
                 (String::new(), Some("this agent has an older version: use another agent with --endpoint, or upgrade it".to_owned()))
             }
@@ -200,7 +200,7 @@ impl From<ConnectError> for Failure {
             ConnectError::Endpoint { .. } => Exit::Usage,
             ConnectError::NoAgent { .. } | ConnectError::Denied { .. } | ConnectError::Transport { .. } => Exit::Unavailable,
         };
-        // The texts read "what: what to do".
+        // The texts have the form "what: what to do".
         let text = error.to_string();
         let (what, hint) = match text.split_once(": is ") {
             Some((what, question)) => (what.to_owned(), Some(format!("is {question}"))),
@@ -221,7 +221,7 @@ fn innermost<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'stat
     error
 }
 
-/// What writing our output may meet.
+/// Errors of writing our output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe { Self::ReaderGone } else { Self::other(format!("cannot write the output: {error}")) }

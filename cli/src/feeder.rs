@@ -1,7 +1,7 @@
-//! Standard input of this process on its way to ranks of a launch.
+//! Sends this process's standard input to ranks of a launch.
 //!
-//! What the ranks have not taken is kept, and sent again on each new connection: an agent on the way may die and come back. Where that
-//! is as much as may be under way, nothing more is read, and whoever writes to us waits.
+//! Bytes that the ranks have not taken are kept, and sent again on each new connection, because an agent in between may
+//! be restarted. When the window is full nothing more is read, and the process that writes to us waits.
 
 use crate::keyboard::{self, Key};
 use lattice_api::client::Client;
@@ -22,10 +22,10 @@ use tonic::Code;
 
 /// Pieces that are read ahead, and pieces that wait for the agent.
 const QUEUE: usize = 4;
-/// Between two tries to reach the launch.
+/// Pause between two tries to reach the launch.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Which ranks get standard input, where `asked` leaves that open: the first, where there is any for us to read.
+/// The ranks that get standard input if `asked` leaves that open: the first, if we have input to read.
 pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     match asked {
         Some(asked) => asked,
@@ -34,7 +34,8 @@ pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     }
 }
 
-/// Whether there is something that we may read unasked: not `/dev/null`, nor a terminal, where what is typed meanwhile is for what
+/// Whether we may read standard input without a request: it is neither `/dev/null` nor a terminal, where typed text is
+/// for the next program.
 /// runs next.
 fn is_ours() -> bool {
     let stdin = std::io::stdin();
@@ -44,24 +45,24 @@ fn is_ours() -> bool {
     !is_null && !stdin.is_terminal()
 }
 
-/// See the module.
+/// Feeds standard input to a launch; see the module.
 #[derive(Default)]
 pub struct Feeder {
-    /// Once the launch takes something.
+    /// The input, once the launch accepts some.
     keys: Option<mpsc::Receiver<Key>>,
     window: Window<v1::InputPiece>,
     /// Bytes that were read.
     read: u64,
-    /// Bytes that were taken by all.
+    /// Bytes that all ranks have taken.
     taken: u64,
-    /// Nothing more is to be read.
+    /// Whether the input has ended.
     ended: bool,
-    /// Nothing more is to be done.
+    /// Whether nothing is left to do.
     over: bool,
 }
 
 impl Feeder {
-    /// Feeds the launch from the time that it is known to have begun, for as long as it is asked to.
+    /// Feeds the launch from when it has begun, until the future is dropped.
     pub async fn feed(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
         while !self.over {
             if begun.wait_for(|begun| *begun).await.is_err() {
@@ -73,7 +74,7 @@ impl Feeder {
             match client.allocations().launch_input(ReceiverStream::new(stream)).await {
                 Ok(answers) => self.carry(&requests, answers.into_inner()).await,
                 Err(status) if status.code() == Code::Unimplemented => self.give_up(status.message()),
-                // Until its head takes it, and while it is away, the input waits.
+                // Input waits until the head accepts it, and while the head is unavailable.
                 Err(_) => {}
             }
             if !self.over {
@@ -83,7 +84,7 @@ impl Feeder {
         pending().await
     }
 
-    /// Until the connection breaks, or nothing is left to be done.
+    /// Runs until the connection breaks, or nothing is left to do.
     async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) {
         let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return };
         let first = taken(first);
@@ -104,7 +105,7 @@ impl Feeder {
         }
     }
 
-    /// The next piece, once there is room for it.
+    /// The next piece, once the window has space for it.
     async fn next(&mut self) -> v1::InputPiece {
         if self.ended || !self.window.has_room() {
             return pending().await;
@@ -118,7 +119,7 @@ impl Feeder {
             Some(Key::Bytes(bytes)) => bytes,
             Some(Key::End) | None => Vec::new(),
             Some(Key::Broken(why)) => {
-                // Half an input that ends well would be taken for a whole one.
+                // Ranks would mistake a truncated input with a normal end for a complete one.
                 eprintln!("lattice: standard input cannot be read: {why}; the ranks that read it wait until the launch is ended");
                 self.stop();
                 return pending().await;
@@ -136,7 +137,8 @@ impl Feeder {
         piece
     }
 
-    /// So much was taken. What was let go before cannot be given to another attempt of the job: its input ends, and we say so.
+    /// The ranks have taken this much. Bytes that were discarded cannot be given to another attempt of the job: its
+    /// input then ends, with a message.
     fn took(&mut self, now: Taken) {
         self.window.let_go(now);
         match now {
@@ -157,7 +159,7 @@ impl Feeder {
         }
     }
 
-    /// Reads no more.
+    /// Stops reading.
     fn stop(&mut self) {
         (self.keys, self.ended) = (None, true);
     }

@@ -1,4 +1,4 @@
-//! What a submission may say: on the command line, and in a script's lines.
+//! The options of a submission, on the command line and in a script's lines.
 
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
@@ -149,9 +149,9 @@ pub struct SubmitFlags {
 }
 
 impl SubmitFlags {
-    /// These, and where they say nothing, what `under` says. Variables of both are set, these last.
+    /// These options; where one is missing, that of `under`. Variables of both are set, these last.
     pub fn over(self, mut under: Self) -> Self {
-        // Whole nodes or a share of them, as the one on top says it.
+        // `self` decides between whole nodes and a share of them.
         let exclusive = self.exclusive || (under.exclusive && self.share_option().is_none());
         if self.exclusive {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
@@ -163,14 +163,14 @@ impl SubmitFlags {
             exclusive,
             wait_for_nodes: self.wait_for_nodes || under.wait_for_nodes,
             cores: self.cores.or(under.cores),
-            // One amount of memory, however it was said.
+            // One amount of memory, whichever option gave it.
             mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
             memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
             gpus: self.gpus.or(under.gpus),
             constraint: [under.constraint, self.constraint].concat(),
             shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
-            // One way to say how long, as the one on top says it.
+            // Only one of walltime and service; `self` decides.
             walltime: self.walltime.or(if self.service { None } else { under.walltime }),
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
@@ -190,7 +190,7 @@ impl SubmitFlags {
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
-            // One class, however it was said.
+            // One class, whichever option gave it.
             preemption_class: self.preemption_class.or(if self.no_preempt { None } else { under.preemption_class }),
             no_preempt: self.no_preempt || (under.no_preempt && self.preemption_class.is_none()),
             layout: self.layout.over(under.layout),
@@ -201,12 +201,12 @@ impl SubmitFlags {
         }
     }
 
-    /// The directory to run in, where this is `here`.
+    /// The working directory of the program, if this process runs in `here`.
     pub fn working_dir(&self, here: &Path) -> PathBuf {
         self.chdir.as_ref().map_or_else(|| here.to_owned(), |dir| here.join(dir))
     }
 
-    /// The first option that asks for a share of each node.
+    /// The first option that requests a share of each node.
     pub fn share_option(&self) -> Option<&'static str> {
         let given = [
             ("--cores", self.cores.is_some()),
@@ -219,7 +219,7 @@ impl SubmitFlags {
 
     /// The variables that these options set.
     ///
-    /// `pmi` is how ranks find each other where these options leave it open.
+    /// `pmi` is the wire-up of ranks if these options leave it open.
     pub fn variables(&self, pmi: Option<launch::Pmi>) -> impl Iterator<Item = (String, String)> {
         let said = self.pmi.map(Wireup::in_model).filter(|said| *said != launch::Pmi::Auto);
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
@@ -228,15 +228,15 @@ impl SubmitFlags {
         self.env.iter().cloned().chain(port).chain(pmi)
     }
 
-    /// How it is asked to save itself: as the server is to judge it.
+    /// The checkpoint options, for the server to check.
     pub fn checkpointing(&self) -> Option<v1::Checkpoint> {
         let signal = self.checkpoint_signal.clone().unwrap_or_default();
         let given = self.checkpoint.is_some()
             || self.checkpoint_signal.is_some()
             || self.checkpoint_port.is_some()
             || self.checkpoint_every.is_some();
-        // A signal alone says how, and so does that it is asked often. An agent of the release before, which does not read when it is to
-        // be asked, refuses "auto".
+        // A signal alone implies the mode, and so does an interval. An agent of the previous release, which does not
+        // read the interval, refuses "auto".
         let strategy = match (self.checkpoint.as_deref(), self.checkpoint_every) {
             (None | Some("signal"), Some(_)) => "auto",
             (None, None) => "signal",
@@ -254,18 +254,18 @@ impl SubmitFlags {
         })
     }
 
-    /// How hard it is to preempt, where that was said.
+    /// The preemption class, if one was given.
     pub fn class(&self) -> Option<u32> {
         if self.no_preempt { Some(CLASS_MAX.into()) } else { self.preemption_class }
     }
 
-    /// What its nodes must have.
+    /// The features that its nodes must have.
     pub fn constraints(&self) -> impl Iterator<Item = &str> {
         let pmix = (self.pmi == Some(Wireup::Pmix)).then_some(PMIX);
         self.constraint.iter().map(String::as_str).chain(pmix)
     }
 
-    /// The first option that belongs to an allocation and means nothing to a launch inside one that is there already.
+    /// The first option that belongs to an allocation and has no meaning for a launch inside an existing one.
     pub fn of_an_allocation(&self) -> Option<&'static str> {
         let given = [
             ("--constraint", !self.constraint.is_empty()),
@@ -293,12 +293,12 @@ impl SubmitFlags {
     }
 }
 
-/// `4`, or a range `2-4` (which the server refuses by name while it is not built).
+/// `4`, or a range `2-4` (which the server refuses by name while ranges are not built).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// At least this many.
     pub least: u32,
-    /// At most this many, where a range was given.
+    /// At most this many, if a range was given.
     pub most: Option<u32>,
 }
 
@@ -366,7 +366,7 @@ pub enum Requeue {
 }
 
 impl Requeue {
-    /// As the API has it.
+    /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Never => "never",
@@ -386,7 +386,7 @@ pub enum OnIsolation {
 }
 
 impl OnIsolation {
-    /// As the API has it.
+    /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Continue => "continue",
@@ -395,12 +395,12 @@ impl OnIsolation {
     }
 }
 
-/// When work is asked to save itself without a request.
+/// When work is asked for a checkpoint without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointEvery {
     /// When that is worth more than it costs.
     Auto,
-    /// So often.
+    /// At this interval.
     Time(Duration),
 }
 
@@ -412,7 +412,7 @@ impl FromStr for CheckpointEvery {
     }
 }
 
-/// As in Slurm, where a number without a unit is minutes.
+/// As in Slurm: a number without a unit is minutes.
 pub fn walltime(text: &str) -> Result<Duration, String> {
     positive(text, BareNumber::Minutes)
 }
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(asked("--checkpoint_every=30m"), every(false, 1_800_000));
         assert_eq!(asked("--checkpoint=auto"), every(true, 0));
         assert_eq!(asked("--checkpoint=signal --checkpoint-every=30m"), every(false, 1_800_000));
-        // Both: the server refuses it.
+        // Both options: the server refuses it.
         assert_eq!(asked("--checkpoint=auto --checkpoint-every=30m"), every(true, 1_800_000));
         assert_eq!(asked("--checkpoint=signal").unwrap().strategy, "signal");
         assert_eq!(asked("--checkpoint=none --checkpoint-every=auto").unwrap().strategy, "none");

@@ -1,11 +1,11 @@
-//! Following an allocation: its output and its state, side by side, until it has ended.
+//! Follows an allocation until it has ended: its output and its state, in parallel.
 //!
 //! ```text
-//!   Submit, of a job of one's own: with the others at once, each of which waits for it there
-//!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
-//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
-//!     of a job of one's own: the head's word suffices for how its command ended, and the quorum's is not waited for
-//!   LaunchInput ◀── keys or standard input, while it runs and where it has a terminal or reads any
+//!   Submit, for an own job: sent together with the requests below, which the agent holds until the job exists
+//!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and continue at the same position
+//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, for an own job ─▶ Cancel, and follow on to the end
+//!     for an own job the head's report of its command's end is enough: the quorum's is not awaited
+//!   LaunchInput ◀── keys or standard input, while it runs, if it has a terminal or reads input
 //! ```
 
 use crate::failure::{Exit, Failure};
@@ -33,14 +33,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::{Response, Status};
 
-/// How long a submission may wait for its nodes before the user is told that it does.
+/// How long a submission may wait for its nodes before the user is notified.
 const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
-/// What a shell says of a program that Ctrl-C ended.
+/// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-/// Between two tries to open a log stream where the user has too many.
+/// Pause between two tries to open a log stream when the user has too many open.
 const PLACE_AGAIN: Duration = Duration::from_secs(2);
 
-/// Where ranks' output goes: their stdout to ours, their stderr to ours; or each to files of its own.
+/// Where ranks' output goes: stdout to stdout and stderr to stderr, or each to its own files.
 #[derive(Debug)]
 pub struct Screen {
     marks: Marks,
@@ -50,13 +50,13 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Each line begins with its marks.
+    /// Each line begins with these marks.
     pub fn new(marks: Marks) -> Self {
         let labeller = (marks != Marks::default()).then(|| Labeller::new(marks));
         Self { marks, labeller, files: None, received: Received::default() }
     }
 
-    /// Each rank's in files of its own.
+    /// Each rank's output goes to its own files.
     pub fn per_rank(files: RankFiles) -> Self {
         Self { marks: Marks::default(), labeller: None, files: Some(files), received: Received::default() }
     }
@@ -81,18 +81,18 @@ impl Screen {
         }
     }
 
-    /// What was shown already, for a request on a new connection.
+    /// The positions up to which output was shown, for a request on a new connection.
     pub fn so_far(&self) -> Vec<v1::Received> {
         self.received.so_far()
     }
 
-    /// The request for a new connection: on from what was shown. Its tail was of the beginning.
+    /// The request for a new connection: continues after what was shown, without its tail, which was for the beginning.
     pub fn go_on(&self, request: &v1::LogsRequest) -> v1::LogsRequest {
         let tail = request.tail.filter(|_| self.received.is_empty());
         v1::LogsRequest { received: self.so_far(), tail, ..request.clone() }
     }
 
-    /// Shows the lines that never ended.
+    /// Shows the incomplete last lines.
     pub fn finish(&mut self) -> Result<(), Failure> {
         let Some(labeller) = &mut self.labeller else { return Ok(()) };
         let (stdout, stderr) = labeller.finish();
@@ -113,40 +113,40 @@ fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// How following ended.
+/// The result of following.
 #[derive(Debug)]
 pub enum End {
     /// The allocation ended; this is its last state.
     Ended(Box<v1::Allocation>),
-    /// Its command ended by itself with this code, and the allocation with it: so its head says.
+    /// Its command ended by itself with this code, and the allocation with it, as its head reports.
     Told(i32),
-    /// It goes on without us: what a shell says of what made us leave.
+    /// The allocation continues without us: a shell's exit code for the signal that made us leave.
     Left(u8),
 }
 
-/// A job of the user's own that is followed: the first Ctrl-C, or signal that ends us, cancels it and a second one leaves it. Its
-/// terminal, where it has one, is the user's while it runs; what ends us then leaves it at once.
+/// The user's own job that is followed. The first Ctrl-C, or signal that ends us, cancels it, and a second one leaves
+/// it. If it has a terminal, that terminal gets the keys while it runs, and a signal that ends us then leaves at once.
 pub struct Own {
     interrupts: Interrupts,
     farewell: Farewell,
     gives: Gives,
 }
 
-/// What the user gives the job while it runs.
+/// The user's input for the job while it runs.
 pub enum Gives {
     Nothing,
     Input(Feeder),
-    /// Begins when the job first runs.
+    /// Active from when the job first runs.
     Terminal(Option<Typist>),
 }
 
 impl Own {
-    /// Takes signals from here on.
+    /// Takes signals from now on.
     pub fn take(gives: Gives) -> Result<Self, Failure> {
         Ok(Self { interrupts: Interrupts::take()?, farewell: Farewell::take()?, gives })
     }
 
-    /// The terminal is the user's own again.
+    /// Restores the terminal.
     fn rest(&mut self) {
         if let Gives::Terminal(Some(typist)) = &mut self.gives {
             typist.rest();
@@ -154,15 +154,15 @@ impl Own {
     }
 }
 
-/// What came from the one before the screen.
+/// An event that arrives before the following ends.
 #[derive(Clone, Copy)]
 enum Came {
     Interrupt,
-    /// What ends us, as a shell says it.
+    /// A signal that ends us, as a shell's exit code.
     Farewell(u8),
 }
 
-/// Gives the job what the user has for it while it runs, and waits for a signal. Without a job of one's own, for ever.
+/// Passes the user's input to the job while it runs, and waits for a signal. Without an own job it waits for ever.
 async fn hands(own: &mut Option<Own>, client: &Client, start: &Start, mut runs: watch::Receiver<bool>) -> Result<Came, Failure> {
     let Some(Own { interrupts, farewell, gives }) = own else { return pending().await };
     let giving = async {
@@ -203,8 +203,8 @@ async fn type_on(
     }
 }
 
-/// Follows an allocation to its end and shows its output; tells what a shell says of the signal that cancelled it here. `own`: see [`Own`]. `submission`: it is
-/// submitted first; one that is not taken is not tried again.
+/// Follows an allocation to its end and shows its output; also returns a shell's exit code for the signal that
+/// cancelled it here. `own`: see [`Own`]. `submission`: submitted first; one that is refused is not retried.
 pub async fn follow(
     session: &Session,
     mut client: Client,
@@ -228,9 +228,9 @@ pub async fn follow(
                 return Ok((end, following.cancelled.get()));
             }
             Err(failure) if !following.is_submitted() => return Err(failure),
-            // The submission came to the agent later than the agent waits for it.
+            // The submission reached the agent later than the agent waits for it.
             Err(failure) if along && failure.exit() == Exit::NotFound as u8 => continue,
-            // A job of its own is under way: its output waits for its turn.
+            // An own job is submitted already: its output waits for a free stream.
             Err(failure) if own.is_some() && failure.is_no_place() => {
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
                 tokio::select! {
@@ -252,7 +252,7 @@ pub async fn follow(
     }
 }
 
-/// Waits for what makes us leave while nothing can be told to anybody, and gives what a shell says of it.
+/// Waits for a signal that makes us leave while no agent can be reached; returns a shell's exit code for it.
 async fn left(own: &mut Option<Own>) -> u8 {
     let Some(Own { interrupts, farewell, .. }) = own else { return pending().await };
     tokio::select! {
@@ -261,18 +261,18 @@ async fn left(own: &mut Option<Own>) -> u8 {
     }
 }
 
-/// What stays the same over connections.
+/// State that is kept over connections.
 struct Following<'a> {
     session: &'a Session,
     request: &'a v1::LogsRequest,
     screen: RefCell<Screen>,
     patience: Patience,
-    /// Whether it was cancelled here: the quorum then says how it ended.
+    /// Set if it was cancelled here: then the quorum decides how it ended.
     cancelled: Cell<Option<u8>>,
     submission: Option<v1::SubmitRequest>,
-    /// Whether that is committed.
+    /// Whether the submission is committed.
     submitted: watch::Sender<bool>,
-    /// What somebody else's or an earlier submission waits for.
+    /// What it waits for, if it was submitted elsewhere or earlier.
     waiting: Waiting,
 }
 
@@ -295,7 +295,7 @@ impl Following<'_> {
         loop {
             let came = {
                 let hands = async {
-                    // What is not there yet cannot be cancelled.
+                    // A job that does not exist yet cannot be cancelled.
                     self.submission_taken().await;
                     hands(own, client, &start, running.clone()).await
                 };
@@ -331,7 +331,7 @@ impl Following<'_> {
             match (cancelled, came) {
                 (Ok(_), _) => self.cancelled.set(Some(code)),
                 (Err(failure), Came::Interrupt) => return Err(failure),
-                // Who ends us does not wait until it can be told to somebody.
+                // A signal that ends us takes effect at once, even if no agent can be notified.
                 (Err(failure), Came::Farewell(code)) => {
                     eprint!("{}", failure.text());
                     eprintln!("lattice: allocation {} goes on; `lattice cancel` ends it later", short(key));
@@ -348,7 +348,7 @@ impl Following<'_> {
             Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
                 Ok(End::Ended(Box::new(allocation)))
             }
-            // An agent that is being stopped ends its streams in good order.
+            // An agent that stops closes its streams without an error.
             _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
         }
     }
@@ -363,7 +363,7 @@ impl Following<'_> {
         }
     }
 
-    /// Submits it, unless that is done, and remembers it as `@last`.
+    /// Submits it, unless that was done, and remembers it as `@last`.
     async fn submit(&self, client: &Client) -> Result<(), Failure> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
             let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
@@ -376,7 +376,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// What a stream of a submission that is under way is answered; where that is refused, its own answer says so.
+    /// The answer to a stream of a submission in progress; if the submission is refused, its own answer has the reason.
     async fn opened<T>(&self, answered: Result<Response<T>, Status>) -> Result<T, Failure> {
         if answered.is_err() {
             self.submission_taken().await;
@@ -416,14 +416,14 @@ impl Following<'_> {
     }
 }
 
-/// Says why a launch was brought down, where it was.
+/// Reports why a launch was ended, if it was.
 pub fn say_brought_down(why: &str) {
     if !why.is_empty() {
         eprintln!("lattice: the launch was ended: {why}");
     }
 }
 
-/// What a command that followed an allocation to its end gives back: the program's code where it has one.
+/// The exit code of a command that followed an allocation to its end: the program's code if it has one.
 pub fn exit_of(end: &End, cancelled_here: Option<u8>) -> Result<u8, Failure> {
     let a = match end {
         End::Ended(allocation) => allocation,
@@ -443,7 +443,7 @@ pub fn exit_of(end: &End, cancelled_here: Option<u8>) -> Result<u8, Failure> {
         .hint(format!("`lattice explain {}` shows more", short(&a.id))))
 }
 
-/// A program's code as an exit code of ours: what does not fit in it stays a failure.
+/// A program's code as our exit code: a code out of range stays a failure.
 pub fn program_code(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(255)
 }

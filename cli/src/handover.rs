@@ -1,15 +1,16 @@
-//! `dev` and `doctor` are the agent's, the authority and a quorum's backups are a member's: this process becomes that program.
+//! Commands of other programs: `dev` and `doctor` belong to the agent, the authority and backups to a member. This
+//! process becomes that program.
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The programs that have verbs of ours.
+/// The programs with commands that `lattice` offers.
 pub const AGENT: &str = "lattice-agent";
 pub const QUORUM: &str = "lattice-quorum";
 
-/// Becomes `PROGRAM VERB ARGS…`: the one beside this binary, else the one in `PATH`. Returns only when there is none.
+/// Becomes `PROGRAM VERB ARGS…`: the program beside this binary, else the one in `PATH`. Returns only if there is none.
 pub fn exec(program: &str, verb: &str, args: &[OsString]) -> Failure {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(program)).filter(|path| path.is_file());
     let found = beside.as_deref().map_or(OsStr::new(program), |path| path.as_os_str());

@@ -1,18 +1,18 @@
-//! Ctrl-C, where it does not simply end this process.
+//! Ctrl-C as an event, where it must not simply end this process.
 
 use crate::failure::Failure;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Presses of Ctrl-C. While one of these lives, Ctrl-C does not end this process.
+/// Presses of Ctrl-C. While this lives, Ctrl-C does not end this process.
 pub struct Interrupts(Signal);
 
 impl Interrupts {
-    /// Takes Ctrl-C from here on.
+    /// Takes Ctrl-C from now on.
     pub fn take() -> Result<Self, Failure> {
         signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot handle Ctrl-C: {error}")))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next press.
     pub async fn pressed(&mut self) {
         self.0.recv().await;
     }

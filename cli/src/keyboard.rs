@@ -1,4 +1,4 @@
-//! What is typed, or comes by standard input in its place.
+//! Reads standard input: typed keys, or a file or pipe.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,24 +8,24 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, FromRawFd};
 use tokio::sync::mpsc;
 
-/// Read at once, in bytes.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// A piece of it.
+/// A piece of input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Key {
     Bytes(Vec<u8>),
-    /// There is no more.
+    /// The end of the input.
     End,
-    /// It cannot be read, and this is not its end.
+    /// A read error, which is not the end.
     Broken(String),
 }
 
-/// Reads standard input in a thread of its own, which ends with this process: a read of a terminal cannot be called
-/// back, and nothing waits for it. What is read is wrapped and sent; a full queue lets it wait.
+/// Reads standard input in a separate thread, which ends with this process: a read of a terminal cannot be cancelled,
+/// and nothing waits for it. Input is wrapped and sent; a full queue blocks the thread.
 pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Send + 'static) {
     std::thread::spawn(move || {
-        // Not by way of the standard library's buffer, which reads ahead.
+        // Not through the standard library's buffer, which reads ahead.
         // SAFETY: descriptor 0 is standard input for as long as this process lives; it is not closed here.
         let mut stdin = ManuallyDrop::new(unsafe { File::from_raw_fd(0) });
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -34,7 +34,7 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
                 Ok(n) if n > 0 => Key::Bytes(chunk[..n].to_vec()),
                 Ok(_) => Key::End,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // Whoever else has the file open made it so.
+                // Another process that has the file open made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock && is_ready(&stdin) => continue,
                 Err(error) => Key::Broken(error.to_string()),
             };
@@ -46,7 +46,7 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
     });
 }
 
-/// Waits until there is something to read.
+/// Waits until input can be read.
 fn is_ready(file: &File) -> bool {
     matches!(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE), Ok(_) | Err(Errno::EINTR))
 }

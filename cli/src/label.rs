@@ -1,9 +1,9 @@
-//! Lines that begin with when they were written, with their rank, or with both.
+//! Prefixes lines with their time, their rank, or both.
 
 use lattice_model::Timestamp;
 use std::collections::BTreeMap;
 
-/// Bytes of one line that are kept while its end is awaited; a longer one is written in pieces.
+/// Bytes of an incomplete line that are buffered; a longer line is written in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// One rank's stream.
@@ -17,20 +17,20 @@ pub struct Source {
     pub stderr: bool,
 }
 
-/// What each line begins with.
+/// The prefixes of each line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// By when it was written: `2026-03-05T10:00:12Z `.
+    /// The time of writing: `2026-03-05T10:00:12Z `.
     pub time: bool,
     /// `rank: `
     pub rank: bool,
 }
 
-/// Puts its marks before each line. The beginning of a line waits for its end, so that ranks do not mix within one.
+/// Prefixes each line. An incomplete line is buffered until its end, so that ranks do not mix within a line.
 #[derive(Debug)]
 pub struct Labeller {
     marks: Marks,
-    /// With when the last of it was written.
+    /// With the time of the last piece.
     partial: BTreeMap<Source, (Timestamp, Vec<u8>)>,
 }
 
@@ -40,7 +40,7 @@ impl Labeller {
         Self { marks, partial: BTreeMap::new() }
     }
 
-    /// The whole lines that these bytes complete, which were written by then.
+    /// The lines that these bytes complete; `written` is the time of the bytes.
     pub fn feed(&mut self, source: &Source, written: Timestamp, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let (last, line) = self.partial.entry(source.clone()).or_default();
@@ -59,7 +59,7 @@ impl Labeller {
         out
     }
 
-    /// The lines that never ended, each with an end, for stdout and stderr.
+    /// The incomplete lines, each with a line end, for stdout and stderr.
     pub fn finish(&mut self) -> (Vec<u8>, Vec<u8>) {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         for (source, (written, line)) in std::mem::take(&mut self.partial) {
@@ -76,7 +76,7 @@ impl Labeller {
 impl Marks {
     fn put(self, source: &Source, written: Timestamp, line: &[u8], out: &mut Vec<u8>) {
         if self.time {
-            // Whole seconds: it is not known better.
+            // Whole seconds: the time is not known more precisely.
             let text = written.to_string();
             out.extend_from_slice(format!("{}Z ", text.split_once('.').map_or(text.as_str(), |(seconds, _)| seconds)).as_bytes());
         }

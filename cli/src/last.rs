@@ -1,6 +1,6 @@
-//! `@last`: the id of the last submission of this user, in this terminal session, to these agents. It is the target of a symlink in
-//! `$XDG_STATE_HOME/lattice/submissions`, whose name tells user, session and agent. (A file that replaces another has its blocks written out
-//! at once on ext4, which a launch would wait for; a symlink has none.)
+//! `@last`: the id of this user's last submission in this terminal session to these agents. It is the target of a
+//! symlink in `$XDG_STATE_HOME/lattice/submissions`; the symlink's name identifies user, session and agent. (When a
+//! file replaces another, ext4 writes its blocks at once, and a launch would wait for that; a symlink has no blocks.)
 
 use crate::failure::{Exit, Failure};
 use crate::settings::user_dir;
@@ -12,14 +12,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Submissions of other sessions and agents that are remembered beside this one's.
+/// Submissions of other sessions and agents that are kept besides this one's.
 const REMEMBERED_MAX: usize = 100;
 
 fn directory() -> Option<PathBuf> {
     Some(user_dir("XDG_STATE_HOME", ".local/state")?.join("lattice/submissions"))
 }
 
-/// A terminal session: its leader's process id alone may be another session's after a while, or on another machine.
+/// The terminal session. The leader's process id alone may be reused later, or on another machine.
 fn terminal_session() -> String {
     let leader = getsid(None).map_or(0, nix::unistd::Pid::as_raw);
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -27,14 +27,14 @@ fn terminal_session() -> String {
     format!("{}-{}-{leader}-{started}", geteuid().as_raw(), boot.split('-').next().unwrap_or_default().trim())
 }
 
-/// When a process began, in clock ticks since the boot, of its `stat`: its name, in parentheses, may have anything in it.
+/// Start time of a process, in clock ticks since boot, from its `stat`: its name, in parentheses, may contain anything.
 fn start_time(stat: &str) -> Option<String> {
     let (_, behind_name) = stat.rsplit_once(')')?;
-    // proc_pid_stat(5): field 22, of which the name is field 2.
+    // proc_pid_stat(5): field 22; the name is field 2.
     behind_name.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// FNV-1a: the same in every version of this program, and short enough for a file's name.
+/// FNV-1a: the same in every version of this program, and short enough for a file name.
 fn fingerprint(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("{hash:016x}")
@@ -44,7 +44,7 @@ fn name(session: &str, endpoint: &str) -> String {
     format!("{session}-{}", fingerprint(endpoint))
 }
 
-/// Keeps `id`, which the agent at `endpoint` took. A reader sees the old one or the new one, never half of it.
+/// Stores `id`, which the agent at `endpoint` accepted. A reader sees the old id or the new one, never a part of it.
 pub fn remember(endpoint: &str, id: &str) -> Result<(), String> {
     let directory = directory().ok_or("neither HOME nor XDG_STATE_HOME is set")?;
     remember_in(&directory, &terminal_session(), endpoint, id).map_err(|error| format!("{}: {error}", directory.display()))
@@ -59,7 +59,7 @@ fn remember_in(directory: &Path, session: &str, endpoint: &str, id: &str) -> io:
     forget_oldest(directory)
 }
 
-/// Sessions end and nobody says so: what is oldest goes.
+/// The end of a session is not reported, so the oldest entries are removed.
 fn forget_oldest(directory: &Path) -> io::Result<()> {
     let mut entries: Vec<(SystemTime, PathBuf)> = fs::read_dir(directory)?
         .filter_map(Result::ok)
@@ -74,7 +74,7 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The id that was kept for one of these agents, the newest.
+/// The newest id that was stored for one of these agents.
 pub fn recall(endpoints: &[String]) -> Result<String, Failure> {
     let kept = directory().and_then(|directory| recall_in(&directory, &terminal_session(), endpoints));
     kept.ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! The last lines that ended work wrote to its standard error: what a summary of its end shows. They are read from its output,
-//! wherever that is kept.
+//! The last lines that ended work wrote to its standard error, for the summary of its end. They are read from its
+//! output, wherever that is stored.
 
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long reading them may take.
+/// Timeout for reading them.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of one output that are looked through, from its end.
+/// Bytes of one output that are searched, from its end.
 const TAIL_BYTES_MAX: usize = 4096;
 /// Characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 200;
 /// Messages of a stream that are read.
 const CHUNKS_MAX: usize = 256;
 
-/// One line, and who wrote it.
+/// One line, and its source.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LastWord {
     /// The launch's number; 0 is the script.
@@ -25,7 +25,7 @@ pub struct LastWord {
     pub line: String,
 }
 
-/// The script's last line, and that of the last launch; there may be neither.
+/// The last line of the script, and that of the last launch; both may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastWords {
     pub lines: Vec<LastWord>,
@@ -34,7 +34,7 @@ pub struct LastWords {
 }
 
 impl LastWords {
-    /// Of the rank that brought the launch down, where one did, else of the first.
+    /// From the rank that caused the end of the launch, if one did, else from the first.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
         let rank = rank_named(&allocation.brought_down).unwrap_or(0);
         let key = allocation.id.clone();
@@ -68,7 +68,7 @@ struct Outputs(BTreeMap<u32, Vec<u8>>);
 
 impl Outputs {
     fn take(&mut self, chunk: &v1::LogChunk) {
-        // Two are shown: the script's and that of the last launch.
+        // Only the script and the last launch are shown.
         if chunk.launch != 0 {
             self.0.retain(|launch, _| *launch == 0 || *launch >= chunk.launch);
         }

@@ -1,14 +1,14 @@
-//! Options that are put together when they are needed. `lattice` is started for every launch, and most of its own time went into the
-//! options of commands that were not given.
+//! Options that are built when they are needed. `lattice` is started for every launch, and most of its own time went
+//! into the options of commands that were not given.
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 
-/// The same options, made once their command is the one that was given, or its help is asked for.
+/// The same options, built once their command was given, or its help was requested.
 pub struct Later<T>(pub T);
 
-/// Adds the options, and leaves what the command says of itself: a struct that is flattened into `T` replaces that by
-/// its own comment.
+/// Adds the options, and keeps the command's own description: a struct that is flattened into `T` replaces it by the
+/// struct's doc comment.
 fn augment<T: Args>(command: Command) -> Command {
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     let mut command = T::augment_args(command).long_about(None);
@@ -58,7 +58,7 @@ mod tests {
     use crate::args::Cli;
     use clap::CommandFactory;
 
-    /// `submit` and `session` flatten a struct that has a comment.
+    /// `submit` and `session` flatten a struct that has a doc comment.
     #[test]
     fn a_command_keeps_what_it_says_of_itself() {
         let before = Cli::command();

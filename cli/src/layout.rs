@@ -1,4 +1,4 @@
-//! How the ranks of a launch are laid out on its nodes, and what becomes of the others when one ends badly.
+//! The layout of a launch's ranks on its nodes, and what happens to the other ranks when one fails.
 
 use crate::failure::Failure;
 use clap::Args;
@@ -9,12 +9,13 @@ use lattice_model::layout::CPUS_PER_TASK_MAX;
 use lattice_model::{Distribution, NodeId};
 use std::io::Read;
 
-/// What separates programs of one launch, before their own `-n`.
+/// Separates the programs of one launch, before their own `-n`.
 const BETWEEN_PROGRAMS: &str = ":";
-/// Bytes that a file of nodes may have: more than the longest list.
+/// Size limit of a file of nodes in bytes: more than the longest list.
 const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that one.
+/// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that
+/// one.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutFlags {
     /// How ranks are distributed over the nodes: block (neighbours together), cyclic (one on each node in turn) or
@@ -36,7 +37,7 @@ pub struct LayoutFlags {
 }
 
 impl LayoutFlags {
-    /// These, and where they say nothing, what `under` says.
+    /// These options; where one is missing, that of `under`.
     pub fn over(self, under: Self) -> Self {
         let said = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
         Self {
@@ -48,7 +49,7 @@ impl LayoutFlags {
         }
     }
 
-    /// How many ranks each node gets at once, where that was said.
+    /// How many consecutive ranks each node gets, if that was given.
     pub fn plane(&self) -> Option<u32> {
         match self.distribution {
             Some(Distribution::Plane(size)) => Some(size),
@@ -73,16 +74,16 @@ impl LayoutFlags {
     }
 }
 
-/// The programs of one launch: the first one, its ranks where these were said, and those behind it.
+/// The programs of one launch: the first one, its number of ranks if it was given, and the further programs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Programs {
     pub first: Vec<String>,
     pub behind: Vec<Program>,
-    /// Of all of them, where that is known.
+    /// The total number of ranks, if it is known.
     pub ranks: Option<u32>,
 }
 
-/// Splits `a ARGS : -n 3 b ARGS` into its programs. A colon without `-n` behind it is an argument like others.
+/// Splits `a ARGS : -n 3 b ARGS` into its programs. A colon without a following `-n` is an ordinary argument.
 pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, Failure> {
     let mut all = vec![(ranks, Vec::new())];
     let mut words = command.into_iter().peekable();
@@ -111,7 +112,7 @@ pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, Fa
     Ok(Programs { first, behind, ranks: Some(all) })
 }
 
-/// Whether a word says a number of ranks; the number, where it is joined to it.
+/// Whether a word is the option for the number of ranks; the number, if it is joined to it.
 fn ranks_option(word: &str) -> Option<Option<String>> {
     match word.split_once('=') {
         Some(("--ntasks" | "-n", number)) => Some(Some(number.to_owned())),
@@ -123,7 +124,7 @@ fn ranks_option(word: &str) -> Option<Option<String>> {
     }
 }
 
-/// The nodes of ranks in their order: a list, or a file of such (a name with a `/`).
+/// The nodes of ranks in their order: a list, or a file of lists (a name with a `/`).
 pub fn places(given: &str) -> Result<Vec<RankPlace>, Failure> {
     let mut places: Vec<RankPlace> = Vec::new();
     for node in nodelist(given)? {
@@ -135,7 +136,7 @@ pub fn places(given: &str) -> Result<Vec<RankPlace>, Failure> {
     Ok(places)
 }
 
-/// The nodes of a list, or of a file of such, in their order.
+/// The nodes of a list, or of a file of lists, in their order.
 pub fn nodelist(given: &str) -> Result<Vec<NodeId>, Failure> {
     let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
     hostlist::in_order(&text).map_err(|error| match error {
@@ -147,7 +148,7 @@ pub fn nodelist(given: &str) -> Result<Vec<NodeId>, Failure> {
     })
 }
 
-/// Lines of nodes as one list; what begins with `#` is a comment.
+/// Lines of nodes as one list; lines that begin with `#` are comments.
 fn read_list(path: &str) -> Result<String, Failure> {
     let cannot = |error: std::io::Error| Failure::usage(format!("--nodelist: cannot read {path}: {error}"));
     let mut text = String::new();

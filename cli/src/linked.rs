@@ -1,5 +1,5 @@
-//! What a program needs to find the other ranks, as far as its ELF header says: which libraries it is linked with, and whether it
-//! loads others or starts other programs when it runs.
+//! The wire-up that a program needs, from its ELF file: the libraries that it is linked with, and whether it loads
+//! others or starts other programs at run time.
 
 use lattice_model::launch::Pmi;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const PROGRAM_HEADERS_MAX: u64 = 128;
 /// Bytes of a dynamic section, and of its strings, that are read.
 const SECTION_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Open MPI's libraries from version 2 on, and PMIx's. (`libmpi.so.12` is MPICH's ABI.)
+/// The libraries of Open MPI from version 2 on, and of PMIx. (`libmpi.so.12` is MPICH's ABI.)
 const OPEN_MPI: [&str; 12] = [
     "libmpi.so.20",
     "libmpi.so.40",
@@ -26,9 +26,9 @@ const OPEN_MPI: [&str; 12] = [
     "libpmix.so.",
     "libmpi_ibm.so.",
 ];
-/// MPICH's and its relatives', and those of PMI alone.
+/// The libraries of MPICH and its relatives, and of PMI.
 const PMI: [&str; 7] = ["libmpich", "libmpi.so.12", "libmpicxx.so.12", "libmpifort.so.12", "libmpi_cray.so.", "libpmi.so.", "libpmi2.so."];
-/// Libraries that bring no MPI with them.
+/// Libraries that load no MPI.
 const PLAIN: [&str; 11] = [
     "libc.so.",
     "libm.so.",
@@ -42,8 +42,8 @@ const PLAIN: [&str; 11] = [
     "ld-linux",
     "linux-vdso.so.",
 ];
-/// Symbols of a program that comes to further libraries or programs when it runs. A name that ends in one of them counts: linkers
-/// share the ends of names.
+/// Symbols of a program that loads libraries or starts programs at run time. Any name that ends in one of them counts,
+/// because linkers share the ends of names.
 const GOES_ON: [&str; 14] = [
     "dlopen",
     "dlmopen",
@@ -61,14 +61,14 @@ const GOES_ON: [&str; 14] = [
     "popen",
 ];
 
-/// How the ranks of this program are served where nobody said it: [`Pmi::AutoPmix`] where it is linked with Open MPI or PMIx,
-/// [`Pmi::AutoPmi`] where it can have use for PMI alone, [`Pmi::Auto`] where that cannot be told.
+/// The wire-up of this program's ranks if no option chooses it: [`Pmi::AutoPmix`] if it is linked with Open MPI or
+/// PMIx, [`Pmi::AutoPmi`] if it can use only PMI, [`Pmi::Auto`] if that is unknown.
 pub fn wireup(program: &str, dir: &Path, env: &HashMap<String, String>) -> Pmi {
     let names = find(program, dir, env).and_then(|path| Linked::read(&path));
     names.map_or(Pmi::Auto, |linked| linked.wireup())
 }
 
-/// How the ranks of a launch of several programs are served: as all of them can be.
+/// The wire-up of a launch of several programs: one that works for all of them.
 pub fn of_all(programs: impl Iterator<Item = Pmi>) -> Pmi {
     let all: Vec<Pmi> = programs.collect();
     let one = |wanted| all.iter().all(|pmi| *pmi == wanted);
@@ -90,11 +90,11 @@ fn find(program: &str, dir: &Path, env: &HashMap<String, String>) -> Option<Path
     path.split(':').map(|folder| dir.join(folder).join(program)).find(|file| file.is_file())
 }
 
-/// What the dynamic section of a program names.
+/// The entries of a program's dynamic section.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Linked {
     libraries: Vec<String>,
-    /// Whether it loads libraries or starts programs when it runs.
+    /// Whether it loads libraries or starts programs at run time.
     goes_on: bool,
 }
 
@@ -110,9 +110,9 @@ impl Linked {
         }
     }
 
-    /// Of a program for 64-bit machines of this byte order that is linked dynamically; `None` of anything else.
+    /// Reads a dynamically linked program for 64-bit machines of this byte order; `None` for anything else.
     fn read(path: &Path) -> Option<Self> {
-        // A pipe would wait for somebody to write.
+        // Non-blocking: opening a pipe would wait for its writer.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
         if !file.metadata().ok()?.is_file() {
             return None;
@@ -132,7 +132,7 @@ impl Linked {
         let entries: Vec<(u64, u64)> = entries.chunks_exact(16).map(|e| Some((u64_at(e, 0)?, u64_at(e, 8)?))).collect::<Option<_>>()?;
         let value = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| entry.1);
         let (at, length) = (value(5)?, value(10)?);
-        // The strings' address in memory, by the segment that is loaded there.
+        // The strings are given by their address in memory, in one of the loaded segments.
         let loaded = segments.iter().find(|s| s.kind == 1 && at >= s.address && at - s.address < s.size)?;
         let strings = bytes(&file, loaded.offset.checked_add(at - loaded.address)?, length)?;
         let name = |offset: u64| {

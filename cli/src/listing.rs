@@ -1,4 +1,4 @@
-//! Lists of allocations, page after page.
+//! Lists of allocations, page by page.
 
 use crate::failure::Failure;
 use crate::session::{Session, answer};
@@ -9,21 +9,21 @@ use std::time::Duration;
 /// Allocations of one page.
 const PAGE: usize = 1000;
 
-/// What was found.
+/// The result of a list.
 #[derive(Default)]
 pub struct Found {
     pub allocations: Vec<v1::Allocation>,
-    /// There are more than were wanted.
+    /// Whether there are more than were requested.
     pub more: bool,
-    /// How old the oldest page may be, where stale ones were asked for.
+    /// The greatest age of a page, if stale answers were allowed.
     pub age_ms: Option<u64>,
 }
 
-/// The newest that `request` asks for, at most so many.
+/// The newest allocations that match `request`, at most this many.
 pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most: usize) -> Result<Found, Failure> {
     let mut found = Found { allocations: Vec::new(), more: false, age_ms: None };
     loop {
-        // One more than is wanted tells whether there are more.
+        // One more than requested shows whether there are more.
         let left = most.saturating_sub(found.allocations.len()).saturating_add(1);
         request.limit = u32::try_from(left.min(PAGE)).unwrap_or(u32::MAX);
         let page = answer(client.allocations().list(request.clone())).await?;
@@ -42,7 +42,7 @@ pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most:
     }
 }
 
-/// Says how old an answer is that one member gave alone.
+/// Reports the age of an answer that came from a single member.
 pub fn tell_age(session: &Session, age_ms: Option<u64>) {
     if let Some(age_ms) = age_ms {
         let age = Duration::from_millis(age_ms).as_secs_f64();

@@ -1,4 +1,4 @@
-//! `lattice`: what users type. Depends on the API and the model alone.
+//! `lattice`: the command line for users. It depends only on the API and the model.
 //!
 //! ```text
 //!   args ─▶ command/* ─▶ lattice_api::client ─▶ any agent
@@ -6,7 +6,7 @@
 //!   directives┘  └ settings (flags > environment > ~/.config/lattice/config.yaml)
 //! ```
 //!
-//! Data goes to stdout, talk to stderr; the exit codes are in [`failure::Exit`].
+//! Data goes to stdout, messages to stderr; the exit codes are in [`failure::Exit`].
 
 mod args;
 mod binding;
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
             None => mistyped::without_wrong_tips(error).exit(),
         },
     };
-    // These are other programs' own: they need no agent and read their own configuration.
+    // These commands belong to other programs, which need no agent and read their own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `-o` is taken as everybody's before what follows is handed on.
+/// `-o` is parsed as a common option before the rest is passed on.
 fn with_output(args: &[OsString], output: Option<Output>) -> Vec<OsString> {
     let name = output.and_then(|o| o.to_possible_value()).map(|v| v.get_name().to_owned());
     let output = name.map(|name| [OsString::from("--output"), name.into()]);
@@ -112,6 +112,6 @@ fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
         let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
         runtime.block_on(command::run(&session, cli.command))
     });
-    // The program's own code is what such a form gives, so our failures keep out of its range.
+    // Such a command returns the program's own code, so our failures use a code outside of its range.
     done.map_err(|failure| if follows { failure.beside_a_program() } else { failure })
 }

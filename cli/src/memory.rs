@@ -1,9 +1,9 @@
 //! Amounts of memory as people write them.
 
-/// `512M`, `16G`, `1.5T`, with or without `iB` or `B` behind, in powers of 1024.
+/// `512M`, `16G`, `1.5T`, optionally followed by `iB` or `B`, in powers of 1024.
 ///
 /// # Errors
-/// What is no amount; a number without a unit, which Slurm takes for MiB and people for GiB.
+/// Not an amount; or a number without a unit, which Slurm reads as MiB and people as GiB.
 pub fn parse(text: &str) -> Result<u64, String> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(format!("{text} has no unit: write {text}M (MiB) or {text}G (GiB)"));

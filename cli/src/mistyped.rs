@@ -1,5 +1,5 @@
-//! Command lines that cannot be read: what is said of them beside the parser's own words (Slurm's options, and what
-//! they are here), and without those of its tips that would lead the user astray.
+//! Explains command lines that cannot be parsed: options of Slurm and their equivalents, in addition to the parser's
+//! own text, and without those of its tips that mislead.
 
 use crate::args::Cli;
 use crate::directives::sbatch::{self, Rule};
@@ -9,10 +9,10 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
-/// Commands that take the options of a submission.
+/// Commands that accept the options of a submission.
 const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
 
-/// Commands that the documents have and this version has not: a command, or a command and its subcommand.
+/// Documented commands that are not built: a command, or a command and its subcommand.
 const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` what is in use of quotas"),
     ("cache", "`lattice node status NODE` shows a node's images"),
@@ -37,7 +37,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
 ];
 
-/// Options that the documents have and this version has not, of any command.
+/// Documented options of any command that are not built.
 const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
     ("--gpu-hours-budget", "there are no budgets: --max-nodes and --max-concurrent-allocations limit a tenant"),
@@ -53,7 +53,7 @@ const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--count", "`lattice status --state=pending -o name | wc -l` counts"),
 ];
 
-/// Options that the documents have for every command, and this version for some or for none.
+/// Options that are documented for every command, and built for some or none.
 const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
     (
         "--tenant",
@@ -69,7 +69,7 @@ const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
     ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
 ];
 
-/// What to say of a command line that was not read; `None`: what the parser says.
+/// The explanation of a command line that could not be parsed; `None`: the parser's own text.
 pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -86,9 +86,10 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
             let command = typed.iter().skip(1).find_map(|word| SUBMITTING.into_iter().find(|command| *word == **command));
             let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
             match command {
-                // Behind such a command it may be one of Slurm's.
+                // After such a command it may be one of Slurm's.
                 Some(command) if !is_before_command => Some(unknown(command, &option, context(ContextKind::SuggestedArg))),
-                // A short one behind another command is mistyped: that command gives it another meaning, or none.
+                // A short option after another command is a typing error: that command gives it another meaning, or
+                // none.
                 _ if is_before_command || option.starts_with("--") => {
                     unbuilt(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
                 }
@@ -110,13 +111,13 @@ fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<Failure> {
     Some(Failure::usage(format!("`lattice {command}` is not built yet")).hint(hint))
 }
 
-/// An option of one of the tables above that is not built. `of_what` says of which commands it is none.
+/// An option of one of the tables above that is not built. `of_what` names the commands that do not have it.
 fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<Failure> {
     let (option, hint) = table.iter().find(|(name, _)| *name == option)?;
     Some(Failure::usage(format!("{option} is not built yet{of_what}")).hint(*hint))
 }
 
-/// `-o` of other systems names a file.
+/// In other systems `-o` names a file.
 fn format_or_file(value: &str, typed: &[OsString]) -> Option<Failure> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
@@ -128,7 +129,7 @@ fn format_or_file(value: &str, typed: &[OsString]) -> Option<Failure> {
     })
 }
 
-/// An option that a command has not; `suggested`: what the parser knows that is like it.
+/// An option that a command does not have; `suggested`: a similar option that the parser knows.
 pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failure {
     let failure = Failure::usage(format!("{option}: `lattice {command}` has no such option"));
     if let (Some(known), _) = sbatch::look_up(option) {
@@ -149,7 +150,8 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failur
     }
 }
 
-/// Takes away the tip to use an option that is refused anyway, and the one to write `-- -u`, which would run a program named `-u`.
+/// Removes the tip to use an option that is refused anyway, and the one to write `-- -u`, which would run a program
+/// named `-u`.
 pub fn without_wrong_tips(mut error: Error) -> Error {
     let names_unbuilt = |value: &ContextValue| match value {
         ContextValue::String(option) => UnbuiltFlags::NAMES.contains(&option.as_str()),

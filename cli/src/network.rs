@@ -17,18 +17,18 @@ pub struct NetworkFlags {
 }
 
 impl NetworkFlags {
-    /// These, and where they say nothing, what `under` says. Ports of both are offered.
+    /// These options; where one is missing, that of `under`. Ports of both are offered.
     pub fn over(self, under: Self) -> Self {
         Self { network_domain: self.network_domain.or(under.network_domain), expose: [under.expose, self.expose].concat() }
     }
 
-    /// The first of them that was given, if one was.
+    /// The first of these options that was given.
     pub fn first(&self) -> Option<&'static str> {
         let given = [("--network-domain", self.network_domain.is_some()), ("--expose", !self.expose.is_empty())];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// As a message, where anything was said.
+    /// As a message, if any option was given.
     pub fn message(&self) -> Option<v1::Connectivity> {
         let network_domain = self.network_domain.clone().unwrap_or_default();
         self.first().map(|_| v1::Connectivity { network_domain, expose: self.expose.clone() })

@@ -1,10 +1,10 @@
-//! Nodes in a list.
+//! Search in a list of nodes.
 
 use crate::failure::{Exit, Failure};
 use lattice_api::v1;
 use lattice_model::config::nearest;
 
-/// The node of this name.
+/// The node with this name.
 pub fn find(mut nodes: Vec<v1::Node>, name: &str) -> Result<v1::Node, Failure> {
     if let Some(at) = nodes.iter().position(|node| node.id == name) {
         return Ok(nodes.swap_remove(at));

@@ -1,4 +1,4 @@
-//! Where an operator's credential lies.
+//! Finds an operator's credential.
 
 use crate::failure::Failure;
 use crate::settings::user_dir;
@@ -6,13 +6,13 @@ use lattice_api::operator::{Credential, CredentialError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Its name, beside an agent's socket and in a user's configuration.
+/// Its file name, beside an agent's socket and in a user's configuration directory.
 const FILE: &str = "operator.pem";
 
-/// The credential that was named; else the one beside the agent's socket, where this user may read it; else the user's own.
+/// The named credential; else the one beside the agent's socket, if this user may read it; else the user's own.
 ///
 /// # Errors
-/// One that was named and cannot be used, or one that others may read or that is damaged.
+/// A named credential that cannot be used, or one that is damaged or that others may read.
 pub fn credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credential>, Failure> {
     if let Some(path) = named {
         return Credential::read(path).map(Some).map_err(failed);
@@ -31,7 +31,7 @@ pub fn credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credent
 fn where_it_is(path: PathBuf) -> Result<Option<Credential>, Failure> {
     match Credential::read(&path) {
         Ok(credential) => Ok(Some(credential)),
-        // Not this user's, or none.
+        // It does not exist, or this user may not read it.
         Err(CredentialError::File { source, .. })
             if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied) =>
         {

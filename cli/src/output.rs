@@ -1,4 +1,4 @@
-//! How things are shown, and writing them.
+//! Output formats, and writing output.
 
 use crate::failure::Failure;
 use clap::ValueEnum;
@@ -25,7 +25,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// How answers are shown, where that is what it says.
+    /// The format of answers, if this value is one.
     pub fn format(self) -> Option<Format> {
         match self {
             Self::Table | Self::Wide => Some(Format::Table),
@@ -36,7 +36,7 @@ impl Output {
         }
     }
 
-    /// How much of a table is shown.
+    /// How much of a table it shows.
     pub fn width(self) -> Width {
         match self {
             Self::Wide => Width::Wide,
@@ -45,13 +45,13 @@ impl Output {
     }
 }
 
-/// How answers are shown.
+/// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Aligned columns for people.
     #[default]
     Table,
-    /// For programs.
+    /// Data for programs.
     Data(Notation),
     /// The bare ids or names, one a line.
     Name,
@@ -60,22 +60,22 @@ pub enum Format {
 /// How much of a table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
-    /// Without the columns that say nothing, and those that few look for.
+    /// Without empty columns and rarely needed ones.
     #[default]
     Terse,
-    /// All of them.
+    /// All columns.
     Wide,
 }
 
-/// How large a table may be.
+/// The size limits of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSize {
     pub width: Width,
-    /// Characters of a line, where it is for a screen; a terse table is made to fit.
+    /// Characters of a line, if the output is a screen; a terse table is made to fit.
     pub columns: Option<usize>,
 }
 
-/// How data is written. Both have the same fields in the same order.
+/// The notation of data. Both have the same fields in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
     Json,
@@ -83,7 +83,7 @@ pub enum Notation {
 }
 
 impl Notation {
-    /// One value, indented, with a line end.
+    /// One value as text, indented, with a line end.
     pub fn text(self, value: &impl Serialize) -> Result<String, Failure> {
         match self {
             Self::Json => {
@@ -101,7 +101,7 @@ impl Notation {
         print(&self.text(value)?)
     }
 
-    /// Writes some of a stream of values: JSON one a line, YAML a document each.
+    /// Writes values of a stream: JSON one a line, YAML a document each.
     pub fn print_each(self, values: &[serde_json::Value]) -> Result<(), Failure> {
         print(&self.stream(values)?)
     }
@@ -119,7 +119,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// Writes bytes to stdout, as they are.
+/// Writes bytes to stdout, unchanged.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! How long a broken connection is mended before it is given up.
+//! How long a broken connection is retried.
 
 use crate::failure::{Exit, Failure};
 use crate::session::Session;
@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long an agent may stay away before following it is given up.
+/// How long an agent may be unavailable before following is given up.
 const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
-/// Between two tries to connect again.
+/// Pause between two tries to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 
-/// One following's patience.
+/// The retry state of one following.
 #[derive(Debug, Default)]
 pub struct Patience {
     progressed: Cell<bool>,
@@ -20,14 +20,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Of what runs in an allocation, with its node's own agent: that is there, or comes back from a restart.
+    /// For a process inside an allocation: its node's own agent exists, or returns from a restart.
     pub fn within_allocation() -> Self {
         let patience = Self::default();
         patience.progress();
         patience
     }
 
-    /// Connects, and within an allocation again for as long as that may help.
+    /// Connects; within an allocation it retries for as long as that may help.
     pub async fn connect(&self, session: &Session) -> Result<Client, Failure> {
         match session.connect().await {
             Err(failure) if self.progressed() && self.bears(&failure) => self.connect_again(session, failure).await,
@@ -35,23 +35,23 @@ impl Patience {
         }
     }
 
-    /// Something came from the agent.
+    /// Something arrived from the agent.
     pub fn progress(&self) {
         self.progressed.set(true);
         self.failing_since.set(None);
     }
 
-    /// Whether anything ever came.
+    /// Whether anything ever arrived.
     pub fn progressed(&self) -> bool {
         self.progressed.get()
     }
 
-    /// Whether connecting again may help: the connection broke, or an agent that had answered is without its quorum now.
+    /// Whether a new connection may help: the connection broke, or an agent that had answered has lost its quorum.
     pub fn bears(&self, failure: &Failure) -> bool {
         failure.is_lost_connection() || (self.progressed.get() && failure.exit() == Exit::Unavailable as u8)
     }
 
-    /// Connects again, unless it has been failing for too long: then `failure` stands.
+    /// Connects again. Returns `failure` if that has failed for too long.
     pub async fn connect_again(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
         let since = match self.failing_since.get() {
             Some(since) => since,

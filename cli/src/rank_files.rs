@@ -1,4 +1,4 @@
-//! What each rank writes, in files of its own (`lattice launch -o per-rank`).
+//! Writes each rank's output to its own files (`lattice launch -o per-rank`).
 
 use crate::failure::Failure;
 use crate::label::Source;
@@ -7,8 +7,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// `lattice-<allocation>-<launch>.<rank>.out` and `.err` in a directory: made when a rank first writes, over what an earlier
-/// one left there.
+/// `lattice-<allocation>-<launch>.<rank>.out` and `.err` in a directory. A file is made when a rank first writes, and
+/// replaces the one of an earlier launch.
 #[derive(Debug)]
 pub struct RankFiles {
     dir: PathBuf,
@@ -17,12 +17,12 @@ pub struct RankFiles {
 }
 
 impl RankFiles {
-    /// In `dir`; `allocation` is as people are shown it.
+    /// In `dir`; `allocation` is the id in the form that people see.
     pub fn new(dir: &Path, allocation: &str) -> Self {
         Self { dir: dir.to_owned(), allocation: allocation.to_owned(), begun: BTreeSet::new() }
     }
 
-    /// Writes what a rank wrote. The file is not kept open: there may be more ranks than a process may have files.
+    /// Writes a rank's output. The file is not kept open: there may be more ranks than a process may have open files.
     pub fn write(&mut self, source: &Source, data: &[u8]) -> Result<(), Failure> {
         let Source { launch, rank, stderr } = source;
         let path = self.dir.join(format!("lattice-{}-{launch}.{rank}.{}", self.allocation, if *stderr { "err" } else { "out" }));

@@ -1,17 +1,18 @@
-//! How far each output is here already, for going on after a lost connection.
+//! How far each output was received, to continue after a lost connection.
 
 use crate::label::Source;
 use lattice_api::v1;
 use std::collections::BTreeMap;
 
-/// The place of the last piece of each rank's streams.
+/// The position of the last piece of each rank's streams.
 #[derive(Debug, Default)]
 pub struct Received {
     places: BTreeMap<Source, v1::Received>,
 }
 
 impl Received {
-    /// Notes a piece that arrived. A new attempt begins anew: the places of the one before it are nothing in it.
+    /// Records a received piece. A new attempt resets the positions: those of the previous attempt have no meaning in
+    /// it.
     pub fn note(&mut self, chunk: &v1::LogChunk) {
         if !chunk.notice.is_empty() {
             return;
@@ -22,12 +23,12 @@ impl Received {
         self.places.insert(Source { launch, rank, stderr }, place);
     }
 
-    /// What a request says, so that nothing is sent twice.
+    /// The positions for a request, so that nothing is sent twice.
     pub fn so_far(&self) -> Vec<v1::Received> {
         self.places.values().copied().collect()
     }
 
-    /// Whether anything came at all.
+    /// Whether nothing was received.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

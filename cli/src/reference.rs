@@ -1,4 +1,4 @@
-//! Writes `docs/reference/cli/` from the definitions of the commands: a page for each command, and `README.md` with
+//! Generates `docs/reference/cli/` from the definitions of the commands: a page for each command, and `README.md` with
 //! all of them. The test below compares the pages with the files, or writes the files.
 
 use crate::args::Cli;
@@ -6,18 +6,18 @@ use clap::{Arg, Command, CommandFactory};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The folder of the pages.
+/// The directory of the pages.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/cli");
 
-/// Makes the test write the pages.
+/// If set, the test writes the pages.
 const WRITE_VARIABLE: &str = "LATTICE_WRITE_REFERENCE";
 
 const MADE: &str = "<!-- Made from cli/src/args by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli reference`. -->\n\n";
 
-/// Columns of help texts that are shown as they are.
+/// Columns of help texts that are not reformatted.
 const TEXT_COLUMNS_MAX: usize = 100;
 
-/// Each page by the name of its file.
+/// Each page by its file name.
 fn pages() -> BTreeMap<String, String> {
     let mut lattice = Cli::command();
     lattice.build();
@@ -32,7 +32,7 @@ fn is_shown(command: &Command) -> bool {
     !command.is_hide_set() && command.get_name() != "help"
 }
 
-/// All commands, and the options that each of them has.
+/// All commands, with the options of each.
 fn index(lattice: &Command) -> String {
     let mut page = format!("# The commands of `lattice`\n\n{MADE}");
     page += "`lattice COMMAND --help` shows the same. How to name an allocation: see\n[submit work](../../how-to/users/submit.md). Exit codes: [exit codes](../exit-codes.md).\n\n";
@@ -54,7 +54,7 @@ fn page(command: &mut Command) -> (String, String) {
     (file, page.trim_end().to_owned() + "\n")
 }
 
-/// What a command is for, how it is written, its options, and then its own commands.
+/// A command's purpose, usage and options, and then its own commands.
 fn body(command: &mut Command, page: &mut String) {
     let _ =
         writeln!(page, "{}\n", paragraphs(&command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default()));
@@ -83,7 +83,7 @@ fn about(command: &Command) -> String {
     if aliases.is_empty() { about } else { format!("{about} (also `{}`)", aliases.join("`, `")) }
 }
 
-/// A table of options and arguments; nothing where there are none.
+/// A table of options and arguments; empty if there are none.
 fn arguments<'a>(all: impl Iterator<Item = &'a Arg>) -> String {
     let shown = all.filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()));
     let rows: Vec<String> = shown.map(row).collect();
@@ -116,7 +116,7 @@ fn value(value: &clap::builder::PossibleValue) -> String {
     format!("`{}`{help}", value.get_name())
 }
 
-/// One line, with nothing in it that ends a cell.
+/// One line, without characters that end a cell.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
@@ -126,11 +126,11 @@ fn paragraphs(text: &str) -> String {
     text.split("\n\n").map(|paragraph| wrapped(&cell(paragraph))).collect::<Vec<_>>().join("\n\n")
 }
 
-/// A line as several of at most so many columns, each as far in as the first.
+/// Splits a line into lines of at most this many columns, all with the indent of the first.
 fn wrapped(line: &str) -> String {
     let indent = &line[..line.len() - line.trim_start().len()];
     let mut lines = vec![String::new()];
-    // What lies between words is kept, for texts with columns.
+    // White space between words is kept, for texts with columns.
     for word in line.trim_start().split_inclusive(' ') {
         let last = lines.last_mut().expect("there is one from the beginning");
         if !last.is_empty() && indent.len() + last.chars().count() + word.trim_end().chars().count() > TEXT_COLUMNS_MAX {

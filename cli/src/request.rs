@@ -1,4 +1,4 @@
-//! From options, a program and this process's surroundings to a specification.
+//! Builds a specification from options, a program and this process's environment.
 
 use crate::failure::Failure;
 use crate::flags::{Export, SubmitFlags};
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 /// Walltime of a submission that names none.
 const WALLTIME_SECONDS_DEFAULT: u64 = 3600;
-/// Bytes a name may have.
+/// Limit of a name in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Standard input, as the name of a script.
+/// The script name that means standard input.
 pub const STDIN: &str = "-";
 
-/// What is to run.
+/// The program to run.
 pub enum Program {
     /// A script with the name of its file.
     Script {
@@ -37,27 +37,27 @@ pub enum Program {
     },
     /// Program and arguments.
     Command(Vec<String>),
-    /// Nothing: a user's terminal, when it is there.
+    /// None: a terminal of the user follows later.
     Session,
 }
 
-/// Whether standard input is a file or a pipe, which may have a script.
+/// Whether standard input is a file or a pipe, which may contain a script.
 pub fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt;
     let about = std::fs::metadata("/dev/stdin").map(|about| about.file_type());
     about.is_ok_and(|of| of.is_file() || of.is_fifo())
 }
 
-/// There is neither a script nor a command.
+/// Neither a script nor a command was given.
 pub fn nothing_to_run() -> Failure {
     Failure::usage("nothing to run")
         .hint("`lattice submit SCRIPT`, or `lattice submit -- COMMAND ARGS...`; `lattice submit --help` has examples")
 }
 
-/// Reads a script; that of standard input is named `-`.
+/// Reads a script; the script from standard input is named `-`.
 ///
 /// # Errors
-/// A file that cannot be read, that is too large, or that is no script.
+/// A file that cannot be read, is too large, or is not a script.
 pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> {
     let is_stdin = path == STDIN;
     let path = Path::new(if is_stdin { OsStr::new("stdin") } else { path });
@@ -95,14 +95,14 @@ pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> 
 
 /// This process's environment and working directory.
 pub struct Surroundings {
-    /// Variables that are text.
+    /// Variables with text values.
     pub env: HashMap<String, String>,
-    /// Where it runs.
+    /// The working directory.
     pub dir: PathBuf,
 }
 
 impl Surroundings {
-    /// Looks around; variables of a wire-up, Lattice's own and those that are not UTF-8 stay behind.
+    /// Reads them; leaves out wire-up variables, Lattice's own variables and values that are not UTF-8.
     pub fn look(export: Option<Export>) -> Result<Self, Failure> {
         let dir = env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
         let env = match export {
@@ -118,7 +118,7 @@ fn exported(variables: impl Iterator<Item = (OsString, OsString)>) -> HashMap<St
     texts.filter(|(name, _)| !name.is_empty() && !is_wireup_variable(name) && !name.starts_with("LATTICE_")).collect()
 }
 
-/// The specification. The server checks it; only what cannot be said in it is refused here.
+/// Builds the specification. The server checks it; only what it cannot express is refused here.
 pub fn specification(
     flags: &SubmitFlags,
     program: Program,
@@ -141,7 +141,7 @@ pub fn specification(
         Program::Session => "session".to_owned(),
     };
     let session = matches!(program, Program::Session);
-    // What is in an image is not seen from here, and a script's launches look by themselves.
+    // Programs inside an image cannot be examined here, and a script's launches examine theirs.
     let pmi = match &program {
         Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
         Program::Command(_) | Program::Script { .. } | Program::Session => None,
@@ -209,18 +209,18 @@ pub fn specification(
     Ok(spec)
 }
 
-/// Nodes, ranks on each of them, and ranks in all, from whichever of these numbers were given.
+/// Nodes, ranks on each of them, and total ranks, from whichever of these numbers were given.
 fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure> {
     let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
-    // A range is left as it is for the server to refuse by name.
+    // A range is passed on unchanged, and the server refuses it by name.
     let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
     shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(Failure::usage)
 }
 
-/// Marks of a choice or a count among features, which Slurm knows.
+/// Characters for a choice or a count of features in Slurm.
 const FEATURE_OPERATORS: [char; 7] = ['|', '[', ']', '(', ')', '*', '!'];
 
-/// `gpu_type=GH200,memory_gb>=512,nvme_scratch`, also with `:` and, as Slurm has it, `&`: from what to how.
+/// `gpu_type=GH200,memory_gb>=512,nvme_scratch`, also with `:` and, as in Slurm, `&`: a map from feature to condition.
 fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> {
     let mut asked = HashMap::new();
     for list in flags.constraints() {
@@ -239,14 +239,14 @@ fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> 
     Ok(asked)
 }
 
-/// Whether an environment is named as in a registry (`prgenv-gnu/24.11:v1`), and is no file.
+/// Whether an environment has a registry's name (`prgenv-gnu/24.11:v1`), and is not a file.
 fn is_registry_name(uenv: &str, dir: &Path) -> bool {
     let path = uenv.split_once("@sha256:").map_or(uenv, |(path, _)| path);
     let looks_so = !path.starts_with(['/', '.']) && (path.contains(':') || !path.contains(['/', '.']));
     looks_so && !dir.join(path).exists()
 }
 
-/// A file's name as a name for people: bounded, without control characters, never empty.
+/// A file name as a name for people: limited, without control characters, never empty.
 fn presentable(name: &str) -> String {
     let mut shown = String::new();
     for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {

@@ -1,4 +1,4 @@
-//! One run of the command: its settings, its way to talk, its connection.
+//! One run of the command: its settings, its messages, its connection.
 
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
@@ -14,38 +14,38 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Response, Status};
 
-/// How long one question may take. A submission waits for a majority's disks, a listing may be long.
+/// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an agent may take to take a connection before the next one is asked.
+/// Connection timeout of an agent before the next one is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What every command is given.
+/// The context of every command.
 pub struct Session {
     /// The settings in force.
     pub settings: Settings,
     quiet: bool,
-    /// The place, in the settings' list, of the endpoint that answered last.
+    /// The index, in the settings' list, of the endpoint that answered last.
     answered: AtomicUsize,
 }
 
 impl Session {
-    /// Reads the settings; connects to nobody yet.
+    /// Reads the settings; does not connect yet.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         Ok(Self { settings: Settings::read(global)?, quiet: global.quiet, answered: AtomicUsize::new(0) })
     }
 
-    /// How to show things.
+    /// The format of answers.
     pub fn format(&self) -> Format {
         self.settings.format
     }
 
-    /// How much of a table to show.
+    /// How much of a table is shown.
     pub fn width(&self) -> Width {
         self.settings.width
     }
 
-    /// How large a table may be.
+    /// The size limits of a table.
     pub fn table_size(&self) -> TableSize {
         TableSize { width: self.settings.width, columns: terminal::columns() }
     }
@@ -53,7 +53,7 @@ impl Session {
     /// A connection to the nearest agent that answers.
     ///
     /// # Errors
-    /// An endpoint that is none, or that no agent answers at any of them.
+    /// An invalid endpoint, or no agent answers at any of them.
     pub async fn connect(&self) -> Result<Client, Failure> {
         let mut silent = None;
         for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
@@ -86,24 +86,25 @@ impl Session {
         self.settings.endpoints.get(self.answered.load(Ordering::Relaxed)).map_or("", String::as_str)
     }
 
-    /// Says something on stderr, unless `-q` was given.
+    /// Writes a message to stderr, unless `-q` was given.
     pub fn note(&self, text: &str) {
         if !self.quiet {
             eprint!("lattice: {text}{}", terminal::line_end());
         }
     }
 
-    /// Warns on stderr, also where `-q` was given.
+    /// Writes a warning to stderr, also with `-q`.
     pub fn warn(&self, text: &str) {
         eprint!("lattice: warning: {text}{}", terminal::line_end());
     }
 
-    /// What the server is to look up: a key as typed, or for `@last` the id of what this terminal session submitted last to these agents.
+    /// The key for the server: as typed, or for `@last` the id of the last submission of this terminal session to these
+    /// agents.
     pub fn key(&self, typed: &str) -> Result<String, Failure> {
         if typed == "@last" { last::recall(&self.settings.endpoints) } else { Ok(typed.to_owned()) }
     }
 
-    /// Remembers `id` as `@last` of this terminal session and of the agent that took it.
+    /// Remembers `id` as `@last` of this terminal session and of the agent that accepted it.
     pub fn remember(&self, id: &str) {
         if let Err(why) = last::remember(self.endpoint(), id) {
             self.note(&format!("warning: @last will not know this allocation: {why}"));
@@ -111,7 +112,7 @@ impl Session {
     }
 }
 
-/// One question and its answer.
+/// Sends one request and waits for its answer.
 pub async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
     match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
         Ok(answered) => Ok(answered?.into_inner()),

@@ -1,4 +1,4 @@
-//! What holds for every command: flags, then the environment, then `~/.config/lattice/config.yaml`.
+//! The settings of every command: flags, then the environment, then `~/.config/lattice/config.yaml`.
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use std::env;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// Where an agent's socket is by default.
+/// The default path of an agent's socket.
 const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
 
 /// The user's configuration file.
@@ -17,30 +17,30 @@ const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
 struct File {
     /// `unix:/path` of an agent's API; several with commas, the nearest first. Environment: `LATTICE_ENDPOINT`.
     endpoint: Option<String>,
-    /// Who pays, where a submission does not say. Environment: `LATTICE_TENANT`.
+    /// The tenant of submissions that name none. Environment: `LATTICE_TENANT`.
     tenant: Option<String>,
-    /// The queue, where a submission does not say. Environment: `LATTICE_VCLUSTER`.
+    /// The queue of submissions that name none. Environment: `LATTICE_VCLUSTER`.
     vcluster: Option<String>,
     /// An operator's credential. Environment: `LATTICE_OPERATOR`.
     operator: Option<PathBuf>,
-    /// `table`, `wide`, `json`, `yaml` or `name`, where `-o` does not say.
+    /// `table`, `wide`, `json`, `yaml` or `name`, if `-o` is not given.
     output: Option<Output>,
 }
 
-/// What the commands see.
+/// The settings in force.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The agents to ask, the nearest first; at least one.
+    /// The agents to contact, the nearest first; at least one.
     pub endpoints: Vec<String>,
     /// The tenant of submissions that name none.
     pub tenant: String,
     /// The queue of submissions that name none.
     pub vcluster: String,
-    /// The operator's credential that was named.
+    /// The operator's credential, if one was named.
     pub operator: Option<PathBuf>,
-    /// How to show things.
+    /// The format of answers.
     pub format: Format,
-    /// How much of a table to show.
+    /// How much of a table is shown.
     pub width: Width,
 }
 
@@ -55,7 +55,7 @@ impl Settings {
     }
 
     fn merge(global: &Global, file: File, variable: impl Fn(&str) -> Option<String>) -> Self {
-        // What says something of a launch alone says nothing of how answers are shown.
+        // A value of `-o` that concerns only launches does not set the format of answers.
         let output = global.output.filter(|output| output.format().is_some()).or(file.output);
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {
@@ -69,7 +69,7 @@ impl Settings {
     }
 }
 
-/// The parts of a list with commas; of an empty one the agent of this machine.
+/// The parts of a list with commas; an empty list gives the agent of this machine.
 fn endpoints(list: &str) -> Vec<String> {
     let named: Vec<String> = list.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect();
     if named.is_empty() { vec![ENDPOINT_DEFAULT.to_owned()] } else { named }
@@ -79,7 +79,8 @@ fn config_path() -> Option<PathBuf> {
     Some(user_dir("XDG_CONFIG_HOME", ".config")?.join("lattice/config.yaml"))
 }
 
-/// `$variable`, or `$HOME/under`; the first only where it is absolute, as the XDG base directory specification wants it.
+/// `$variable`, or `$HOME/under`; the variable only if it is absolute, as the XDG base directory specification
+/// requires.
 pub fn user_dir(variable: &str, under: &str) -> Option<PathBuf> {
     let named = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| Some(PathBuf::from(env::var_os("HOME").filter(|home| !home.is_empty())?).join(under)))

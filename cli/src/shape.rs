@@ -1,4 +1,4 @@
-//! How many nodes, and how many ranks on each, from whichever of the three numbers were given.
+//! The number of nodes, and of ranks on each, from whichever of the three numbers were given.
 
 use lattice_model::count::{counted, is_or_are};
 
@@ -13,10 +13,10 @@ pub struct Shape {
     pub ranks: u32,
 }
 
-/// The shape of a job of its own. `plane`: how many ranks each node gets at once.
+/// The shape of an own job. `plane`: how many consecutive ranks each node gets.
 ///
 /// # Errors
-/// What does not fit together, and which numbers would.
+/// Numbers that contradict each other, with numbers that would fit.
 pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, String> {
     let Some(ranks) = ranks else {
         let (nodes, tasks_per_node) = (nodes.unwrap_or(1), tasks_per_node.unwrap_or(1));

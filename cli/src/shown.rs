@@ -1,4 +1,4 @@
-//! Allocations as JSON and as columns; nodes in a file of their own. The JSON's fields are documented and stay.
+//! Allocations as JSON and as columns; nodes have their own file. The JSON's fields are documented and stable.
 
 mod attempts;
 mod nodes;
@@ -23,11 +23,11 @@ use lattice_model::{AllocationState, DEFAULT_VCLUSTER, NodeId};
 use serde::Serialize;
 use std::time::Duration;
 
-/// An allocation as JSON. Times are RFC 3339 in UTC, null where there is none.
+/// An allocation as JSON. Times are RFC 3339 in UTC, or null.
 #[derive(Serialize)]
 pub struct AllocationJson<'a> {
     id: &'a str,
-    /// `None`, as `owner`: the site hides it, and it is another user's.
+    /// `None`, like `owner`: the site hides it, and it is another user's.
     name: Option<&'a str>,
     state: &'a str,
     reason: Option<&'a str>,
@@ -37,11 +37,11 @@ pub struct AllocationJson<'a> {
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
-    /// The number of its present or last claim, 1 for the first.
+    /// The number of its present or last claim, from 1.
     attempt: Option<u32>,
-    /// Its claims that are over.
+    /// Its ended claims.
     attempts: Vec<AttemptJson<'a>>,
-    /// `None`: a service, without any.
+    /// `None`: a service without a walltime.
     walltime_seconds: Option<u64>,
     submitted_at: Option<String>,
     claimed_at: Option<String>,
@@ -55,32 +55,32 @@ pub struct AllocationJson<'a> {
     share: Option<AmountJson>,
     network_domain: Option<&'a str>,
     vni: Option<u32>,
-    /// What of the domain is not enforced; where one allocation was asked for.
+    /// What the network domain does not enforce; only if one allocation was requested.
     network_note: Option<&'a str>,
     on_isolation: Option<&'a str>,
-    /// Which of its nodes are not heard, and what settles it; where one allocation was asked for.
+    /// Its silent nodes, and what would decide about them; only if one allocation was requested.
     isolation_note: Option<&'a str>,
     expose: Vec<ExposedJson<'a>>,
-    /// Its last whole checkpoint.
+    /// Its last complete checkpoint.
     checkpoint: Option<CheckpointJson<'a>>,
     preempted_count: u32,
-    /// While it runs: that it is to give its nodes back, or why it could not save itself then.
+    /// While it runs: that it must give its nodes back, or why it could not save itself then.
     preemption: Option<&'a str>,
-    /// Suspended until somebody resumes it.
+    /// Whether it stays Suspended until somebody resumes it.
     held: bool,
-    /// While its work is measured more closely: how, until when, and who asked for it.
+    /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
-    /// Of one that lives, in a few words: why it waits, or what is amiss where it runs.
+    /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
     situation: Option<&'a str>,
-    /// The order in which it is expected to begin, from 1, in its vCluster's queue.
+    /// Its place, from 1, in the order in which its vCluster's queue is expected to begin.
     queue_place: Option<u32>,
-    /// When its walltime is over, where it runs and has one.
+    /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
-    /// What its work used under its present or last claim, of the nodes that have given it back: the most memory at once on any of
-    /// them, and processor time on all of them.
+    /// Use under its present or last claim, on the nodes that have been released: the peak memory on any of them, and
+    /// the processor time on all of them.
     memory_peak_bytes: Option<u64>,
     cpu_seconds: Option<f64>,
-    /// What runs and where, and the last lines of its standard error; where one allocation was asked for.
+    /// What runs and where, and the last lines of its standard error; only if one allocation was requested.
     command: Option<&'a [String]>,
     working_dir: Option<&'a str>,
     script: Option<&'a str>,
@@ -169,15 +169,15 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
 }
 
 impl<'a> AllocationJson<'a> {
-    /// One that was asked for, with the last lines of its standard error.
+    /// A requested allocation, with the last lines of its standard error.
     pub fn of_one(a: &'a v1::Allocation, last_words: &'a LastWords) -> Self {
         let last_stderr = (!last_words.lines.is_empty()).then_some(&last_words.lines[..]);
         Self { last_stderr, ..Self::from(a) }
     }
 }
 
-/// What lives first: what has nodes, then what waits, in the order in which it is expected to begin, then what waits for something
-/// else than its turn, then what has ended, each newest first.
+/// Sorts living allocations first: those with nodes, then those in line, in the order in which they are expected to
+/// begin, then those that wait for something else. Ended ones follow. The other groups are sorted newest first.
 pub fn live_first(allocations: &mut [v1::Allocation]) {
     allocations.sort_by(|a, b| {
         let newest_first = || (b.submitted_at_ms, &b.id).cmp(&(a.submitted_at_ms, &a.id));
@@ -186,7 +186,7 @@ pub fn live_first(allocations: &mut [v1::Allocation]) {
     });
 }
 
-/// The parts of a list of allocations, in its order.
+/// The groups of a list of allocations, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     HasNodes,
@@ -210,7 +210,7 @@ const COMMAND_CHARS_MAX: usize = 400;
 /// Characters of a reason in a list on a screen.
 const REASON_CHARS_MAX: usize = 40;
 
-/// How a list of allocations becomes narrower.
+/// How a list of allocations is made narrower.
 const ALLOCATIONS_FIT: Fit<'_> = Fit {
     left_out: &["WALLTIME", "VCLUSTER", "ELAPSED"],
     shortened: &[("NAME", 8), ("OWNER", 8)],
@@ -218,7 +218,7 @@ const ALLOCATIONS_FIT: Fit<'_> = Fit {
     given_up: &["NODES"],
 };
 
-/// The listing of allocations, in the order given; wide with who pays, what they use, and where they are.
+/// The list of allocations, in the given order; wide with tenant and project, resources, and nodes.
 pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let (first, last) = (["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "LEFT", "VCLUSTER"], ["REASON"]);
@@ -240,7 +240,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
             cells.extend([a.tenant.clone(), a.uenv.clone(), folded(&a.nodes)]);
         }
         let why = filled(&a.situation).map_or_else(|| reason(a), str::to_owned);
-        // Of what has ended it may be long; `status ID` has all of it.
+        // For ended work the reason may be long; `status ID` shows all of it.
         cells.push(if size.columns.is_some() && !is_wide { shortened(&why, REASON_CHARS_MAX) } else { why });
         table.row(cells);
     }
@@ -250,7 +250,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
 /// The columns of [`allocation_row`].
 pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "VCLUSTER", "REASON"];
 
-/// An allocation on a line of a watch.
+/// An allocation as a line of a watch.
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
     let nodes = if a.nodes.is_empty() { a.nodes_wanted.to_string() } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
@@ -306,7 +306,7 @@ pub fn allocation_block(a: &v1::Allocation, last_words: &LastWords, now: Timesta
     ])
 }
 
-/// Why it stands where it stands; its place in line beside it.
+/// Why it has its state, and its place in line.
 fn situation(a: &v1::Allocation) -> String {
     match a.queue_place {
         0 => a.situation.clone(),
@@ -314,7 +314,7 @@ fn situation(a: &v1::Allocation) -> String {
     }
 }
 
-/// What was used, and of how many nodes that is known.
+/// The amount used, and the number of nodes for which it is known.
 fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     let nodes = a.nodes.len();
     let known =
@@ -322,7 +322,7 @@ fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
 }
 
-/// The script's name and length; its text is in the JSON.
+/// The script's name and length; the JSON has its text.
 fn script(a: &v1::Allocation) -> String {
     match a.script.lines().count() {
         0 => String::new(),
@@ -331,12 +331,12 @@ fn script(a: &v1::Allocation) -> String {
     }
 }
 
-/// The command, or the script's arguments, as a shell would have them.
+/// The command, or the script's arguments, in a shell's syntax.
 fn command(a: &v1::Allocation) -> String {
     command_line(&a.command)
 }
 
-/// Words as a shell would have them, the first [`COMMAND_CHARS_MAX`] characters of it.
+/// Words in a shell's syntax, at most the first [`COMMAND_CHARS_MAX`] characters.
 pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     let quoted = |word: &String| {
@@ -348,7 +348,7 @@ pub fn command_line(words: &[String]) -> String {
     if text.chars().count() <= COMMAND_CHARS_MAX { text } else { text.chars().take(COMMAND_CHARS_MAX).chain(['…']).collect() }
 }
 
-/// Who wrote which last line.
+/// The last lines, each with its source.
 fn last_stderr(words: &LastWords) -> Vec<String> {
     let line = |word: &LastWord| match word.launch {
         0 => word.line.clone(),
@@ -363,12 +363,12 @@ fn checkpoint(c: &v1::CheckpointRef) -> String {
     format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
 }
 
-/// The name of something that has an owner, which may be empty; `None` where the agent hides both.
+/// The name of something that has an owner; it may be empty. `None` if the agent hides both.
 pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
     (!owner.is_empty()).then_some(name)
 }
 
-/// Node names folded; as they are, where one of them is none.
+/// Node names as a hostlist; unchanged if one of them cannot be parsed.
 pub fn folded(names: &[String]) -> String {
     match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {
         Ok(ids) => hostlist::fold(&ids),
@@ -392,7 +392,7 @@ fn clock(seconds: u64) -> String {
     clock_text(Duration::from_secs(seconds))
 }
 
-/// How long it may run; a service has no end set.
+/// Its walltime; a service has none.
 fn walltime(a: &v1::Allocation) -> String {
     if a.walltime_seconds == 0 { "service".to_owned() } else { clock(a.walltime_seconds) }
 }
@@ -402,13 +402,13 @@ fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
 }
 
-/// When its walltime is over, where it runs and has one.
+/// The end of its walltime, if it runs and has one.
 fn ends_by_ms(a: &v1::Allocation) -> Option<u64> {
     let runs = a.started_at_ms != 0 && part(a) == Part::HasNodes && a.walltime_seconds > 0;
     runs.then(|| a.started_at_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
 }
 
-/// How much of its walltime is left: all of it, while it waits.
+/// The rest of its walltime: all of it while it waits.
 fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     match part(a) {
         _ if a.walltime_seconds == 0 => None,
@@ -418,7 +418,7 @@ fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     }
 }
 
-/// Why; while it runs, what is asked of it.
+/// The reason of its state; while it runs, requests to it.
 fn reason(a: &v1::Allocation) -> String {
     match end_reason(a) {
         None if a.reason.is_empty() => a.preemption.clone(),
@@ -426,7 +426,7 @@ fn reason(a: &v1::Allocation) -> String {
     }
 }
 
-/// Why it ended or waits; nothing where that only repeats the state.
+/// Why it ended or waits; `None` if that only repeats the state.
 fn end_reason(a: &v1::Allocation) -> Option<&str> {
     filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state))
 }
@@ -480,7 +480,7 @@ mod tests {
 
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
     const WIDE: TableSize = TableSize { width: Width::Wide, columns: Some(80) };
-    /// The narrowest screen that everything is made for.
+    /// The narrowest screen that all tables must fit.
     const NARROW: TableSize = TableSize { width: Width::Terse, columns: Some(80) };
 
     const NOW: Timestamp = Timestamp(1_772_704_812_000 + 51_781_900);
@@ -593,7 +593,7 @@ vCluster:   ml-training
         let share = Some(v1::Amount { cores: 2, memory_bytes: 1024, gpus: 0 });
         let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
         let mut json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
-        // Apart: json! takes only so many fields.
+        // Separate: json! accepts only a limited number of fields.
         let attempts = ["attempt", "attempts"].map(|field| json.as_object_mut().unwrap().remove(field));
         assert_eq!(attempts, [Some(serde_json::Value::Null), Some(serde_json::json!([]))]);
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::output::{TableSize, Width};
 
-/// What stands where there is nothing.
+/// Shown for an empty cell.
 pub const NOTHING: &str = "—";
 
 /// A table with a heading. Columns are two spaces apart; the last one is not padded.
@@ -24,7 +24,7 @@ impl<'a> Table<'a> {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    /// As [`Self::text`] has it, and wide with all columns.
+    /// As [`Self::text`]; wide with all columns.
     pub fn shown(&self, optional: &[&str], width: Width) -> String {
         match width {
             Width::Terse => self.text(optional),
@@ -32,7 +32,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same, and terse it is made to fit on the screen.
+    /// The same; a terse table is made to fit on the screen.
     pub fn on_screen(&self, optional: &[&str], fit: &Fit<'_>, size: TableSize) -> String {
         match size.width {
             Width::Terse => self.fitted(optional, fit, size.columns),
@@ -40,12 +40,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The text, with the columns left out whose name is in `optional` and that are empty in every row.
+    /// The text without the columns named in `optional` that are empty in every row.
     pub fn text(&self, optional: &[&str]) -> String {
         self.fitted(optional, &Fit::default(), None)
     }
 
-    /// The same, made to fit on lines of so many characters, as far as `fit` lets it.
+    /// The same, made to fit lines of this many characters, as far as `fit` allows.
     fn fitted(&self, optional: &[&str], fit: &Fit<'_>, columns_max: Option<usize>) -> String {
         let filled = |column: usize| self.rows.iter().any(|row| row[column] != NOTHING);
         let mut columns: Vec<usize> =
@@ -79,7 +79,8 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// Leaves columns out, then shortens others, until a line has at most so many characters or nothing more may go.
+    /// Leaves columns out, then shortens others, until a line has at most this many characters or nothing more is
+    /// allowed.
     fn narrow(&self, columns: &mut Vec<usize>, widths: &mut [usize], fit: &Fit<'_>, most: usize) {
         let total = |columns: &[usize], widths: &[usize]| {
             columns.iter().map(|&column| widths[column]).sum::<usize>() + 2 * columns.len().saturating_sub(1)
@@ -108,8 +109,9 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How a table is made narrower: columns that are left out, in this order, then columns that are shortened, then columns whose
-/// texts go on in the next line, each with so many characters at least; where that is not enough, further columns are given up.
+/// How a table is made narrower: columns that are left out, in this order; then columns that are shortened; then
+/// columns with texts that continue on the next line, each with its least number of characters. If that is not enough,
+/// further columns are left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fit<'a> {
     pub left_out: &'a [&'a str],
@@ -118,7 +120,7 @@ pub struct Fit<'a> {
     pub given_up: &'a [&'a str],
 }
 
-/// A text in lines of at most so many characters, broken between words where that is possible.
+/// A text in lines of at most this many characters, broken between words if possible.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -144,7 +146,7 @@ fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// At most so many characters of a text; a longer one ends in an ellipsis.
+/// At most this many characters of a text; a longer one ends in an ellipsis.
 pub fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -152,7 +154,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Rows that come one after the other under one heading. Columns become wider where they must; all of them are shown.
+/// Rows that arrive one after the other under one heading. Columns become wider if necessary; all of them are shown.
 pub struct Rows {
     heading: &'static [&'static str],
     widths: Vec<usize>,
@@ -160,12 +162,12 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Nothing is shown yet.
+    /// Without rows yet.
     pub fn new(heading: &'static [&'static str]) -> Self {
         Self { heading, widths: heading.iter().map(|name| name.chars().count()).collect(), begun: false }
     }
 
-    /// The text of further rows, at the first time with the heading.
+    /// The text of further rows; the first call includes the heading.
     pub fn text(&mut self, rows: &[Vec<String>]) -> String {
         let shown = |cell: &String| if cell.is_empty() { NOTHING.to_owned() } else { one_line(cell) };
         let heading = self.heading.iter().map(|name| (*name).to_owned()).collect();
@@ -183,8 +185,8 @@ impl Rows {
     }
 }
 
-/// Lines of `Label:  value` with the values aligned; a pair without a value is left out, and one without a label goes on with the
-/// one before.
+/// Lines of `Label:  value` with the values aligned. A pair without a value is left out; one without a label continues
+/// the previous one.
 pub fn block(pairs: &[(&str, String)]) -> String {
     let shown = || pairs.iter().filter(|(_, value)| !value.is_empty());
     let width = shown().map(|(label, _)| label.chars().count() + 1).max().unwrap_or(0);
@@ -192,7 +194,7 @@ pub fn block(pairs: &[(&str, String)]) -> String {
     shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
 }
 
-/// Text that a server sent, without what would disturb a terminal.
+/// A server's text without characters that would disturb a terminal.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

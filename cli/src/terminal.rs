@@ -1,4 +1,4 @@
-//! The user's own terminal while another one is shown in it: raw, and as it was before again, come what may.
+//! Makes the user's terminal raw while another terminal is shown in it, and restores it in every case.
 
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
@@ -8,14 +8,14 @@ use std::os::fd::AsRawFd;
 use std::panic;
 use std::sync::{Mutex, Once, PoisonError};
 
-/// How the terminal was before it was made raw.
+/// The terminal's state before it was made raw.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// While one of these lives, standard input's terminal is raw. A panic makes it as it was before it says what happened.
+/// While this lives, standard input's terminal is raw. A panic restores it before its message.
 pub struct Raw(());
 
 impl Raw {
-    /// Makes it raw; nothing to do where standard input is no terminal.
+    /// Makes it raw; does nothing if standard input is not a terminal.
     pub fn enter() -> io::Result<Option<Self>> {
         if !io::stdin().is_terminal() {
             return Ok(None);
@@ -32,7 +32,7 @@ impl Raw {
         Ok(Some(Self(())))
     }
 
-    /// Stops this process as its shell expects it, the terminal as it was meanwhile.
+    /// Stops this process as its shell expects it, with the terminal restored meanwhile.
     pub fn stop_for_a_while(&self) -> io::Result<()> {
         restore();
         raise(Signal::SIGSTOP)?;
@@ -58,22 +58,22 @@ fn make_raw() -> io::Result<()> {
 
 fn restore() {
     if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // Not after what is written: a screen that was stopped would hold us for ever.
+        // Without waiting for pending output: a stopped screen would block us for ever.
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
 }
 
-/// What ends a line on standard error: a raw terminal would begin the next one where this one ends.
+/// The line end for standard error: on a raw terminal a bare LF does not return to column one.
 pub fn line_end() -> &'static str {
     if BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some() { "\r\n" } else { "\n" }
 }
 
-/// Rows and columns of the terminal that we are on, if we are on one.
+/// Rows and columns of our terminal, if there is one.
 pub fn size() -> Option<(u32, u32)> {
     [io::stdin().as_raw_fd(), io::stdout().as_raw_fd(), io::stderr().as_raw_fd()].into_iter().find_map(size_of)
 }
 
-/// Characters of a line of standard output: what `COLUMNS` says, else those of the terminal that it is. `None`: it has no end.
+/// Columns of standard output: from `COLUMNS`, else from its terminal. `None`: unlimited.
 pub fn columns() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
     said.or_else(|| size_of(io::stdout().as_raw_fd()).map(|(_, columns)| columns as usize))

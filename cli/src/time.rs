@@ -1,4 +1,4 @@
-//! Moments as users write them: RFC 3339, a day, how long ago; and such that are to come.
+//! Times as users write them: RFC 3339, a day, how long ago; and times in the future.
 
 use crate::failure::Failure;
 use lattice_api::v1;
@@ -20,14 +20,14 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, Failure> {
     Ok(now.0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// A moment to come: RFC 3339, a day, or `18:00` for the next time that it is that in UTC.
+/// A time in the future: RFC 3339, a day, or `18:00` for its next occurrence in UTC.
 pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Failure> {
     let at = if text.contains('-') { rfc_3339(text) } else { next_at(text, now) };
     let wrong = || Failure::usage(format!("{flag}: {text:?} is no time")).hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)");
     Ok(v1::HoldTime { time: Some(Time::AtMs(at.ok_or_else(wrong)?)) })
 }
 
-/// How long from when it is carried out.
+/// A duration from when the command is executed.
 pub fn long(flag: &str, text: &str) -> Result<v1::HoldTime, Failure> {
     let long = duration::parse(text, BareNumber::Seconds).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
     Ok(v1::HoldTime { time: Some(Time::AfterMs(u64::try_from(long.as_millis()).unwrap_or(u64::MAX))) })
@@ -77,7 +77,7 @@ fn rfc_3339(text: &str) -> Option<u64> {
     if !within || date.next().is_some() || clock.next().is_some() {
         return None;
     }
-    // Days from 1970-01-01 by way of a year that begins in March (H. Hinnant, "days_from_civil").
+    // Days since 1970-01-01, with years that begin in March (H. Hinnant, "days_from_civil").
     let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
     u64::try_from((((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + milli).ok()

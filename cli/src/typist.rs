@@ -1,4 +1,5 @@
-//! The user's terminal as that of a launch's first rank (`lattice launch --pty`), or of a command's that is a job of its own.
+//! Uses the user's terminal as the terminal of a launch's first rank (`lattice launch --pty`), or of an inline
+//! command's first rank.
 
 use crate::failure::Failure;
 use crate::keyboard::{self, Key};
@@ -14,27 +15,27 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Pieces of input that wait for the agent.
+/// Pieces of input that may wait for the agent.
 const QUEUE: usize = 16;
-/// Between two tries to reach the launch.
+/// Pause between two tries to reach the launch.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Keys and sizes on their way to the launch. The terminal is raw for as long as this lives and does not rest.
+/// Sends keys and sizes to the launch. The terminal is raw while this lives, except while it rests.
 pub struct Typist {
     keys: mpsc::Receiver<Key>,
     resized: Signal,
     raw: Option<Raw>,
 }
 
-/// What ends this process from outside; the terminal is the user's own again by then.
+/// Signals from outside that end this process; the terminal is restored before that.
 pub struct Farewell {
-    /// Not where whoever started us ignores it (`trap '' TERM`).
+    /// `None` if this process was started with SIGTERM ignored (`trap '' TERM`).
     terminate: Option<Signal>,
-    /// Not under `nohup`.
+    /// `None` under `nohup`.
     hangup: Option<Signal>,
 }
 
-/// The size for the launch's terminal, where this process has one at both ends.
+/// The size for the launch's terminal, if both input and output of this process are a terminal.
 pub fn size() -> Result<v1::TerminalSize, Failure> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err(Failure::usage("--pty: standard input and output must be a terminal").hint("leave --pty out where they are pipes"));
@@ -56,7 +57,7 @@ fn raw() -> Result<Option<Raw>, Failure> {
 }
 
 impl Typist {
-    /// Makes the terminal raw and begins to read it.
+    /// Makes the terminal raw and starts to read it.
     pub fn begin() -> Result<Self, Failure> {
         let resized = take(SignalKind::window_change())?;
         let raw = raw()?;
@@ -65,12 +66,12 @@ impl Typist {
         Ok(Self { keys, resized, raw })
     }
 
-    /// Gives the terminal back until [`Self::go_on`]: Ctrl-C is a signal again.
+    /// Restores the terminal until [`Self::go_on`]: Ctrl-C is a signal again.
     pub fn rest(&mut self) {
         self.raw = None;
     }
 
-    /// Makes it raw again.
+    /// Makes the terminal raw again.
     pub fn go_on(&mut self) -> Result<(), Failure> {
         if self.raw.is_none() {
             self.raw = raw()?;
@@ -78,7 +79,7 @@ impl Typist {
         Ok(())
     }
 
-    /// Types from the time that the launch is known to have begun, for as long as it is asked to.
+    /// Sends input from when the launch has begun, until the future is dropped.
     pub async fn type_on(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
         loop {
             if begun.wait_for(|begun| *begun).await.is_err() {
@@ -89,7 +90,7 @@ impl Typist {
                 let _ = requests.try_send(v1::LaunchInputRequest { what: Some(first) });
             }
             let mut service = client.allocations();
-            // Until its head takes it, and while it is away, what is typed waits.
+            // Input waits until the head accepts it, and while the head is unavailable.
             if let Ok(taken) = service.launch_input(ReceiverStream::new(stream)).await {
                 let mut taken = taken.into_inner();
                 if let Ok(Some(_)) = taken.message().await {
@@ -103,7 +104,7 @@ impl Typist {
         }
     }
 
-    /// Ends when nothing will be typed any more.
+    /// Ends when no more input will follow.
     async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>) {
         loop {
             let Ok(room) = to.reserve().await else { return std::future::pending().await };
@@ -120,7 +121,7 @@ impl Typist {
 }
 
 impl Farewell {
-    /// From here on these signals do not end this process by themselves.
+    /// From now on these signals do not end this process by themselves.
     pub fn take() -> Result<Self, Failure> {
         let ignored = ignored();
         let heeded = |kind: SignalKind| {
@@ -129,7 +130,7 @@ impl Farewell {
         Ok(Self { terminate: heeded(SignalKind::terminate())?, hangup: heeded(SignalKind::hangup())? })
     }
 
-    /// Waits for a signal that ends us, and gives what a shell says of that.
+    /// Waits for a signal that ends this process, and returns a shell's exit code for it.
     pub async fn comes(&mut self) -> u8 {
         let kind = tokio::select! {
             () = sent(&mut self.terminate) => SignalKind::terminate(),
@@ -146,7 +147,7 @@ async fn sent(signal: &mut Option<Signal>) {
     }
 }
 
-/// The signals that whoever started this process lets it live through, a bit each.
+/// The signals that were ignored when this process was started, one bit each.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok()).unwrap_or_default()

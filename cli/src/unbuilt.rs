@@ -1,4 +1,4 @@
-//! Options that the documents have and this version has not. They are sent, and the server refuses them by name. None is ignored.
+//! Documented options that are not built. They are sent, and the server refuses them by name. None is ignored.
 
 use clap::Args;
 use lattice_api::v1;
@@ -31,7 +31,7 @@ impl UnbuiltFlags {
     pub const NAMES: [&str; 9] =
         ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
 
-    /// These, and where they say nothing, what `under` says.
+    /// These options; where one is missing, that of `under`.
     pub fn over(self, under: Self) -> Self {
         Self {
             intent: self.intent.or(under.intent),
@@ -46,7 +46,7 @@ impl UnbuiltFlags {
         }
     }
 
-    /// The first of them that was given, if one was.
+    /// The first of these options that was given.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             self.intent.is_some(),
@@ -88,7 +88,7 @@ fn halves(text: &str, between: char) -> (String, String) {
     (a.to_owned(), b.to_owned())
 }
 
-/// `START-END[%CONCURRENCY]`; numbers that are none count as 0, for the server to refuse.
+/// `START-END[%CONCURRENCY]`; texts that are not numbers count as 0, which the server refuses.
 fn task_group(text: &str) -> v1::TaskGroup {
     let (range, concurrency) = halves(text, '%');
     let (start, end) = halves(&range, '-');
@@ -108,7 +108,7 @@ mod tests {
         flags: UnbuiltFlags,
     }
 
-    /// Each of them is refused by the server's own conversion under the name that the user typed.
+    /// The server's own conversion refuses each of them under the name that the user typed.
     #[test]
     fn each_is_refused_by_the_name_that_was_typed() {
         for (typed, named) in [

@@ -1,4 +1,4 @@
-//! What followed work waits for: said on stderr once, and again when it changes.
+//! Reports on stderr what followed work waits for: once, and again when it changes.
 
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -9,17 +9,17 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long work may wait before the user is told.
+/// How long work may wait before the user is notified.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Between two looks at why it waits.
+/// Interval of checks why it waits.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was said last, over all connections.
+/// The last report, kept over all connections.
 #[derive(Debug, Default)]
 pub struct Waiting(RefCell<String>);
 
 impl Waiting {
-    /// Looks for as long as it is polled. `last`: the allocation as it was heard of last.
+    /// Checks for as long as it is polled. `last`: the latest known state of the allocation.
     pub async fn tell(&self, session: &Session, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Infallible {
         let mut pause = FIRST_LOOK;
         loop {
@@ -32,7 +32,7 @@ impl Waiting {
                 pause = FIRST_LOOK;
                 continue;
             };
-            // Where nobody answers, following finds that out itself.
+            // If no agent answers, following detects that itself.
             let Ok(explained) = answer(client.allocations().explain(v1::ExplainRequest { key })).await else { continue };
             let now = explained.allocation.unwrap_or_default();
             if let Some(news) = self.news(&now, explained.summary.trim()) {
@@ -41,7 +41,7 @@ impl Waiting {
         }
     }
 
-    /// The line to say, where it is another one than before.
+    /// The line to report, if it differs from the last one.
     fn news(&self, now: &v1::Allocation, summary: &str) -> Option<String> {
         let text = format!("allocation {} is {}: {summary}", short(&now.id), now.state);
         let is_news = waits(now) && *self.0.borrow() != text;

@@ -1,12 +1,12 @@
-//! `--watch`: a list, then a line for each change, over connections that break and members and agents that are gone.
+//! `--watch`: a list, then a line for each change, over broken connections and restarts of members and agents.
 //!
 //! ```text
-//!   Watch ─▶ event, whole ─▶ a line for each thing that looks different than before ─▶ its place is kept
-//!                                       connection lost ─▶ connect again ─▶ Watch since that place
+//!   Watch ─▶ complete event ─▶ a line for each object that looks different ─▶ its position is stored
+//!                                       connection lost ─▶ connect again ─▶ Watch since that position
 //! ```
 //!
-//! What was told once is never told again, so no line is lost or comes twice. Where the quorum had to forget changes before
-//! they could be told, that is said on stderr, and lines follow for what is different in a new list.
+//! What was reported once is never reported again, so no line is lost or repeated. If the quorum had to forget changes
+//! before they could be sent, a note is written on stderr, and lines follow for all differences in a new list.
 
 use crate::args::allocations::StatusFilter;
 use crate::failure::{Exit, Failure};
@@ -28,15 +28,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// Things that ended and are remembered: what is told of one afterwards, such as a node that is free of it, makes no line.
+/// Ended objects that are remembered: later changes of them, such as a node that released its share, make no line.
 const ENDED_MAX: usize = 10_000;
 const LEASE_HEADING: &[&str] = &["NAME", "TOKEN", "HOLDER", "USER", "TTL", "STATE"];
 
-/// What is watched, and what of it is shown.
+/// What is watched, and which part of it is shown.
 pub enum Watched {
     /// All nodes, or this one.
     Nodes { only: Option<String> },
-    /// Allocations in these states, in all where none is named, that the filter lets through. `until_ended`: one alone, to its end.
+    /// Allocations in these states, or in all if none is named, that match the filter. `until_ended`: a single one, to
+    /// its end.
     Allocations { states: Vec<AllocationState>, filter: StatusFilter, until_ended: bool },
     /// All leases.
     Leases,
@@ -56,7 +57,7 @@ pub async fn run(session: &Session, what: What, watched: Watched) -> Result<(), 
     }
 }
 
-/// What stays the same over connections.
+/// State that is kept over connections.
 struct Watch<'a> {
     session: &'a Session,
     request: v1::WatchRequest,
@@ -88,11 +89,11 @@ impl Watch<'_> {
                 return Ok(());
             }
         }
-        // An agent that is being stopped ends its streams in good order.
+        // An agent that stops closes its streams without an error.
         Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
     }
 
-    /// Shows what is different; `true`: nothing more will be.
+    /// Shows the differences; `true`: no more will follow.
     fn show(&mut self, event: &v1::WatchEvent) -> Result<bool, Failure> {
         let mut lines = lines(event, &self.watched);
         if let Watched::Nodes { only: Some(name) } = &self.watched {
@@ -123,18 +124,18 @@ impl Watch<'_> {
     }
 }
 
-/// What has been shown.
+/// The lines shown so far.
 struct Shown {
     rows: Rows,
-    /// How each thing looked when it was shown last.
+    /// The last shown line of each object.
     known: BTreeMap<String, Look>,
-    /// Those of them that ended, the first to end first.
+    /// The ended objects, the first to end first.
     ended: VecDeque<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Look {
-    /// Of its line.
+    /// Hash of its line.
     hash: u64,
     ended: bool,
 }
@@ -149,7 +150,7 @@ impl Shown {
         Self { rows: Rows::new(heading), known: BTreeMap::new(), ended: VecDeque::new() }
     }
 
-    /// Whether a line says something new; it is known then.
+    /// Whether a line is new; records it.
     fn differs(&mut self, line: &Line) -> bool {
         let mut hasher = DefaultHasher::new();
         line.json.to_string().hash(&mut hasher);
@@ -170,7 +171,7 @@ impl Shown {
         true
     }
 
-    /// What had not ended when it was shown last, and is not in a new list.
+    /// Objects that had not ended when they were last shown, and are not in a new list.
     fn gone(&mut self, list: &[Line]) -> Vec<String> {
         let there: BTreeSet<&str> = list.iter().map(|line| line.name.as_str()).collect();
         let is_gone = |(name, look): &(&String, &Look)| !look.ended && !there.contains(name.as_str());
@@ -183,7 +184,7 @@ impl Shown {
 
     fn print(&mut self, format: Format, lines: Vec<Line>, list: bool) -> Result<(), Failure> {
         match format {
-            // Of an empty list the heading is shown.
+            // For an empty list the heading is shown.
             Format::Table if list || !lines.is_empty() => {
                 let rows: Vec<_> = lines.into_iter().map(|line| line.cells).collect();
                 print(&self.rows.text(&rows))
@@ -197,27 +198,27 @@ impl Shown {
     }
 }
 
-/// What is said of one thing.
+/// The line of one object.
 struct Line {
-    /// What tells it apart.
+    /// The object's unique name.
     name: String,
     cells: Vec<String>,
     json: Value,
-    /// Nothing more happens to it.
+    /// Whether nothing more happens to it.
     ended: bool,
-    /// As it is now, the filter lets it through.
+    /// Whether it matches the filter now.
     is_wanted: bool,
 }
 
 impl Watched {
-    /// What the filter says of what stays as it is for the whole life of an allocation.
+    /// Whether an allocation matches the part of the filter that never changes in its life.
     fn concerns(&self, a: &v1::Allocation) -> bool {
         let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node: _ }, .. } = self else { return true };
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
         is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
     }
 
-    /// What it says of what changes.
+    /// Whether it matches the part that can change.
     fn wants(&self, a: &v1::Allocation, state: Option<AllocationState>) -> bool {
         let Self::Allocations { states, filter, .. } = self else { return true };
         (states.is_empty() || state.is_some_and(|state| states.contains(&state)))
@@ -225,7 +226,7 @@ impl Watched {
     }
 }
 
-/// Puts a part of an event behind those that came before it.
+/// Appends a part of an event to the earlier parts.
 fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
     whole.list |= part.list;
     whole.place = part.place;
@@ -235,7 +236,7 @@ fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
     whole.leases_ended.extend(part.leases_ended);
 }
 
-/// The lines of an event, allocations in the order in which they were submitted.
+/// The lines of an event, allocations in the order of their submission.
 fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
     let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().filter(|a| watched.concerns(a)).collect();
     allocations.sort_by_key(|a| (a.submitted_at_ms, &a.id));
@@ -248,7 +249,7 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
     let nodes = event.nodes.iter().map(|n| {
         let mut json = json!(NodeJson::from(n));
         if let Some(fields) = json.as_object_mut() {
-            // What is on it changes without the node, and is not watched.
+            // The work on a node changes without the node, and is not watched.
             fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
         }
         Line { name: n.id.clone(), cells: node_row(n), json, ended: false, is_wanted: true }

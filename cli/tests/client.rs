@@ -1,4 +1,4 @@
-//! The built `lattice` against a small real server on a Unix socket: what it prints, where, and its exit codes.
+//! The built `lattice` against a small real server on a Unix socket: its output, where it goes, and its exit codes.
 
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::{AllocationService, AllocationServiceServer};
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// A folder of its own for one test, gone at its end.
+/// A directory of one test, removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -33,7 +33,7 @@ impl Drop for Dir {
     }
 }
 
-/// `lattice` with a home of its own and nothing of this environment's settings.
+/// `lattice` with its own home and without this environment's settings.
 fn lattice(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
     command.args(args).env_clear().env("HOME", dir).env("PATH", "/usr/bin:/bin").current_dir(dir).stdin(Stdio::null());
@@ -50,7 +50,7 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// What the server was asked, and how the one allocation it has ended.
+/// The requests that the server received, and how its single allocation has ended.
 #[derive(Clone, Default)]
 struct Scene {
     submitted: Arc<Mutex<Vec<v1::SubmitRequest>>>,
@@ -104,7 +104,7 @@ fn streamed<T: Send + 'static>(items: Vec<T>) -> Response<Streamed<T>> {
     Response::new(Box::pin(tokio_stream::iter(items.into_iter().map(Ok))))
 }
 
-/// `first`, and `then` once the hold is lifted.
+/// `first`, and `then` after the hold is lifted.
 fn held_between<T: Send + 'static>(held: &watch::Sender<bool>, first: T, then: T) -> Response<Streamed<T>> {
     let (sender, receiver) = mpsc::channel(1);
     let mut held = held.subscribe();
@@ -151,7 +151,7 @@ impl AllocationService for Scene {
         for (at, allocation) in allocations.iter_mut().enumerate() {
             allocation.submitted_at_ms = [5, 9, 7][at];
         }
-        // The first two wait, where some are to.
+        // The first two wait, if some must wait.
         for (at, allocation) in allocations.iter_mut().enumerate().filter(|(at, _)| self.some_wait && *at < 2) {
             allocation.state = "Pending".into();
             allocation.situation = format!("behind {at} submitted before it");
@@ -300,7 +300,7 @@ impl AllocationService for Scene {
     }
 }
 
-/// Runs `check` while the scene is served in a folder of its own.
+/// Runs `check` while the scene is served in its own directory.
 fn served(scene: Scene, check: impl FnOnce(&Path)) {
     let dir = Dir::new();
     let runtime = serve(scene, &dir.0);
@@ -312,7 +312,7 @@ fn served(scene: Scene, check: impl FnOnce(&Path)) {
 fn serve(scene: Scene, dir: &Path) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let guard = runtime.enter();
-    // Bound before anybody asks: the listener's queue takes connections at once.
+    // Bound before any request: the listener's queue accepts connections at once.
     let listener = UnixListener::bind(dir.join("agent.sock")).unwrap();
     let server = tonic::transport::Server::builder()
         .add_service(AllocationServiceServer::new(scene))
@@ -329,7 +329,7 @@ fn without_an_agent_it_says_so_and_what_to_do() {
     assert_eq!((code, stdout.as_str()), (Some(5), ""));
     assert!(stderr.starts_with("error: no agent answers at unix:/") && stderr.contains("\nhint: is lattice-agent running"), "{stderr}");
     assert!(stderr.contains("lattice doctor"), "{stderr}");
-    // Where the program's own code is expected, ours keeps out of its range.
+    // Where the program's own code is expected, our failures use a code outside of its range.
     assert_eq!(run(&dir.0, &["launch", "true"]).0, Some(125));
     assert_eq!(run(&dir.0, &["logs", "-f", "1f0c"]).0, Some(125));
     assert_eq!(run(&dir.0, &["logs", "1f0c"]).0, Some(5));
@@ -418,7 +418,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
         assert_eq!(spec.constraints.nodes.len(), 2);
         assert!(spec.constraints.features.contains("gpu_type=a100") && spec.launch.shape.slurm_env, "{spec:?}");
         assert_eq!((spec.working_dir, spec.submit_dir), (dir.canonicalize().unwrap().join("sub"), Some(dir.canonicalize().unwrap())));
-        // The same number is the same time on the command line, and memory has its unit there.
+        // The same number is the same time on the command line, and memory needs a unit there.
         assert_eq!(submitted("", &["-t", "90"]).0, Some(0));
         let spec = lattice_api::spec::to_model(&scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap()).unwrap();
         assert_eq!(spec.walltime.map(|time| time.as_secs()), Some(5400));
@@ -433,7 +433,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
     });
 }
 
-/// `lattice` in a terminal session of its own.
+/// Runs `lattice` in its own terminal session.
 fn in_session_of_its_own(dir: &Path, endpoint: &str, lines: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("setsid");
     command.args(["--wait", "/bin/sh", "-c", lines]).env_clear().env("HOME", dir).env("PATH", "/usr/bin:/bin").current_dir(dir);
@@ -456,7 +456,7 @@ fn the_last_one_belongs_to_its_terminal_session_and_its_agent() {
         assert_ne!(first.1, second.1);
         let other = in_session_of_its_own(dir, &socket, "$LATTICE status @last");
         assert!(other.0 == Some(3) && other.2.contains("nothing was submitted from this terminal session"), "{}", other.2);
-        // Of two agents that are asked, and one that is, it is the same; another agent has none.
+        // A list of two agents has the same @last as the one that works; another agent has none.
         let elsewhere = "$LATTICE submit -o name -- true && $LATTICE --endpoint unix:/nonexistent,$LATTICE_ENDPOINT status @last -o name";
         let (code, stdout, stderr) = in_session_of_its_own(dir, &socket, elsewhere);
         assert!(code == Some(0) && stdout.lines().count() == 2, "{stdout} {stderr}");
@@ -471,7 +471,7 @@ fn the_first_agent_of_a_list_that_answers_is_asked() {
     let scene = Scene { exit_code: Some(0), ..Default::default() };
     served(scene.clone(), |dir| {
         let socket = format!("unix:{}", dir.join("agent.sock").display());
-        // What a killed agent leaves behind.
+        // The socket that a killed agent leaves.
         drop(std::os::unix::net::UnixListener::bind(dir.join("dead.sock")).unwrap());
         let dead = format!("unix:{}", dir.join("dead.sock").display());
         let asked = |list: &str| {
@@ -626,7 +626,7 @@ fn following_survives_an_agent_that_dies_and_comes_back() {
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
-    // Every connection of it is cut, as kill -9 would.
+    // All of its connections break, as after kill -9.
     drop(before);
     std::fs::remove_file(dir.0.join("agent.sock")).unwrap();
     let scene = Scene { exit_code: Some(3), ..Default::default() };

@@ -8,7 +8,7 @@ fn completion(shell: &str) -> Output {
     command.args(["completion", shell]).env_clear().env("HOME", "/nonexistent").output().unwrap()
 }
 
-/// What `bash ARGS` writes when it reads this.
+/// The output of `bash ARGS` with this input.
 fn bash(args: &[&str], input: &[u8]) -> String {
     let mut command = Command::new("bash");
     command.args(args).env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -20,7 +20,7 @@ fn bash(args: &[&str], input: &[u8]) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// What bash offers for the last of these words, by the function that the script has registered for `lattice`.
+/// Bash's completions for the last of these words, from the function that the script registers for `lattice`.
 fn offered(script: &[u8], words: &[&str]) -> Vec<String> {
     let (last, before) = (words.len() - 1, words[words.len() - 2]);
     let ask = format!(

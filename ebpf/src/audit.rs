@@ -1,18 +1,18 @@
-//! What audited work does, one by one.
+//! Single operations of audited work.
 //!
 //! ```text
-//!   begin(cgroup) ──▶ map of audited cgroups ──▶ the programs, attached from the first one to the last ──▶ ring buffer ──▶ Events
+//!   begin(cgroup) ──▶ map of audited cgroups ──▶ programs, attached while an audit runs ──▶ ring buffer ──▶ Events
 //! ```
 //!
-//! The programs are loaded with the others, so that nothing needs the verifier when somebody asks, and cost nothing while nobody does.
+//! The programs are loaded with the others, so that starting an audit does not need the verifier, and they cost nothing
+//! while no audit runs.
 //!
-//! Programs are attached only while somebody records: a program at the end of each call costs every
-//! process of the node some 0.2 µs a call. Where a call ends its arguments and its result are both
-//! known; a program at its beginning would need a map of calls in progress, which a killed thread
-//! leaves behind. What is not seen is said in the first line of each file: results of io_uring,
-//! arguments of 32-bit calls, datagrams without a connection.
+//! Programs are attached only during an audit: a program at the end of each call costs every process of the node some
+//! 0.2 µs a call. At a call's end its arguments and its result are both known; a program at its beginning would need a
+//! map of calls in progress, in which a killed thread leaves its entry. The first line of each file says what is not
+//! recorded: results of io_uring, arguments of 32-bit calls, datagrams without a connection.
 //!
-//! Page faults are the cgroup's count: a program for them made each fault a tenth slower.
+//! For page faults the cgroup's count is used: a program for them made each fault a tenth slower.
 
 use crate::calls;
 use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};
@@ -26,14 +26,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use thiserror::Error;
 
-/// A program, its tracepoint's first arguments, and what it reads.
+/// A program, the first arguments of its tracepoint, and the offsets that it reads.
 struct Plan {
     name: &'static str,
     arguments: &'static [&'static str],
     needs: &'static [Offset],
 }
 
-/// The first one is what an audit is; the others add what does not pass there.
+/// The first program is the audit itself; the others add events that do not pass through it.
 const PLANS: [Plan; 2] = [
     Plan {
         name: "sys_exit",
@@ -65,10 +65,10 @@ const PLANS: [Plan; 2] = [
     },
 ];
 
-/// The programs' maps, and what is attached.
+/// The programs' maps, and the attached programs.
 pub(crate) struct Audit {
     audited: HashMap<MapData, u64, u64>,
-    /// How many are audited.
+    /// The number of audited cgroups.
     count: usize,
     events: Option<RingBuf<MapData>>,
     parts: Vec<Probe>,
@@ -76,8 +76,8 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Loads the programs, and attaches none. `unfit`: why one cannot be used with this kernel, by its tracepoint, that one's arguments,
-    /// and what it reads.
+    /// Loads the programs and attaches none. `unfit`: why a program cannot be used with this kernel, from its
+    /// tracepoint, the tracepoint's arguments and the offsets that it reads.
     pub fn load(programs: &mut Ebpf, unfit: impl Fn(&str, &[&str], &[Offset]) -> Option<String>) -> Result<Self, LoadError> {
         let map = |programs: &mut Ebpf, name: &'static str| programs.take_map(name).ok_or(LoadError::Object("a map of audits lacks"));
         let of_another_kind = |_| LoadError::Object("a map of audits is of another kind");
@@ -88,7 +88,7 @@ impl Audit {
             numbers.insert(number, kind, 0).map_err(|_| LoadError::Object("the numbers of calls do not fit"))?;
         }
         let parts = PLANS.map(|plan| {
-            // A map whose elements are made as they come may be in any context from then on.
+            // Since 6.1 a map that allocates its elements on demand may be used in any context.
             let old = (!is_since(6, 1)).then(|| "it needs Linux 6.1 or later".to_owned());
             let why_not = old.or_else(|| unfit(plan.name, plan.arguments, plan.needs)).or_else(|| {
                 let Some(program) = program(programs, plan.name) else { return Some("it is not in this build".to_owned()) };
@@ -131,7 +131,7 @@ pub struct Auditing<'a> {
 }
 
 impl Auditing<'_> {
-    /// Who reads the events: once.
+    /// The reader of the events; it can be taken once.
     pub fn events(&mut self) -> Option<Events> {
         self.audit.events.take().map(Events)
     }
@@ -153,12 +153,12 @@ impl Auditing<'_> {
         Ok(put?)
     }
 
-    /// How many of its events did not fit, since it began.
+    /// How many of its events did not fit into the buffer since it began.
     pub fn lost(&self, cgroup: u64) -> u64 {
         self.audit.audited.get(&cgroup, 0).unwrap_or(0)
     }
 
-    /// Tells nothing more of it. With the last one the programs are detached.
+    /// Stops recording it. The end of the last audit detaches the programs.
     pub fn end(&mut self, cgroup: u64) {
         if self.audit.audited.remove(&cgroup).is_ok() {
             self.audit.count -= 1;
@@ -168,11 +168,11 @@ impl Auditing<'_> {
         }
     }
 
-    /// Tells nothing more of any: who knew which they are is gone.
+    /// Stops all recordings: the caller that knew the cgroups is gone.
     pub fn end_all(&mut self) {
         let all: Vec<u64> = self.audit.audited.keys().flatten().collect();
         for cgroup in all {
-            // One that stays costs its place.
+            // A failed removal only uses an entry of the map.
             let _ = self.audit.audited.remove(&cgroup);
         }
         self.audit.count = 0;
@@ -203,25 +203,25 @@ impl Auditing<'_> {
     fn detach(&mut self) {
         for (name, link) in self.audit.links.drain(..) {
             if let Some(program) = program(self.programs, name) {
-                // One that does not go finds nothing that is audited.
+                // A program that cannot be detached finds no audited cgroup.
                 let _ = program.detach(link);
             }
         }
     }
 }
 
-/// What was told and not yet read.
+/// Events that were recorded and not yet read.
 pub struct Events(RingBuf<MapData>);
 
 impl Events {
-    /// The next one, and what it was given: a path or an address; `None`: there are no more now. What is not as this build has it is left
-    /// out.
+    /// The next event with its data: a path or an address. `None`: there are no more now. `Some(None)`: an event in
+    /// another format than this build's; it is skipped.
     pub fn next<T>(&mut self, take: impl FnOnce(&Event, &[u8]) -> T) -> Option<Option<T>> {
         let item = self.0.next()?;
         Some(read(&item).map(|(event, data)| take(&event, data)))
     }
 
-    /// Something of the same that is ready when much waits.
+    /// A descriptor that becomes readable when many events wait.
     pub fn ready(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
@@ -229,7 +229,7 @@ impl Events {
 
 fn read(bytes: &[u8]) -> Option<(Event, &[u8])> {
     let (head, data) = bytes.split_at_checked(EVENT_BYTES)?;
-    // SAFETY: all of it is numbers, for which every pattern of bits is a value.
+    // SAFETY: all fields are numbers, which have no invalid bit pattern.
     let mut event: Event = unsafe { std::mem::zeroed() };
     // SAFETY: the two do not overlap, and the event has more bytes than its head.
     unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), (&raw mut event).cast(), head.len()) };
@@ -237,7 +237,7 @@ fn read(bytes: &[u8]) -> Option<(Event, &[u8])> {
     Some((event, data.get(..length)?))
 }
 
-/// What a call is called, by its kind and its number.
+/// The name of a system call, by its kind and number.
 pub fn call_name(kind: u32, number: u32) -> Option<&'static str> {
     calls::name(kind, number)
 }

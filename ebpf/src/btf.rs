@@ -1,18 +1,18 @@
-//! The running kernel's description of its own types (BTF): where members of its structures lie, and what its tracepoints are given.
+//! The running kernel's description of its own types (BTF): offsets of structure members, and arguments of tracepoints.
 //!
-//! Only what is asked for is looked at: the kernel has a hundred thousand types, and nothing of them is kept. The format is the kernel's
-//! Documentation/bpf/btf.rst.
+//! Only requested types are decoded: the kernel has a hundred thousand types, and none of them is stored. The format is
+//! in the kernel's Documentation/bpf/btf.rst.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use thiserror::Error;
 
-/// The kernel's own.
+/// The file of the running kernel.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
-/// Structures without a name within each other.
+/// Greatest nesting of structures without a name.
 const DEPTH_MAX: usize = 8;
 
 const INT: u32 = 1;
@@ -42,7 +42,7 @@ pub enum BtfError {
     Malformed(&'static str),
 }
 
-/// All types, where each begins.
+/// All types, with the position at which each begins.
 pub struct Btf {
     types: Vec<u8>,
     names: Vec<u8>,
@@ -50,10 +50,10 @@ pub struct Btf {
     begins: Vec<u32>,
 }
 
-/// What a tracepoint is given.
+/// An argument of a tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// The address of a structure of this name.
+    /// A pointer to a structure of this name.
     Pointer(String),
     Other,
 }
@@ -63,16 +63,16 @@ struct Type {
     kind: u32,
     /// How many members or parameters.
     count: usize,
-    /// Members say in their offsets how many bits they have.
+    /// Whether the members' offsets contain their number of bits.
     has_bits: bool,
     /// Its size, or the type that it refers to.
     size_or_type: u32,
-    /// Where what is behind its first 12 bytes begins.
+    /// Position of the data after its first 12 bytes.
     at: usize,
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// The description of the running kernel.
     pub fn of_kernel() -> Result<Self, BtfError> {
         Self::parse(&fs::read(Path::new(VMLINUX)).map_err(BtfError::Read)?)
     }
@@ -128,9 +128,9 @@ impl Btf {
         all.into_iter().find(|of| of.kind == kind && self.name(of.name) == name.as_bytes())
     }
 
-    /// The type behind names and qualifiers.
+    /// The type behind typedefs and qualifiers.
     fn plain(&self, mut number: u32) -> Option<Type> {
-        // There is no cycle in what a kernel says; in what else this may be, there is an end.
+        // A kernel's description has no cycles; this bounds any other input.
         for _ in 0..32 {
             let of = self.of(number)?;
             match of.kind {
@@ -141,7 +141,8 @@ impl Btf {
         None
     }
 
-    /// Where a member lies in a structure, in bytes: `path` is the structure's name, and then the members', each within the one before.
+    /// The offset of a member in a structure, in bytes. `path`: the structure's name, then the members' names, each
+    /// inside the one before.
     pub fn offset(&self, path: &[&str]) -> Option<u32> {
         let (structure, members) = path.split_first()?;
         let mut of = self.find(STRUCT, structure)?;
@@ -154,7 +155,7 @@ impl Btf {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// Where in bits, and of which type; also within members that have no name.
+    /// The offset in bits and the type, also of members inside unnamed structures.
     fn member(&self, of: &Type, name: &str, depth: usize) -> Option<(u32, u32)> {
         if !matches!(of.kind, STRUCT | UNION) {
             return None;
@@ -165,7 +166,7 @@ impl Btf {
             let bits = if of.has_bits { offset & 0x00ff_ffff } else { offset };
             let its_name = self.name(its_name);
             if its_name == name.as_bytes() {
-                // Some bits of a word are nothing that a program could read as a number of its own.
+                // A bit field cannot be read as a number of its own.
                 let is_part = of.has_bits && offset >> 24 != 0;
                 return (!is_part).then_some((bits, number));
             }
@@ -180,14 +181,14 @@ impl Btf {
         None
     }
 
-    /// What a tracepoint of this name is given, as programs see it.
+    /// The arguments of this tracepoint, as programs see them.
     pub fn arguments(&self, tracepoint: &str) -> Option<Vec<Argument>> {
         let pointer = self.plain(self.find(TYPEDEF, &format!("btf_trace_{tracepoint}"))?.size_or_type)?;
         let prototype = self.plain(pointer.size_or_type)?;
         if pointer.kind != POINTER || prototype.kind != FUNCTION_PROTOTYPE {
             return None;
         }
-        // The first is the tracepoint's own.
+        // The first argument is the tracepoint's own.
         (1..prototype.count).map(|n| self.argument(word_at(&self.types, prototype.at + n * 8 + 4)?)).collect()
     }
 
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Beside a structure's kind: its members say how many bits they have.
+    /// Flag in a structure's kind: its members have numbers of bits.
     const HAS_BITS: u32 = 1 << 7;
 
     fn made() -> Vec<u8> {

@@ -1,8 +1,8 @@
-//! The numbers of the calls that are audited, as this machine's kernel has them.
+//! The numbers of the audited system calls in this machine's kernel.
 
 use crate::layout::{CALL_ACCEPT, CALL_COMPAT, CALL_CONNECT, CALL_CREAT, CALL_OPEN, CALL_OPENAT, CALL_OPENAT2, COMPAT};
 
-/// Calls of this machine's own programs: number, kind, name.
+/// Calls of native programs: number, kind, name.
 #[cfg(target_arch = "x86_64")]
 const CALLS: &[(u32, u32, &str)] = &[
     (2, CALL_OPEN, "open"),
@@ -22,7 +22,7 @@ const CALLS: &[(u32, u32, &str)] = &[
     (437, CALL_OPENAT2, "openat2"),
 ];
 
-/// Those of programs for 32 bits. `socketcall` is one for all that sockets do.
+/// Calls of 32-bit programs. `socketcall` is one number for all socket operations.
 #[cfg(target_arch = "x86_64")]
 const CALLS_32: &[(u32, &str)] =
     &[(5, "open"), (8, "creat"), (102, "socketcall"), (295, "openat"), (362, "connect"), (364, "accept4"), (437, "openat2")];
@@ -30,11 +30,11 @@ const CALLS_32: &[(u32, &str)] =
 const CALLS_32: &[(u32, &str)] =
     &[(5, "open"), (8, "creat"), (283, "connect"), (285, "accept"), (322, "openat"), (366, "accept4"), (437, "openat2")];
 
-/// Beside a call's number: it is one of the x32 kind, which has the same numbers and the same registers.
+/// Flag in a call's number: an x32 call, which has the same numbers and registers.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 1 << 30;
 
-/// Each number with its kind, for the programs.
+/// Each number with its kind, for the kernel programs.
 pub fn kinds() -> Vec<(u32, u32)> {
     let own = CALLS.iter().map(|(number, kind, _)| (*number, *kind));
     #[cfg(target_arch = "x86_64")]
@@ -42,7 +42,7 @@ pub fn kinds() -> Vec<(u32, u32)> {
     own.chain(CALLS_32.iter().map(|(number, _)| (number | COMPAT, CALL_COMPAT))).collect()
 }
 
-/// The name of one; `kind` is what [`kinds`] has for it.
+/// The name of a call; `kind` is its value in [`kinds`].
 pub fn name(kind: u32, number: u32) -> Option<&'static str> {
     if kind == CALL_COMPAT {
         return CALLS_32.iter().find(|(of, _)| *of == number).map(|(_, name)| *name);
@@ -68,7 +68,7 @@ mod tests {
             assert!(name(kind, number & !COMPAT).is_some(), "{number}");
             assert_eq!(number & COMPAT != 0, kind == CALL_COMPAT);
         }
-        // What is `fstat` for one is `open` for the other.
+        // The same number is `fstat` for one ABI and `open` for the other.
         assert_eq!((by_number.get(&5), by_number.get(&(5 | COMPAT))), (None, Some(&CALL_COMPAT)));
     }
 }

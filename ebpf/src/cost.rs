@@ -1,4 +1,4 @@
-//! What the programs cost, by the kernel's own account.
+//! The cost of the programs, as the kernel counts it.
 
 use crate::loaded::Probes;
 use crate::probe::said;
@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use thiserror::Error;
 
-/// While this is held, the kernel adds up how long programs run: two looks at a clock more for each run of each program of the machine.
+/// While this is held, the kernel sums the run time of programs: two more clock readings for each run of each program
+/// on the machine.
 #[derive(Debug)]
 pub struct Clocked {
     _held: OwnedFd,
@@ -27,14 +28,14 @@ impl Clocked {
 }
 
 impl Probes {
-    /// How long all programs of this process have run while somebody had that counted.
+    /// The total run time of this process's programs while it was counted.
     pub fn run_time(&self) -> Duration {
-        // One that is not loaded has no account.
+        // A program that is not loaded has no count.
         self.programs().filter_map(|program| program.info().ok()).map(|info| info.run_time()).sum()
     }
 }
 
-/// How many processors programs can run on now.
+/// The number of processors on which programs can run now.
 pub fn processors() -> usize {
     online_cpus().map_or(1, |online| online.len().max(1))
 }

@@ -1,21 +1,22 @@
-//! Counting in the kernel, for each allocation.
+//! Counters in the kernel for each allocation.
 //!
 //! ```text
 //!   probes/ (Rust for the kernel) ── rebuild ──▶ probes.bpf.o (committed, embedded here)
-//!                                                     │ load: each program alone
+//!                                                     │ load: each program separately
 //!   types of the running kernel (btf) ── offsets ─────┤
 //!                                                     ▼
-//!   track(cgroup id) ──▶ map in the kernel, a set of sums for each processor ──▶ counts(cgroup id)
+//!   track(cgroup id) ──▶ map in the kernel, one set of sums for each processor ──▶ counts(cgroup id)
 //! ```
 //!
-//! What is counted is in `shared/layout.rs`, which the programs include as well. A program that this kernel refuses, or whose types
-//! are others than the program was written for, is not loaded and says why ([`Probe::why_not`]); the others count all the same.
+//! `shared/layout.rs` defines the counters; the kernel programs include it as well. A program is not loaded if this
+//! kernel refuses it, or has other types than the program was written for; [`Probe::why_not`] gives the reason. The
+//! other programs still count.
 //!
-//! What is audited is told one by one, by programs that are loaded with the others and attached only while somebody asks for it
-//! ([`Auditing`]); [`Events`] are what they tell.
+//! Audits record single operations, by programs that are loaded with the others and attached only during an audit
+//! ([`Auditing`]); [`Events`] reads the records.
 //!
-//! All that is loaded belongs to file descriptors of this process: however it ends, the kernel detaches and frees it, and nothing
-//! is left behind. Who goes on counting an allocation after that has to keep what was counted.
+//! Everything that is loaded belongs to file descriptors of this process: however the process ends, the kernel detaches
+//! and frees it, and nothing is left behind. To continue an allocation's counts after that, the caller must store them.
 
 mod audit;
 mod btf;

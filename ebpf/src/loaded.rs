@@ -1,4 +1,4 @@
-//! The programs in the kernel, as long as this is kept.
+//! The programs in the kernel; they are loaded while this value lives.
 
 use crate::audit::{self, Audit};
 use crate::btf::Btf;
@@ -20,15 +20,15 @@ use thiserror::Error;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
 
-/// The root of the tree, of which the kernel numbers its directories.
+/// The inode number of the root of the cgroup tree.
 const ROOT_INODE: u64 = 1;
-/// From the slice to the directory of all work of an allocation.
+/// Levels from the slice to the directory of all work of an allocation.
 const BELOW_SLICE: u32 = 2;
 
-// SAFETY: it is an array of words; every pattern of bits is a value of it, and it has no padding.
+// SAFETY: an array of words: every bit pattern is valid, and it has no padding.
 unsafe impl Pod for Words {}
 
-/// What was counted for one allocation, over all processors; by the words of the layout. A device that has a place keeps it.
+/// The counts of one allocation, summed over all processors, by the words of the layout. A device keeps its slot.
 pub type Counts = [u64; WORDS];
 
 /// Why a program does not count.
@@ -57,7 +57,7 @@ pub enum TrackError {
 
 /// How a program is attached.
 enum Where {
-    /// With what the tracepoint's first arguments have to be.
+    /// With the expected first arguments of the tracepoint.
     Tracepoint(&'static [&'static str]),
     Slice(CgroupSkbAttachType),
 }
@@ -90,9 +90,9 @@ const PLANS: &[Plan] = &[
     Plan { name: "inet_sock_set_state", at: Where::Tracepoint(&["sock", "", ""]), needs: OF_SOCKET },
 ];
 
-/// What a program has to have beside it to count anything.
+/// Programs that count only together with another one.
 const TOGETHER: &[(&str, &str)] = &[("block_io_start", "block_rq_complete"), ("block_rq_complete", "block_io_start")];
-/// What a program counts where the kernel has the offset, and does without where it has not.
+/// What a program counts only if the kernel has the offsets.
 const PARTS: &[(&str, &str, &[Offset])] = &[
     ("run_queue", "sched_switch", &[offsets::TASK_RUN_DELAY]),
     ("block_devices", "block_rq_complete", &[offsets::REQUEST_QUEUE, offsets::QUEUE_DISK, offsets::DISK_NUMBERS]),
@@ -100,7 +100,7 @@ const PARTS: &[(&str, &str, &[Offset])] = &[
 
 /// The programs and their maps. Dropping it detaches them all.
 pub struct Probes {
-    /// Holds the programs and their links.
+    /// Owns the programs and their links.
     programs: Ebpf,
     counts: PerCpuHashMap<MapData, u64, Words>,
     node: PerCpuArray<MapData, u64>,
@@ -110,7 +110,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Loads what this kernel takes. `slice`: the directory of all allocations in the v2 tree, which is there.
+    /// Loads the programs that this kernel accepts. `slice`: the existing directory of all allocations in the v2 tree.
     pub fn load(slice: &Path) -> Result<Self, LoadError> {
         let level = level_of(slice)? + BELOW_SLICE;
         let (btf, no_btf) = match Btf::of_kernel() {
@@ -120,7 +120,8 @@ impl Probes {
         let offset_of = |offset: &Offset| btf.as_ref().map_or(NO_OFFSET, |btf| offset.of(btf));
         let offsets: BTreeMap<&str, u32> = offsets::ALL.iter().map(|offset| (offset.global, offset_of(offset))).collect();
         let mut loader = EbpfLoader::new();
-        // It has read all of the kernel's types, which the programs do without: tens of megabytes, in a hundred thousand pieces.
+        // The loader would parse all of the kernel's types, which the programs do not need: tens of megabytes in a
+        // hundred thousand pieces.
         loader.btf(None);
         loader.override_global("LEVEL", &level, true);
         loader.override_global("COMPAT_MASK", &offsets::IN_COMPAT.1, true);
@@ -147,7 +148,7 @@ impl Probes {
             let alone = !counts_of(other, &probes);
             if let Some(probe) = probes.iter_mut().find(|probe| probe.name == *name && probe.why_not.is_none() && alone) {
                 probe.why_not = Some(format!("{other} does not count"));
-                // It would only cost.
+                // Without its partner it would only cost time.
                 unload(&mut programs, name);
             }
         }
@@ -175,7 +176,7 @@ impl Probes {
         })
     }
 
-    /// What [`Probes::probes`] names.
+    /// The names in [`Probes::probes`].
     pub fn names() -> impl Iterator<Item = &'static str> {
         PLANS.iter().map(|plan| plan.name).chain(PARTS.iter().map(|(name, ..)| *name))
     }
@@ -185,7 +186,7 @@ impl Probes {
         &self.probes
     }
 
-    /// Whether one counts.
+    /// Whether this program or part counts.
     pub fn has(&self, name: &str) -> bool {
         self.probes.iter().any(|probe| probe.name == name && probe.why_not.is_none())
     }
@@ -203,7 +204,7 @@ impl Probes {
         }
     }
 
-    /// What was counted of a cgroup, and `before` as well; `None`: it is not counted. Devices that have places in `before` keep them.
+    /// The counts of a cgroup, plus `before`; `None`: it is not counted. Devices with a slot in `before` keep it.
     pub fn counts(&self, cgroup: u64, before: &Counts) -> Option<Counts> {
         let each = self.counts.get(&cgroup, 0).ok()?;
         let mut sum = *before;
@@ -211,33 +212,33 @@ impl Probes {
         Some(sum)
     }
 
-    /// All that are loaded, and those that could not be.
+    /// All programs, also those that could not be loaded.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &aya::programs::Program> {
         self.programs.programs().map(|(_, program)| program)
     }
 
-    /// What is wanted for an audit: [`crate::Auditing`].
+    /// The interface for audits: [`crate::Auditing`].
     pub fn audit(&mut self) -> audit::Auditing<'_> {
         audit::Auditing { programs: &mut self.programs, audit: &mut self.audit }
     }
 
-    /// The same without changing anything.
+    /// The audit programs, without changing anything.
     pub fn audit_parts(&self) -> &[Probe] {
         self.audit.parts()
     }
 
-    /// Counts it no more.
+    /// Stops counting it.
     pub fn forget(&mut self, cgroup: u64) {
-        // It may be gone.
+        // It may not exist.
         let _ = self.counts.remove(&cgroup);
     }
 
-    /// Bytes that block requests of no allocation read and wrote.
+    /// Bytes read and written by block requests of no allocation.
     pub fn of_no_allocation(&self) -> Option<(u64, u64)> {
         Some((self.node_word(NODE_READ_BYTES)?, self.node_word(NODE_WRITTEN_BYTES)?))
     }
 
-    /// Block requests that were not counted because too many were under way.
+    /// Block requests that were not counted because too many were in progress.
     pub fn unfit(&self) -> Option<u64> {
         self.node_word(NODE_UNFIT)
     }
@@ -248,7 +249,8 @@ impl Probes {
     }
 }
 
-/// Adds what one processor counted. Places of devices are each processor's own: the same device may have another one there.
+/// Adds the counts of one processor. Slots of devices differ between processors: the same device may have another slot
+/// there.
 fn add(sum: &mut Counts, more: &Counts) {
     for (sum, word) in sum.iter_mut().zip(&more[..DEVICES]) {
         *sum = sum.wrapping_add(*word);
@@ -292,16 +294,16 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachEr
     }
 }
 
-/// Detaches a tracepoint's program again.
+/// Detaches a tracepoint's program.
 fn unload(programs: &mut Ebpf, name: &str) {
     let program: Option<&mut RawTracePoint> = programs.program_mut(name).and_then(|program| program.try_into().ok());
     if let Some(program) = program {
-        // One that does not go counts on, and nobody reads it.
+        // If that fails it continues to count, and nobody reads it.
         let _ = program.unload();
     }
 }
 
-/// How deep a directory lies in the kernel's tree.
+/// The depth of a directory in the kernel's tree.
 fn level_of(slice: &Path) -> Result<u32, LoadError> {
     let device = fs::metadata(slice).map_err(LoadError::Slice)?.dev();
     let (mut at, mut level) = (slice, 0);
@@ -321,7 +323,7 @@ mod tests {
     use super::*;
     use crate::layout::{DEVICE_READ_BYTES, DEVICE_READS, DEVICES_MAX, RECEIVED_BYTES, device_id};
 
-    /// What a processor counted of these devices, in this order: bytes read, and one request each.
+    /// The counts of one processor for these devices, in this order: bytes read, and one request each.
     fn counted(devices: &[(u32, u64)], other: u64) -> Counts {
         let mut words = [0; WORDS];
         words[RECEIVED_BYTES] = 1;
@@ -345,7 +347,7 @@ mod tests {
         add(&mut sum, &counted(&[(16, 5), (0, 1), (32, 7)], 3));
         assert_eq!(read_bytes(&sum), [(0, 11), (16, 25), (32, 7)]);
         assert_eq!((sum[RECEIVED_BYTES], sum[DEVICES + DEVICE_READS], sum[DEVICES_OTHER + DEVICE_READ_BYTES]), (2, 2, 3));
-        // More than there are places: what has one keeps it, and nothing that was told falls.
+        // More devices than slots: a device with a slot keeps it, and no reported count decreases.
         let many: Vec<(u32, u64)> = (0..DEVICES_MAX as u32).map(|n| (100 + n, 1)).collect();
         let mut full = sum;
         add(&mut full, &counted(&many, 0));

@@ -1,21 +1,21 @@
-//! Where things lie in this kernel, and whether its tracepoints are as the programs take them.
+//! Offsets of structure members in this kernel, and checks that its tracepoints have the expected arguments.
 
 use crate::btf::{Argument, Btf};
 use crate::layout::NO_OFFSET;
 
-/// What a program reads: the name of its global, and the way to it.
+/// What a program reads: the name of its global variable, and the path to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
     pub global: &'static str,
     path: &'static [&'static str],
-    /// Bytes behind what the way leads to: an element of an array.
+    /// Bytes behind the member at the end of the path: an element of an array.
     behind: u32,
 }
 
 macro_rules! offsets {
     ($($id:ident = $global:literal, $path:expr $(, $behind:expr)?;)*) => {
         $(pub const $id: Offset = Offset { global: $global, path: $path, behind: 0 $(+ $behind)? };)*
-        /// All of them.
+        /// All offsets.
         pub const ALL: &[Offset] = &[$($id),*];
     };
 }
@@ -58,7 +58,7 @@ offsets! {
     FILENAME_NAME = "FILENAME_NAME", &["filename", "name"];
 }
 
-/// A call's number and its first three arguments, where it returns: what returns takes the place of none of them.
+/// A call's number and its first three arguments at its return: the return value overwrites none of them.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: (Path, Path, Path, Path) = (&["pt_regs", "orig_ax"], &["pt_regs", "di"], &["pt_regs", "si"], &["pt_regs", "dx"]);
 #[cfg(target_arch = "x86_64")]
@@ -69,7 +69,7 @@ const REGISTERS: (Path, Path, Path, Path) =
 #[cfg(target_arch = "aarch64")]
 const REGISTERS_BEHIND: (u32, u32) = (8, 16);
 
-/// Where a task says that it is within a call for 32 bits, and the bit: `TS_COMPAT`, `TIF_32BIT`.
+/// Where a task is marked as inside a 32-bit call, and the bit: `TS_COMPAT`, `TIF_32BIT`.
 #[cfg(target_arch = "x86_64")]
 pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "status"], 1 << 1);
 #[cfg(target_arch = "aarch64")]
@@ -77,7 +77,7 @@ pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "flags"], 1 
 
 type Path = &'static [&'static str];
 
-/// What has to lie directly behind: the programs read the two at once.
+/// Members that must directly follow the offset: the programs read both at once.
 const PAIRS: &[(Offset, Path, u32)] = &[
     (TASK_PID, &["task_struct", "tgid"], 4),
     (DISK_NUMBERS, &["gendisk", "first_minor"], 4),
@@ -85,7 +85,7 @@ const PAIRS: &[(Offset, Path, u32)] = &[
 ];
 
 impl Offset {
-    /// `NO_OFFSET`: this kernel does not have it, or not as the programs read it.
+    /// `NO_OFFSET`: this kernel does not have the member, or not in the form that the programs read.
     pub fn of(self, btf: &Btf) -> u32 {
         let Some(offset) = btf.offset(self.path) else { return NO_OFFSET };
         let pair = PAIRS.iter().find(|(of, ..)| *of == self);
@@ -93,13 +93,13 @@ impl Offset {
         if is_behind { offset + self.behind } else { NO_OFFSET }
     }
 
-    /// As a kernel's sources have it.
+    /// In the notation of the kernel's sources.
     pub fn path(self) -> String {
         self.path.join(".")
     }
 }
 
-/// Why a tracepoint cannot be used as the programs use it: `expected` are its first arguments, each a structure's name or `""`.
+/// Why the programs cannot use a tracepoint. `expected` are its first arguments, each the name of a structure or `""`.
 pub fn unlike(btf: &Btf, tracepoint: &str, expected: &[&str]) -> Option<String> {
     let Some(has) = btf.arguments(tracepoint) else { return Some(format!("this kernel has no tracepoint {tracepoint}")) };
     let is_as = |(want, has): (&&str, &Argument)| match has {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn this_kernel_has_what_the_programs_read() {
         let Ok(btf) = Btf::of_kernel() else {
-            // A kernel without a description of its types has no probes; `doctor` says so.
+            // A kernel without BTF has no probes; `doctor` reports that.
             assert!(!std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
             return;
         };

@@ -1,4 +1,4 @@
-//! One program of ours in the kernel: whether it counts, and why it does not.
+//! One of our kernel programs: whether it counts, and if not, why.
 
 use aya::util::KernelVersion;
 use std::error::Error;
@@ -12,7 +12,7 @@ pub struct Probe {
     pub why_not: Option<String>,
 }
 
-/// Nothing can be counted in this kernel.
+/// This kernel cannot count anything.
 #[derive(Debug, Error)]
 pub enum LoadError {
     #[error("the cgroup tree is one of a namespace, in which the kernel's numbers of cgroups cannot be told: run the agent outside of it")]
@@ -27,12 +27,12 @@ pub enum LoadError {
     None(String),
 }
 
-/// Whether the kernel is of this version or a later one.
+/// Whether the kernel has this version or a later one.
 pub fn is_since(major: u8, minor: u8) -> bool {
     KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(major, minor, 0))
 }
 
-/// In one line, with its causes. The verifier's whole log is not for a line.
+/// The error in one line, with its causes; without the verifier's whole log.
 pub fn said(error: &dyn Error) -> String {
     let mut out = error.to_string().lines().next().unwrap_or_default().to_owned();
     let mut cause = error.source();

@@ -1,11 +1,12 @@
-//! `lattice-lab asked`: work that is asked to save itself, and tells when it noticed (for `bench checkpoint`).
+//! `lattice-lab asked`: work that is asked to save itself, and records when it noticed (for `bench checkpoint`).
 //!
 //! ```text
-//!   told      "ready" by each process that hears; NOTICED SAVED, nanoseconds since 1970, by the one that saves, before it answers
-//!   save      the path of a file, by who measures: what is saved is that one, linked; absent: a few bytes
+//!   told      "ready" from each process that listens; from the one that saves, before it answers: NOTICED SAVED,
+//!             in nanoseconds since 1970
+//!   save      the path of a file, written by the bench: this file is linked as the saved one; absent: a few bytes
 //! ```
 //!
-//! All processes hear; the first one of each node saves and answers, at once.
+//! All processes listen; the first one of each node saves and answers, at once.
 
 use anyhow::{Context, Result, bail, ensure};
 use lattice_api::client::Client;
@@ -33,7 +34,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As `lattice submit --checkpoint` has it.
+    /// The value of `lattice submit --checkpoint`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Signal => "signal",
@@ -54,16 +55,16 @@ pub struct Options {
     dir: PathBuf,
 }
 
-/// One request, as it went.
+/// The times of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// When the program noticed, in nanoseconds since 1970.
     pub noticed_ns: u64,
-    /// When it had saved itself, and was about to say so.
+    /// When it had saved itself, and was about to report that.
     pub saved_ns: u64,
 }
 
-/// How many processes have said that they hear, and the last request, of what was told in a folder.
+/// From a directory: how many processes have reported that they listen, and the last request.
 pub fn told(dir: &Path) -> Result<(usize, Option<Told>)> {
     let text = match fs::read_to_string(dir.join("told")) {
         Ok(text) => text,
@@ -75,7 +76,7 @@ pub fn told(dir: &Path) -> Result<(usize, Option<Told>)> {
     Ok((text.lines().filter(|line| *line == "ready").count(), last))
 }
 
-/// The wall clock, in nanoseconds since 1970. May be asked in a signal's handler.
+/// The wall clock, in nanoseconds since 1970. May be called in a signal handler.
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes one timespec, which is ours.
@@ -83,7 +84,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Until it is ended.
+/// Runs until it is ended.
 pub fn run(options: &Options) -> Result<()> {
     match options.mode {
         Mode::Signal => by_signal(&options.dir),
@@ -103,7 +104,7 @@ fn saves() -> bool {
     std::env::var("LATTICE_LOCAL_RANK").is_ok_and(|rank| rank == "0")
 }
 
-/// Saves and tells.
+/// Saves and records the times.
 fn save(dir: &Path, into: &Path, noticed_ns: u64) -> Result<()> {
     match fs::read_to_string(dir.join("save")) {
         Ok(from) => fs::hard_link(from.trim(), into.join("bulk")).with_context(|| format!("{from} into {}", into.display()))?,
@@ -122,7 +123,7 @@ extern "C" fn notice(_: libc::c_int) {
 fn by_signal(dir: &Path) -> Result<()> {
     let mut usr1 = SigSet::empty();
     usr1.add(Signal::SIGUSR1);
-    // It comes where it is waited for, and nowhere else.
+    // The signal is only delivered where it is waited for.
     usr1.thread_block()?;
     let action = SigAction::new(SigHandler::Handler(notice), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler reads a clock and writes an atomic, which a handler may.

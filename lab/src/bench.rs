@@ -1,5 +1,5 @@
-//! `lattice-lab bench NAME`: figures against peers or floors of the same run, interleaved, because a machine's mood
-//! changes more between runs than between systems.
+//! `lattice-lab bench NAME`: figures compared with peers or lower bounds in the same run, interleaved, because a
+//! machine's speed changes more between runs than between systems.
 
 mod adoption;
 mod busy;
@@ -26,7 +26,7 @@ pub use figures::{Figure, Report, Samples, Verdict};
 pub use options::Options;
 pub use telemetry::{Load, PingPong};
 
-/// Runs the benchmark and prints it; whether every target was met.
+/// Runs the benchmark and prints it; returns whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
     ensure!(options.megabytes.is_none() || name == Name::Checkpoint, "--megabytes is of `bench checkpoint` alone");
     ensure!(options.nodes.is_none() || matches!(name, Name::Nodes | Name::Mpi), "--nodes is of `bench nodes` and `bench mpi` alone");

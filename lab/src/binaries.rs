@@ -1,11 +1,11 @@
-//! The product's binaries: built beside the lab's own, in the same profile, and found there.
+//! The product's binaries: built into the directory of the lab's own, in the same profile.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Packages and the binaries that come of them.
+/// Packages and their binaries.
 const NEEDED: [(&str, &str); 5] = [
     ("lattice-agent", "lattice-agent"),
     ("lattice-quorum", "lattice-quorum"),
@@ -14,19 +14,19 @@ const NEEDED: [(&str, &str); 5] = [
     ("lattice-cli", "lattice"),
 ];
 
-/// Built beside them, and no cluster needs them to start: the library that programs in C are linked with, and the lab itself, without which
-/// cargo would compile what they share a second time, with fewer features.
+/// Built together with them, although no cluster needs them: the library for programs in C, and the lab itself, without
+/// which cargo would compile the shared packages a second time, with fewer features.
 const BESIDE: [&str; 2] = ["lattice-checkpoint", "lattice-lab"];
 
-/// Where the binaries lie.
+/// The location of the binaries.
 #[derive(Clone, Debug)]
 pub struct Binaries {
-    /// The folder of all of them.
+    /// The directory of all of them.
     pub dir: PathBuf,
 }
 
 impl Binaries {
-    /// Those beside the lab's own executable.
+    /// The binaries beside the lab's own executable.
     pub fn beside_lab() -> Result<Self> {
         let exe = std::env::current_exe().context("where is the lab's own executable?")?;
         let mut dir = exe.parent().context("the lab's executable has no folder")?.to_owned();
@@ -41,19 +41,20 @@ impl Binaries {
         self.dir.join("lattice-lab")
     }
 
-    /// The profile that they were built in, by its folder: `debug`, `release`.
+    /// Their build profile, from the directory's name: `debug`, `release`.
     pub fn profile(&self) -> String {
         self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Builds them, in the profile that the lab itself was built in; what is up to date costs a fraction of a second.
-    /// The compiler's own messages go to stderr.
+    /// Builds them, in the profile of the lab itself; takes a fraction of a second if they are up to date. The
+    /// compiler's messages go to stderr.
     pub fn build(&self) -> Result<()> {
         let packages = NEEDED.map(|(package, _)| package);
         self.build_with(packages.into_iter().chain(BESIDE).flat_map(|package| ["-p", package]))
     }
 
-    /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is compiled twice.
+    /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is
+    /// compiled twice.
     pub fn build_for_tests(&self) -> Result<()> {
         self.build_with(["--workspace", "--bins", "--test", "e2e"])
     }
@@ -74,7 +75,7 @@ impl Binaries {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("build").arg("--quiet").arg("--manifest-path").arg(&manifest).args(["--profile", profile]);
         cargo.arg("--target-dir").arg(target).args(selection);
-        // Cargo sets these for what it runs; the inner cargo must see what the outer one saw.
+        // Cargo sets these for the programs that it runs; the inner cargo needs the environment of the outer one.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CARGO_PKG_")
@@ -93,7 +94,7 @@ impl Binaries {
         self.check()
     }
 
-    /// That all of them are there.
+    /// Checks that all of them exist.
     pub fn check(&self) -> Result<()> {
         for (package, binary) in NEEDED {
             if !self.dir.join(binary).is_file() {

@@ -1,4 +1,4 @@
-//! The record of one lab cluster: `DIR/cluster.json`. What `down` and the faults know, they know from it.
+//! The record of one lab cluster: `DIR/cluster.json`. `down` and the faults get all their knowledge from it.
 
 use crate::networks::Networks;
 use crate::process::Identity;
@@ -10,11 +10,11 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// The record's form; another one is refused.
+/// The record's version; another one is refused.
 const VERSION: u32 = 1;
-/// Bytes that the path of a Unix socket may have (`sun_path` without its NUL).
+/// Length limit of a Unix socket's path in bytes (`sun_path` without its NUL).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The longest socket path below a run folder: `/n99/state/alloc/<uuid>-<epoch>/shim.sock`.
+/// The longest socket path below a run directory: `/n99/state/alloc/<uuid>-<epoch>/shim.sock`.
 const SOCKET_TAIL_BYTES: usize = "/n99/state/alloc/".len() + 36 + 1 + 6 + "/shim.sock".len();
 
 /// One cluster.
@@ -23,11 +23,12 @@ const SOCKET_TAIL_BYTES: usize = "/n99/state/alloc/".len() + 36 + 1 + 6 + "/shim
 pub struct Cluster {
     /// [`VERSION`].
     pub version: u32,
-    /// Where configuration, logs, certificates and this record lie; absolute.
+    /// The directory of configuration, logs, certificates and this record; absolute.
     pub dir: PathBuf,
-    /// Where sockets and state lie: `dir`, or a short folder of the lab's own where `dir` is too long for a Unix socket.
+    /// The directory of sockets and state: `dir`, or a short directory of the lab if `dir` is too long for a Unix
+    /// socket.
     pub run_dir: PathBuf,
-    /// The folder of the binaries that were started.
+    /// The directory of the started binaries.
     pub binaries: PathBuf,
     /// The scopes' root below the cgroup v2 mount, without a leading slash.
     pub cgroup_root: String,
@@ -35,7 +36,7 @@ pub struct Cluster {
     pub members: Vec<Member>,
     /// The nodes' agents.
     pub nodes: Vec<Node>,
-    /// The daemons' own networks, where they have some.
+    /// The daemons' own networks, if they have any.
     #[serde(default)]
     pub networks: Option<Networks>,
     /// File systems that the lab mounted.
@@ -49,11 +50,11 @@ pub struct Cluster {
 pub struct Member {
     /// Its id, from 1.
     pub id: u64,
-    /// Where agents reach it.
+    /// Its address for agents.
     pub service: String,
-    /// Where members reach it.
+    /// Its address for members.
     pub raft: String,
-    /// Where it serves its metrics.
+    /// Its address for metrics.
     #[serde(default)]
     pub metrics: String,
     /// The process.
@@ -68,30 +69,30 @@ pub struct Node {
     pub id: String,
     /// The agent's API.
     pub socket: PathBuf,
-    /// Where other agents reach its mesh (UDP).
+    /// The address of its mesh for other agents (UDP).
     pub mesh: String,
-    /// Where other agents reach its gossip (UDP).
+    /// The address of its gossip for other agents (UDP).
     pub gossip: String,
-    /// Where it serves its metrics.
+    /// Its address for metrics.
     #[serde(default)]
     pub metrics: String,
     /// The process.
     pub daemon: Daemon,
 }
 
-/// How a daemon is started, and which process it is now.
+/// How a daemon is started, and its present process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
-    /// What people call it: `n1`, `member-1`.
+    /// Its name for people: `n1`, `member-1`.
     pub name: String,
     /// The executable.
     pub program: PathBuf,
     /// Its arguments at every start.
     pub args: Vec<String>,
-    /// Its output.
+    /// The file of its output.
     pub log: PathBuf,
-    /// The process that was started last.
+    /// The process that was last started.
     pub process: Option<Identity>,
 }
 
@@ -102,12 +103,12 @@ impl Daemon {
     }
 }
 
-/// Holds `DIR/lock` until dropped: one lab command at a time changes a cluster.
+/// Holds `DIR/lock` until dropped: only one lab command at a time changes a cluster.
 pub struct Lock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
 
 impl Cluster {
-    /// An empty one in `dir`, which is made absolute. Its agents' sockets and state lie below `agents` where that is given, else in
-    /// `dir`, if its name is short enough. Nothing is written yet.
+    /// A record without daemons for `dir`, which is made absolute. The agents' sockets and state are below `agents` if
+    /// that is given, else in `dir` if its name is short enough. Nothing is written yet.
     pub fn new(dir: &Path, agents: Option<&Path>, binaries: &Path) -> Result<Self> {
         let dir = std::path::absolute(dir).with_context(|| format!("{} cannot be made absolute", dir.display()))?;
         let Some(text) = dir.to_str() else { bail!("{} is not UTF-8", dir.display()) };
@@ -158,7 +159,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Writes the record, so that a crash leaves the old or the new one.
+    /// Writes the record; a crash leaves the old or the new one.
     pub fn save(&self) -> Result<()> {
         let new = self.dir.join("cluster.json.new");
         std::fs::write(&new, serde_json::to_vec_pretty(self)?).with_context(|| format!("cannot write {}", new.display()))?;
@@ -196,12 +197,12 @@ impl Cluster {
         self.nodes.iter().map(|n| &n.daemon).chain(self.members.iter().map(|m| &m.daemon))
     }
 
-    /// The daemon of that name, to be changed.
+    /// The daemon with that name, mutable.
     pub fn daemon_mut(&mut self, name: &str) -> Option<&mut Daemon> {
         self.nodes.iter_mut().map(|n| &mut n.daemon).chain(self.members.iter_mut().map(|m| &mut m.daemon)).find(|d| d.name == name)
     }
 
-    /// Where everything of this cluster lies.
+    /// All directories of this cluster.
     pub fn folders(&self) -> Vec<&Path> {
         if self.run_dir == self.dir { vec![&self.dir] } else { vec![&self.dir, &self.run_dir] }
     }

@@ -23,7 +23,7 @@ pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
     member_with(cluster, member, &cluster.members, &timers, &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy()))
 }
 
-/// The file of a member that joins later: it names itself alone, and has the timers of the file `of`.
+/// The file of a member that joins later: it lists only itself, and has the timers of the file `of`.
 pub fn joining(cluster: &Cluster, member: &Member, of: &str) -> String {
     let of_audit = |key: &str| key.starts_with("audit_") && key.ends_with("_seconds");
     let is_timer =
@@ -49,7 +49,7 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     text
 }
 
-/// Nodes of a cluster whose agents all count in the kernel.
+/// Largest cluster in which all agents use kernel probes.
 const COUNTING_NODES_MAX: usize = 8;
 
 /// An agent's file.
@@ -66,7 +66,7 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     let _ = writeln!(text, "gossip_key_file: {}\ngossip_seeds: [{}]", quoted(&cluster.dir.join("gossip.key")), seeds.join(", "));
     let _ = writeln!(text, "roles: [api, scheduler]\nschedulable: true\nallow_root: true");
     let _ = writeln!(text, "cgroup_root: {cgroup_root:?}\nshim: {}", quoted(&cluster.binaries.join("lattice-shim")));
-    // Not memory: under version 1 it may be what keeps this machine's other tenants apart.
+    // Without memory: under version 1 other software of this machine may depend on it.
     let delegated = Path::new(cgroup_root).iter().next().map(Path::new).unwrap_or(Path::new(""));
     let _ = writeln!(text, "cgroup_delegated: {}\ncgroup_v1_controllers: [cpu, cpuset, pids, io]\npids_max: 1024", quoted(delegated));
     let _ = writeln!(text, "grace_seconds: {}\nfence_timeout_seconds: {}", options.grace_seconds, options.fence_timeout_seconds);
@@ -78,7 +78,7 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     if !options.agent_lines.contains("scratch_tmpfs_dir:") {
         let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
     }
-    // Each agent's programs run at every switch of the machine.
+    // Each agent's programs run at every context switch of the machine.
     if cluster.nodes.len() > COUNTING_NODES_MAX && !options.agent_lines.contains("kernel_probes:") {
         let _ = writeln!(text, "kernel_probes: false");
     }

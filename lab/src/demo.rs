@@ -1,7 +1,7 @@
-//! `lattice-lab demo`: the promise of the README, kept in front of the reader's eyes.
+//! `lattice-lab demo`: shows the promise of the README.
 //!
-//! A job runs on three nodes; an agent is killed and started again, the leader of the quorum is killed, and the job
-//! ends as if nothing had happened, with every line of its log. Whatever is not as promised fails the demo.
+//! A job runs on three nodes. An agent is killed and started again, the leader of the quorum is killed, and the job
+//! ends as if nothing had happened, with every line of its log. The demo fails if anything differs from the promise.
 
 mod lines;
 
@@ -25,10 +25,10 @@ const NODES: u32 = 3;
 const TASKS_PER_NODE: u32 = 2;
 const LINES: u32 = 100;
 const INTERVAL_MS: u32 = 100;
-/// With a majority, submitting must work again within this time of the leader's end.
+/// With a majority, submitting must work again within this time after the leader's end.
 const SUBMIT_AGAIN_LIMIT: Duration = Duration::from_secs(3);
 
-/// Tells what happens, with the seconds since the start.
+/// Prints what happens, with the seconds since the start.
 struct Story {
     began: Instant,
 }
@@ -45,7 +45,7 @@ impl Story {
     }
 }
 
-/// Runs it in `dir`, or in a folder of its own that is removed again.
+/// Runs the demo in `dir`, or in a temporary directory that is removed again.
 pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     let machine = Machine::look();
     println!("Lattice, in one go: a job on three nodes that outlives its agent and the leader of the quorum.");
@@ -179,7 +179,7 @@ fn submit_ring(lattice: &Lattice, ring: &Ring, uenv: Option<&Path>) -> Result<St
     Ok(lattice.ok(&args)?.trim().to_owned())
 }
 
-/// Kills the leader and submits a job as soon as that works again; its id.
+/// Kills the leader and submits a job as soon as that works again; returns the job's id.
 fn kill_leader(story: &Story, cluster: &Cluster, lattice: &Lattice) -> Result<String> {
     let mut leader = None;
     until(Duration::from_secs(5), || {
@@ -220,7 +220,7 @@ fn tell_logs(story: &Story, dir: &Path) {
     }
 }
 
-/// `lattice logs -f --label`, read as it comes.
+/// `lattice logs -f --label`, read while it runs.
 struct Follower {
     child: Child,
     lines: Arc<Mutex<Lines>>,
@@ -259,7 +259,7 @@ impl Follower {
         self.lines.lock().map(|l| l.first(n)).unwrap_or_default()
     }
 
-    /// Waits until that many lines came; fails as soon as the job has ended without them.
+    /// Waits until this many lines have arrived; fails as soon as the job has ended without them.
     fn wait_for(&self, lattice: &Lattice, job: &str, lines: usize) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.count() < lines {
@@ -283,7 +283,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The follower ends by itself once the job has ended and everything was sent.
+    /// The follower ends by itself when the job has ended and everything was sent.
     fn finish(mut self, limit: Duration) -> Result<Lines> {
         let mut status = None;
         until(limit, || {

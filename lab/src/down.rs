@@ -1,4 +1,4 @@
-//! Takes a cluster away so that nothing of it is left: no process, scope, mount, loop device or file.
+//! Removes a cluster so that nothing of it is left: no process, scope, mount, loop device or file.
 
 use crate::cluster::Cluster;
 use crate::lattice::Lattice;
@@ -9,34 +9,34 @@ use nix::sys::signal::Signal;
 use std::path::Path;
 use std::time::Duration;
 
-/// What it took.
+/// What was removed.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Allocations that still lived and were cancelled.
+    /// Living allocations that were cancelled.
     pub cancelled: Vec<String>,
     /// Daemons that had to be killed because SIGTERM did not end them.
     pub killed: Vec<String>,
-    /// What the product left behind and the lab swept.
+    /// Remains of the product that the lab removed.
     pub swept: Vec<String>,
-    /// What would not go.
+    /// What could not be removed.
     pub stuck: Vec<String>,
 }
 
 impl Report {
-    /// Whether the product cleaned up behind itself.
+    /// Whether the product had cleaned up after itself.
     pub fn clean(&self) -> bool {
         self.killed.is_empty() && self.swept.is_empty() && self.stuck.is_empty()
     }
 }
 
-/// Stops all of it and removes its files. `patience`: how long cancelled work may take to end by itself.
+/// Stops the cluster and removes its files. `patience`: how long cancelled work may take to end by itself.
 pub fn down(dir: &Path, patience: Duration) -> Result<Report> {
     let dir = &std::path::absolute(dir)?;
     let cluster = Cluster::load(dir)?;
     let lock = Cluster::lock(dir)?;
     let mut report = stop(&cluster, patience)?;
     for folder in cluster.folders() {
-        // A process on its way out may still write: the second try finds the folder quiet.
+        // A process that is ending may still write: the second try usually succeeds.
         let gone = until(Duration::from_secs(3), || std::fs::remove_dir_all(folder).is_ok() || !folder.exists());
         if !gone {
             report.stuck.push(format!("the folder {}", folder.display()));
@@ -46,14 +46,14 @@ pub fn down(dir: &Path, patience: Duration) -> Result<Report> {
     Ok(report)
 }
 
-/// Stops all of it; its files stay.
+/// Stops the cluster; its files stay.
 pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     let mut report = Report::default();
     let folders = cluster.folders();
     if !patience.is_zero() {
         cancel_all(cluster, patience, &mut report);
     }
-    // Agents first: without them no new work starts, and they still have a quorum to report to.
+    // Agents first: without them no new work starts, and the quorum still accepts their reports.
     terminate(cluster.nodes.iter().map(|n| &n.daemon), Duration::from_secs(5), &mut report);
     terminate(cluster.members.iter().map(|m| &m.daemon), Duration::from_secs(5), &mut report);
     if let Some(networks) = &cluster.networks
@@ -76,7 +76,7 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     Ok(report)
 }
 
-/// Cancels what lives, where somebody answers, and waits for the shims to go.
+/// Cancels living allocations, if an agent answers, and waits for the end of the shims.
 fn cancel_all(cluster: &Cluster, patience: Duration, report: &mut Report) {
     let Ok(lattice) = Lattice::to_any(cluster) else { return };
     let short = Duration::from_secs(3);
@@ -137,7 +137,7 @@ fn descendants(root: i32) -> Vec<Identity> {
     found
 }
 
-/// Everything of the cluster that is on the machine now, for tests that look after `down` or after a job.
+/// Everything of the cluster that is on the machine now, for tests after `down` or after a job.
 pub fn leftovers(cluster: &Cluster) -> Vec<String> {
     let folders = cluster.folders();
     let mut left: Vec<String> =
@@ -155,8 +155,9 @@ pub fn leftovers(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// The same once nothing is left, or as it is when `limit` is over: of one and the same look. A second look may see what an agent
-/// that has just been started tries (`doctor::probe_slice`): a scope for a moment, of no allocation.
+/// The same once nothing is left, or the last result when `limit` is over. Both come from one look: a second look may
+/// see a temporary scope of no allocation, with which an agent that has just started tries its cgroups
+/// (`doctor::probe_slice`).
 pub fn leftovers_within(cluster: &Cluster, limit: Duration) -> Vec<String> {
     let mut left = Vec::new();
     until(limit, || {
@@ -166,12 +167,12 @@ pub fn leftovers_within(cluster: &Cluster, limit: Duration) -> Vec<String> {
     left
 }
 
-/// For `down` on the command line: an error where something would not go.
+/// For `down` on the command line: an error if something could not be removed.
 pub fn require_gone(report: &Report) -> Result<()> {
     if report.stuck.is_empty() { Ok(()) } else { bail!("these would not go: {}", report.stuck.join("; ")) }
 }
 
-/// Takes the cluster away when it goes out of scope, whatever happened.
+/// Removes the cluster when it goes out of scope, whatever happened.
 pub struct Guard {
     dir: std::path::PathBuf,
     armed: bool,
@@ -183,7 +184,7 @@ impl Guard {
         Self { dir: dir.to_owned(), armed: true }
     }
 
-    /// Takes it away now, and says what it took.
+    /// Removes it now, and returns what was removed.
     pub fn down(mut self, patience: Duration) -> Result<Report> {
         self.armed = false;
         down(&self.dir, patience).context("taking the cluster away")

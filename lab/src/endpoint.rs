@@ -1,5 +1,6 @@
-//! `lattice-lab endpoint`: an application that serves a port of its own at which its agent asks it to save itself: an example, and what
-//! tests run. It counts, each step hashed with all before it, and goes on from where it was, where the hash is that of counting so far.
+//! `lattice-lab endpoint`: an example application, also used by tests, with its own port at which its agent asks it to
+//! save itself. It counts, and hashes each step with all steps before it. After a restart it continues where it was, if
+//! the hash is right for that count.
 //!
 //! ```text
 //! lattice submit --checkpoint=grpc --checkpoint-port=9999 -- lattice-lab endpoint --steps 1000
@@ -19,9 +20,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
-/// Between two steps.
+/// Interval between two steps.
 const STEP: Duration = Duration::from_millis(20);
-/// Its state, in what is saved.
+/// The name of its state's file in a checkpoint.
 const FILE: &str = "n";
 
 /// What it is told.
@@ -41,7 +42,7 @@ pub struct Options {
     until: Option<PathBuf>,
 }
 
-/// Until it has counted.
+/// Runs until it has counted to the end.
 pub fn run(options: &Options) -> Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(count(options))
 }
@@ -74,7 +75,7 @@ async fn count(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// From where it goes on.
+/// The restored state.
 fn restored() -> Result<Chain> {
     let Some(from) = std::env::var_os("LATTICE_RESTORE_FROM") else { return Ok(Chain::default()) };
     let path = Path::new(&from).join(FILE);
@@ -86,7 +87,7 @@ fn restored() -> Result<Chain> {
     Ok(chain)
 }
 
-/// How far it is, and the hash of all steps so far.
+/// The count, and the hash of all steps so far.
 #[derive(Clone, Copy)]
 struct Chain {
     step: u64,
@@ -121,7 +122,7 @@ struct Program {
 struct Now {
     chain: Chain,
     deferred: bool,
-    /// The last request that was answered, with its answer: who did not hear it asks for the same again.
+    /// The last answered request, with its answer: a caller that lost the answer sends the same request again.
     answered: Option<(String, Word)>,
 }
 
@@ -162,7 +163,7 @@ impl Program {
     }
 }
 
-/// What serves the port.
+/// The server of the port.
 struct Endpoint(Arc<Program>);
 
 #[tonic::async_trait]

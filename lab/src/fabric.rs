@@ -1,5 +1,5 @@
-//! `lattice-lab fabric-manager`: what the documents say of a Slingshot fabric's manager, for machines without such a fabric. It makes
-//! services and keys, knows who may ask, keeps what it made in a file, and enforces nothing.
+//! `lattice-lab fabric-manager`: simulates a Slingshot fabric's manager, for machines without such a fabric. It makes
+//! services and keys, checks who may request them, stores them in a file, and enforces nothing.
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Bytes of a request's line and headers, and of its body.
 const HEAD_BYTES_MAX: u64 = 16 * 1024;
 const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
 
 /// How it behaves.
@@ -33,7 +33,7 @@ pub struct Options {
     pub answer_after_ms: u64,
 }
 
-/// What it made, in the order in which that was asked for.
+/// Its services, in the order of the requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     pub services: Vec<Service>,
@@ -43,7 +43,7 @@ pub struct State {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Service {
     pub id: String,
-    /// Who asks for the same name again is given the same service.
+    /// A repeated request with the same name gets the same service.
     pub name: String,
     pub vni: u64,
     pub allocation_id: String,
@@ -53,7 +53,7 @@ pub struct Service {
 }
 
 impl State {
-    /// What is in its file; nothing was made where there is none.
+    /// Loads the file; without a file there are no services.
     pub fn load(path: &Path) -> Result<Self> {
         match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text).with_context(|| format!("{}", path.display())),
@@ -68,13 +68,13 @@ impl State {
         fs::rename(&part, path).with_context(|| format!("{}", path.display()))
     }
 
-    /// Services that stand.
+    /// The existing services.
     pub fn standing(&self) -> impl Iterator<Item = &Service> {
         self.services.iter().filter(|service| !service.revoked)
     }
 }
 
-/// Serves until it is killed, one after the other.
+/// Serves one request after the other until it is killed.
 pub fn run(options: &Options) -> Result<()> {
     let listener = TcpListener::bind(&options.listen).with_context(|| format!("cannot listen at {}", options.listen))?;
     for stream in listener.incoming() {

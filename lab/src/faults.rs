@@ -1,4 +1,4 @@
-//! Breaking a cluster on purpose, and mending it. Only processes of the record are hit, each pinned by its start time.
+//! Causes faults of a cluster, and repairs them. Only processes of the record are hit, each pinned by its start time.
 
 use crate::cluster::{Cluster, Daemon};
 use crate::gpus::{self, Fault};
@@ -19,22 +19,22 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a change of the quorum's members may take.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// SIGKILL to a node's agent. Its work and shims are left alone: that is the point.
+/// SIGKILL to a node's agent. Its work and shims continue: that is the purpose.
 pub fn kill_node(dir: &Path, node: &str) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     kill(&Cluster::load(dir)?.node(node)?.daemon)
 }
 
-/// SIGKILL to a node's agent, and to all that runs on the node: its shims with all their work. As though its machine were gone. Gives
-/// the runs whose shims were killed, as ALLOCATION-EPOCH.
+/// SIGKILL to a node's agent and to everything that runs on the node: its shims with all their work, as if its machine
+/// were lost. Returns the runs whose shims were killed, as ALLOCATION-EPOCH.
 pub fn lose_node(dir: &Path, node: &str) -> Result<Vec<String>> {
     kill_node(dir, node)?;
     let mut lost = Vec::new();
     for shim in shims_of(&Cluster::load(dir)?, node) {
         let Ok(process) = Identity::of(shim.pid) else { continue };
-        // A shim that still runs would write down that its work was killed: no lost machine does.
+        // A running shim would record that its work was killed, which a lost machine does not do.
         process.signal(Signal::SIGSTOP)?;
-        // Before the shim: who is left by it has another parent.
+        // Listed before the shim is killed: orphans get another parent.
         let below: Vec<Identity> = descendants(shim.pid).into_iter().filter_map(|(pid, _)| Identity::of(pid).ok()).collect();
         for process in std::iter::once(process).chain(below) {
             process.kill()?;
@@ -44,7 +44,8 @@ pub fn lose_node(dir: &Path, node: &str) -> Result<Vec<String>> {
     Ok(lost)
 }
 
-/// SIGKILL to the shim of one of a node's allocations, chosen by a number; its run as ALLOCATION-EPOCH, where the node has one.
+/// SIGKILL to the shim of one of a node's allocations, chosen by a number; returns its run as ALLOCATION-EPOCH, if the
+/// node has one.
 pub fn kill_shim(dir: &Path, node: &str, number: usize) -> Result<Option<String>> {
     let shims = shims_of(&Cluster::load(dir)?, node);
     let Some(shim) = number.checked_rem(shims.len()).and_then(|at| shims.into_iter().nth(at)) else { return Ok(None) };
@@ -53,12 +54,12 @@ pub fn kill_shim(dir: &Path, node: &str, number: usize) -> Result<Option<String>
     Ok(hit.then_some(shim.run))
 }
 
-/// A shim that runs.
+/// A running shim.
 struct Shim {
     pid: i32,
-    /// When it was started, in ticks since the boot.
+    /// When it was started, in ticks since boot.
     start_ticks: u64,
-    /// The name of its folder: ALLOCATION-EPOCH.
+    /// The name of its directory: ALLOCATION-EPOCH.
     run: String,
 }
 
@@ -74,7 +75,7 @@ fn shims_of(cluster: &Cluster, node: &str) -> Vec<Shim> {
             Some(Shim { pid, start_ticks, run: Path::new(std::str::from_utf8(dir).ok()?).file_name()?.to_str()?.to_owned() })
         })
         .collect();
-    // What a shim has forked has its command line until it becomes a rank: the oldest one is the shim.
+    // A process that a shim has forked has its command line until it becomes a rank: the oldest one is the shim.
     shims.sort_by(|a, b| (&a.run, a.start_ticks, a.pid).cmp(&(&b.run, b.start_ticks, b.pid)));
     shims.dedup_by(|a, b| a.run == b.run);
     shims
@@ -94,7 +95,7 @@ fn kill(daemon: &Daemon) -> Result<i32> {
     Ok(process.pid)
 }
 
-/// Starts a node's agent and waits until it answers on its socket, quorum or not.
+/// Starts a node's agent and waits until it answers on its socket, with or without a quorum.
 pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
     {
         let _lock = Cluster::lock(dir)?;
@@ -112,7 +113,7 @@ pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
     Ok(daemon.process.as_ref().map_or(0, |p| p.pid))
 }
 
-/// Starts a node's agent with more arguments and variables, and waits for nothing: it may well be meant to die.
+/// Starts a node's agent with further arguments and variables, without waiting: it may be meant to die.
 pub fn begin_node(dir: &Path, node: &str, more: &[&str], env: &[(&str, &str)]) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
@@ -120,7 +121,7 @@ pub fn begin_node(dir: &Path, node: &str, more: &[&str], env: &[(&str, &str)]) -
     Ok(cluster.node(node)?.daemon.process.as_ref().map_or(0, |p| p.pid))
 }
 
-/// From now on a node's agent is started from this program: another copy of it, or something that becomes it.
+/// From now on a node's agent is started from this program: another copy of it, or a program that executes it.
 pub fn agent_program(dir: &Path, node: &str, program: &Path) -> Result<()> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
@@ -129,7 +130,7 @@ pub fn agent_program(dir: &Path, node: &str, program: &Path) -> Result<()> {
     cluster.save()
 }
 
-/// SIGTERM as an upgrade does it, then a start.
+/// SIGTERM, as in an upgrade, and then a start.
 pub fn restart_node(dir: &Path, node: &str) -> Result<i32> {
     {
         let _lock = Cluster::lock(dir)?;
@@ -165,7 +166,7 @@ pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
     Ok(member.daemon.process.as_ref().map_or(0, |p| p.pid))
 }
 
-/// Starts a further member, which waits to be taken in; its id.
+/// Starts a further member, which waits to be added; returns its id.
 pub fn begin_member(dir: &Path) -> Result<u64> {
     let id = {
         let _lock = Cluster::lock(dir)?;
@@ -175,7 +176,7 @@ pub fn begin_member(dir: &Path) -> Result<u64> {
     Ok(id)
 }
 
-/// Starts a further member and lets it learn and vote; its id.
+/// Starts a further member and adds it as a learner, then as a voter; returns its id.
 pub fn join_member(dir: &Path) -> Result<u64> {
     let id = begin_member(dir)?;
     let cluster = Cluster::load(dir)?;
@@ -188,7 +189,7 @@ pub fn join_member(dir: &Path) -> Result<u64> {
     Ok(id)
 }
 
-/// Takes a member out of the quorum and out of the record, and waits until it has ended by itself.
+/// Removes a member from the quorum and from the record, and waits until it has ended by itself.
 pub fn leave_member(dir: &Path, id: u64) -> Result<()> {
     let cluster = Cluster::load(dir)?;
     let daemon = cluster.member(id)?.daemon.clone();
@@ -203,7 +204,7 @@ pub fn leave_member(dir: &Path, id: u64) -> Result<()> {
     forget_member(dir, id)
 }
 
-/// Takes a member that has left the quorum out of the record.
+/// Removes a member that has left the quorum from the record.
 pub fn forget_member(dir: &Path, id: u64) -> Result<()> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
@@ -211,7 +212,7 @@ pub fn forget_member(dir: &Path, id: u64) -> Result<()> {
     cluster.save()
 }
 
-/// SIGSTOP to a node's agent: it is there, and does nothing.
+/// SIGSTOP to a node's agent: it exists, and does nothing.
 pub fn stop_node(dir: &Path, node: &str) -> Result<i32> {
     signal(dir, Signal::SIGSTOP, |cluster| Ok(&cluster.node(node)?.daemon))
 }
@@ -242,7 +243,7 @@ fn signal(dir: &Path, signal: Signal, of: impl Fn(&Cluster) -> Result<&Daemon>) 
     Ok(process.pid)
 }
 
-/// Lets something happen to a simulated GPU of a node.
+/// Causes a fault of a simulated GPU of a node.
 pub fn gpu(dir: &Path, node: &str, index: u32, fault: &Fault) -> Result<()> {
     let _lock = Cluster::lock(dir)?;
     let cluster = Cluster::load(dir)?;
@@ -250,7 +251,7 @@ pub fn gpu(dir: &Path, node: &str, index: u32, fault: &Fault) -> Result<()> {
     gpus::fault(&cluster.dir.join(&node.id), index, fault)
 }
 
-/// The time of day is wrong by so many seconds for a node's agent from now on, whether it runs or is started later.
+/// From now on the time of day is wrong by this many seconds for a node's agent, whether it runs or is started later.
 pub fn shift_clock(dir: &Path, node: &str, seconds: i64) -> Result<()> {
     let cluster = Cluster::load(dir)?;
     cluster.node(node)?;
@@ -263,7 +264,7 @@ pub fn shift_member_clock(dir: &Path, id: u64, seconds: i64) -> Result<()> {
     shared(&cluster, &cluster.member(id)?.daemon.name)?.shift_clock(seconds)
 }
 
-/// Each sync of a member's files takes so much longer from now on.
+/// From now on each sync of a member's files takes this much longer.
 pub fn slow_disk(dir: &Path, id: u64, by: Duration) -> Result<()> {
     let cluster = Cluster::load(dir)?;
     shared(&cluster, &cluster.member(id)?.daemon.name)?.slow_disk(by)
@@ -279,17 +280,17 @@ pub fn fill_disk(dir: &Path, daemon: &str) -> Result<()> {
     Cluster::load(dir)?.small_disk(daemon)?.fill()
 }
 
-/// Gives the room back.
+/// Frees that space again.
 pub fn make_room(dir: &Path, daemon: &str) -> Result<()> {
     Cluster::load(dir)?.small_disk(daemon)?.make_room()
 }
 
-/// Cuts a node off from others: who sends nothing to whom any more that was not cut already.
+/// Cuts a node off from others; returns the new pairs of sender and receiver.
 pub fn cut_node(dir: &Path, node: &str, from: &From, direction: Direction) -> Result<Vec<(String, String)>> {
     with_networks(dir, |networks, dir| networks.cut(dir, node, from, direction))
 }
 
-/// Every packet of a node comes through again: who sent nothing to whom.
+/// Ends all cuts of a node; returns the pairs of sender and receiver.
 pub fn heal_node(dir: &Path, node: &str) -> Result<Vec<(String, String)>> {
     with_networks(dir, |networks, dir| networks.heal(dir, node))
 }
@@ -303,7 +304,7 @@ fn with_networks<T>(dir: &Path, act: impl FnOnce(&mut Networks, &Path) -> Result
     Ok(done)
 }
 
-/// Starts whatever of the cluster does not run and waits until all is Ready.
+/// Starts every daemon of the cluster that does not run, and waits until all nodes are Ready.
 pub fn heal(dir: &Path, limit: Duration) -> Result<()> {
     let cluster = Cluster::load(dir)?;
     for member in cluster.members.iter().filter(|m| !m.daemon.alive()) {

@@ -1,10 +1,10 @@
-//! `lattice-lab pmi-fence`: ranks that do nothing but come to PMI fences, and tell how long those take.
+//! `lattice-lab pmi-fence`: ranks that only enter PMI fences, and report how long those take.
 //!
 //! ```text
-//!   empty fence: rank 0 says when ─▶ each puts its bytes ─▶ all come at that moment ─▶ the fence that is measured
+//!   empty fence: rank 0 sets a time ─▶ each puts its bytes ─▶ all arrive at that time ─▶ the fence that is measured
 //! ```
 //!
-//! All nodes have one clock: they are namespaces of one machine.
+//! All nodes share one clock: they are namespaces of one machine.
 
 use crate::pmi1::Pmi;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,9 +12,9 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// From when rank 0 says when until then: all must have heard it and sleep again.
+/// Time from rank 0's message to the common start: all must have received it and sleep again.
 const AHEAD_NS: u64 = 400_000_000;
-/// The longest value that PMI-1 takes.
+/// The longest value that PMI-1 accepts.
 const VALUE_BYTES_MAX: usize = 1023 - 64;
 
 /// What is measured.
@@ -28,25 +28,25 @@ pub struct Options {
     pub bytes: u32,
 }
 
-/// What rank 0 prints.
+/// The output of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Told {
     /// The measured fences.
     pub fences: Vec<Fence>,
-    /// By node: what went over its network during all of these, with everything else that did.
+    /// By node: the traffic of its network during all of these, including unrelated traffic.
     pub wire: BTreeMap<String, Wire>,
 }
 
 /// One fence.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Fence {
-    /// From when rank 0 came until it had its answer.
+    /// From when rank 0 entered until it had its answer.
     pub first_ms: f64,
-    /// From when all were to come until the last of them had its answer.
+    /// From the common start until the last rank had its answer.
     pub last_ms: f64,
 }
 
-/// Bytes on all of a node's interfaces but the loopback, headers and acknowledgements with them.
+/// Bytes on all of a node's interfaces except the loopback, including headers and acknowledgements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Wire {
     pub received: u64,
@@ -54,13 +54,13 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Of this process's network, since that was made.
+    /// The counts of this process's network, since the network was made.
     pub fn now() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/self/net/dev").context("/proc/self/net/dev")?;
         Ok(Self::of(&text))
     }
 
-    /// Tells what this node's network carried since then, for one rank of it.
+    /// Puts the traffic of this node's network since `before`; one rank of the node calls it.
     pub fn put_since(before: Self, pmi: &mut Pmi) -> Result<()> {
         let node = std::env::var("LATTICE_NODE").context("LATTICE_NODE is not set")?;
         let now = Self::now()?;
@@ -68,7 +68,7 @@ impl Wire {
         pmi.put(&format!("wire-{}", pmi.rank), &format!("{node}:{received}:{sent}"))
     }
 
-    /// What was told so, by node. Ranks that told nothing have no such key.
+    /// The values that ranks put, by node. Ranks that put nothing have no such key.
     pub fn of_all(pmi: &mut Pmi) -> Result<BTreeMap<String, Self>> {
         let words: Vec<String> = (0..pmi.size).filter_map(|rank| pmi.get(&format!("wire-{rank}")).ok()).collect();
         let one = |words: &String| -> Result<(String, Self)> {
@@ -91,7 +91,7 @@ impl Wire {
     }
 }
 
-/// When a rank came, and had its answer.
+/// When a rank entered, and when it had its answer.
 #[derive(Clone, Copy)]
 struct Came {
     came_ns: u64,
@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> Result<()> {
         ensure!(key.len() < bytes && bytes < VALUE_BYTES_MAX, "--bytes {bytes} is not possible");
         pmi.put(&key, &noise(u64::from(pmi.rank) << 8 | u64::from(fence), bytes - key.len()))?;
         sleep_until(at_ns)?;
-        // The first one lets connections find their pace.
+        // The first fence warms connections up.
         if fence == 1 && is_first_here {
             before = Some(Wire::now()?);
         }
@@ -130,7 +130,7 @@ pub fn run(options: &Options) -> Result<()> {
         began_ns.push(at_ns);
         each.push(Came { came_ns, answered_ns: now_ns()? });
     }
-    // Whoever is told later than this node is told by now.
+    // By now the last rank has its answer as well.
     pmi.fence()?;
     let words: Vec<String> = each.iter().map(|came| format!("{}:{}", came.came_ns, came.answered_ns)).collect();
     pmi.put(&format!("came-{}", pmi.rank), &words.join(","))?;
@@ -145,7 +145,7 @@ pub fn run(options: &Options) -> Result<()> {
     pmi.finalize()
 }
 
-/// What all ranks put.
+/// The values that all ranks put.
 fn told(pmi: &mut Pmi, began_ns: &[u64]) -> Result<Told> {
     let (mut first, mut last_ns) = (Vec::new(), vec![0; began_ns.len()]);
     for rank in 0..pmi.size {
@@ -177,7 +177,7 @@ fn sleep_until(at_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// Printable bytes that cannot be packed: what a fence carries is what was put.
+/// Printable bytes that cannot be compressed: a fence then carries as many bytes as were put.
 pub fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

@@ -1,6 +1,6 @@
-//! Simulated GPUs: character devices of a major number that is kept for experiments and that no driver here has. Opening
-//! one fails with ENXIO where that is allowed, and with EPERM where a filter stands before it. The file is what the bus shows, the
-//! file of readings beside it what driver and kernel log say: agents look at both as at a vendor's.
+//! Simulated GPUs: character devices with an experimental major number that no driver here uses. Opening one fails with
+//! ENXIO if it is allowed, and with EPERM if a filter denies it. The device file simulates the bus, and the file of
+//! readings beside it simulates driver and kernel log: agents read both like those of a vendor.
 
 use anyhow::{Context, Result, bail};
 use lattice_model::gpu_load::GpuLoad;
@@ -13,15 +13,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// At most so many on a node.
+/// The largest number on a node.
 pub const NODE_MAX: u32 = 16;
 /// Numbers for local and experimental use (the kernel's Documentation/admin-guide/devices.txt).
 const MAJORS: std::ops::RangeInclusive<u64> = 240..=254;
 
-/// Links of each to others, all of which are up at first.
+/// Links of each GPU to others; all are up at first.
 const NVLINKS: u32 = 4;
 
-/// Makes a node's devices in `dir`; `node` is `n<number>`. Every user may open them, as he may those of real GPUs.
+/// Makes a node's devices in `dir`; `node` is `n<number>`. Every user may open them, as with real GPUs.
 pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -34,7 +34,7 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
         let device = makedev(major, number * u64::from(NODE_MAX) + u64::from(i));
         mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), device)
             .with_context(|| format!("cannot make the device {} (only root can)", path.display()))?;
-        // Whatever the umask is.
+        // Independent of the umask.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         says(&path, &new())?;
         devices.push(path);
@@ -42,37 +42,37 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
     Ok(devices)
 }
 
-/// What can happen to one of them.
+/// Faults of a simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// It is gone from the bus.
+    /// It is removed from the bus.
     Remove,
-    /// It is there again, as new.
+    /// It is on the bus again, as a new device.
     Add,
     /// Its driver reports this error.
     Xid(u32),
-    /// It has had so many memory errors that could not be corrected.
+    /// It has had this many uncorrectable memory errors.
     Ecc(u64),
-    /// So many of its four links to others are up.
+    /// This many of its four links to others are up.
     Nvlink(u32),
-    /// Its clocks are held down for these reasons; none: they are not.
+    /// Its clocks are reduced for these reasons; none: they are not.
     Throttle(Vec<String>),
-    /// It is so hot, of 87 °C at which it slows down and 92 °C at which it switches itself off.
+    /// It has this many degrees Celsius; it slows down at 87 and switches itself off at 92.
     Hot(u32),
-    /// It is so busy.
+    /// It has this load.
     Load(Box<GpuLoad>),
-    /// Whoever asks how busy it is waits for ever.
+    /// Reading its load never returns.
     Hang,
 }
 
-/// Temperatures of the simulated GPUs' own.
+/// Temperature limits of the simulated GPUs.
 const SLOWDOWN_C: u32 = 87;
 const SHUTDOWN_C: u32 = 92;
 
-/// Lets it happen to GPU `index` of a node whose folder is `dir`.
+/// Causes a fault of GPU `index` on a node with the directory `dir`.
 pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
     let device = dir.join(format!("gpu{index}"));
-    // As `mknod` cannot be asked for the same device again without its numbers, the file is kept aside.
+    // `mknod` cannot make the same device again without its numbers, so the file is kept aside.
     let aside = dir.join(format!("removed-gpu{index}"));
     if !device.exists() && !aside.exists() {
         bail!("{} has no simulated GPU {index}: make the cluster with `up --gpus N`", dir.display());
@@ -102,7 +102,7 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
             if file.exists() {
                 fs::remove_file(&file)?;
             }
-            // Opening it for reading waits for somebody who writes.
+            // Opening it for reading waits for a writer.
             mkfifo(&file, Mode::from_bits_truncate(0o600)).with_context(|| file.display().to_string())
         }
         Fault::Xid(_) | Fault::Ecc(_) | Fault::Nvlink(_) | Fault::Throttle(_) | Fault::Hot(_) => {
@@ -124,13 +124,13 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
     }
 }
 
-/// Of one with which nothing is the matter.
+/// The readings of a healthy GPU.
 fn new() -> SimulatedReadings {
     let reading = GpuReading { nvlinks_up: Some(NVLINKS), ..GpuReading::default() };
     SimulatedReadings { xids: Vec::new(), reading }
 }
 
-/// What driver and kernel log say of a device from now on.
+/// Sets what driver and kernel log report about a device from now on.
 fn says(device: &Path, now: &SimulatedReadings) -> Result<()> {
     let file = readings_file(device);
     let part = file.with_extension("part");
@@ -138,7 +138,7 @@ fn says(device: &Path, now: &SimulatedReadings) -> Result<()> {
     Ok(fs::rename(&part, &file)?)
 }
 
-/// What the agent's configuration says of them: two islands, each of one half.
+/// Their lines for the agent's configuration: two islands, each with one half.
 pub fn config(devices: &[PathBuf]) -> String {
     let mut text = String::new();
     if !devices.is_empty() {

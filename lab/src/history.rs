@@ -1,47 +1,48 @@
-//! Whether a recorded history is linearizable: could each operation have happened at one moment between its call and its
-//! return, so that every answer is right?
+//! Checks whether a recorded history is linearizable: could each operation have happened at one moment between its call
+//! and its return, so that every answer is right?
 //!
 //! The search is porcupine's: Wing & Gong's (1993) with Lowe's memory (2017) of which operations were already placed
-//! with which state. Keys that do not touch each other are checked on their own, which keeps it short. An operation
-//! without an answer may have happened at any moment after its call, or never: that is the same as after all others.
+//! with which state. Independent keys are checked separately, which keeps the search short. An operation without an
+//! answer may have happened at any moment after its call, or never; never is equivalent to happening after all others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 use std::time::Duration;
 
-/// What one key should do.
+/// The specified behaviour of one key.
 pub trait Model {
-    /// What is known of the key between operations.
+    /// The state of the key between operations.
     type State: Clone + Eq + Hash;
-    /// What is asked.
+    /// The input of an operation.
     type Input: Clone;
-    /// What is answered.
+    /// The answer of an operation.
     type Output: Clone;
 
-    /// Before the first operation.
+    /// The state before the first operation.
     fn initial() -> Self::State;
 
-    /// The state behind this operation; `None` where the answer cannot be. Without an answer every state has one behind it.
+    /// The state after this operation; `None` if the answer is impossible. Without an answer every state has a
+    /// successor.
     fn step(state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 }
 
 /// One operation of one client.
 #[derive(Clone, Debug)]
 pub struct Operation<I, O> {
-    /// What it is about.
+    /// The key that it uses.
     pub key: String,
     /// When it was sent, since the history's beginning.
     pub called: Duration,
-    /// When it was answered and how; `None` where nobody knows.
+    /// When it was answered and how; `None` if that is unknown.
     pub returned: Option<(Duration, O)>,
-    /// What was asked.
+    /// The input.
     pub input: I,
 }
 
-/// An operation on what this model describes.
+/// An operation of this model.
 pub type OperationOf<M> = Operation<<M as Model>::Input, <M as Model>::Output>;
 
-/// The first key whose operations have no order that explains every answer.
+/// The first key for whose operations no order explains every answer.
 pub fn first_fault<M: Model>(history: &[OperationOf<M>]) -> Option<String> {
     let mut keys: BTreeMap<&str, Vec<&OperationOf<M>>> = BTreeMap::new();
     for operation in history {
@@ -50,16 +51,16 @@ pub fn first_fault<M: Model>(history: &[OperationOf<M>]) -> Option<String> {
     keys.into_iter().find(|(_, operations)| !is_linearizable::<M>(operations)).map(|(key, _)| key.to_owned())
 }
 
-/// A call or a return, in a doubly linked list by places; place 0 is the head.
+/// A call or a return, in a doubly linked list by index; index 0 is the head.
 struct Event {
     operation: usize,
-    /// The place of the return; `None` for a return.
+    /// The index of the return; `None` for a return.
     answer: Option<usize>,
     previous: usize,
     next: usize,
 }
 
-/// Which operations have their place, a bit each.
+/// Which operations are placed, one bit each.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Placed(Vec<u64>);
 
@@ -111,9 +112,9 @@ fn is_linearizable<M: Model>(operations: &[&OperationOf<M>]) -> bool {
     true
 }
 
-/// Calls and returns by their time; what was never answered returns after everything.
+/// Calls and returns by time; operations without an answer return after everything.
 fn in_order<M: Model>(operations: &[&OperationOf<M>]) -> Vec<Event> {
-    // A call before a return of the same moment: they may have overlapped.
+    // A call sorts before a return of the same moment: they may have overlapped.
     let mut times: Vec<(Duration, bool, usize)> = Vec::with_capacity(operations.len() * 2);
     for (number, operation) in operations.iter().enumerate() {
         times.push((operation.called, false, number));
@@ -190,7 +191,7 @@ mod tests {
     fn what_overlaps_may_be_ordered_either_way() {
         let write = || op(0, Some((100, 0)), Ask::Write(1));
         assert!(holds(&[write(), op(10, Some((20, 0)), Ask::Read), op(30, Some((40, 1)), Ask::Read)]));
-        // The first read saw the write, the second, later one did not.
+        // The first read saw the write; the second, later one did not.
         assert!(!holds(&[write(), op(10, Some((20, 1)), Ask::Read), op(30, Some((40, 0)), Ask::Read)]));
         assert!(holds(&[write(), op(10, Some((35, 1)), Ask::Read), op(30, Some((40, 0)), Ask::Read)]));
     }
@@ -207,7 +208,7 @@ mod tests {
         assert!(holds(&[lost(), op(20, Some((30, 0)), Ask::Read), op(40, Some((50, 1)), Ask::Read)]));
         assert!(holds(&[lost(), op(20, Some((30, 0)), Ask::Read)]));
         assert!(!holds(&[lost(), op(20, Some((30, 1)), Ask::Read), op(40, Some((50, 0)), Ask::Read)]));
-        // Not before it was sent.
+        // A write cannot be seen before it was sent.
         assert!(!holds(&[op(20, None, Ask::Write(1)), op(0, Some((10, 1)), Ask::Read)]));
     }
 

@@ -1,6 +1,6 @@
-//! Network namespaces that meet at a hub, which routes between them and drops what is cut (by rules of routing: no packet filter is
-//! needed). None has a name and nothing joins them to the machine's own network: a namespace is gone with its last process and
-//! descriptor, whatever happens.
+//! Network namespaces that are connected to a hub, which routes between them and drops cut traffic (by routing rules:
+//! no packet filter is needed). They have no names, and nothing connects them to the machine's own network: a namespace
+//! disappears with its last process and descriptor, whatever happens.
 
 use crate::process::run;
 use anyhow::{Context, Result, ensure};
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a command of these may take.
+/// Timeout of one of these commands.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
-/// Where a party's programs listen. Parties are numbered from 0 to 254.
+/// The address at which a party's programs listen. Parties are numbered from 0 to 254.
 pub fn address(number: u8) -> String {
     format!("10.77.{number}.2")
 }
 
-/// Where other programs reach this one: the address of its network at a hub, else loopback.
+/// The address at which other programs reach this one: that of its network at a hub, else loopback.
 pub fn own_address() -> String {
-    // No packet is sent: the kernel names the address from which it would be.
+    // No packet is sent: the kernel reports the source address that it would use.
     let seen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect((address(0), 9))?;
         Ok(socket.local_addr()?.ip().to_string())
@@ -31,7 +31,7 @@ pub fn own_address() -> String {
     seen.ok().filter(|seen| seen.starts_with("10.77.")).unwrap_or_else(|| "127.0.0.1".to_owned())
 }
 
-/// A fresh namespace.
+/// Makes a new namespace.
 pub fn namespace() -> Result<File> {
     let make = || {
         unshare(CloneFlags::CLONE_NEWNET).context("a network namespace cannot be made (this needs root)")?;
@@ -40,12 +40,12 @@ pub fn namespace() -> Result<File> {
     std::thread::spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// How other processes open a namespace that this one holds.
+/// The path by which other processes open a namespace that this one holds.
 pub fn path_of(namespace: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd()))
 }
 
-/// A command line that becomes a program in that namespace: the program and its arguments are appended.
+/// A command line that runs a program in that namespace: append the program and its arguments.
 pub fn launcher(namespace: &Path) -> Vec<String> {
     vec!["nsenter".to_owned(), format!("--net={}", namespace.display())]
 }
@@ -60,19 +60,19 @@ pub fn within<T: Send>(namespace: &Path, act: impl FnOnce() -> T + Send) -> Resu
     std::thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The namespace in the middle.
+/// The namespace of the hub.
 #[derive(Clone, Debug)]
 pub struct Hub {
     /// Its namespace.
     pub namespace: PathBuf,
-    /// A folder for what is given to programs.
+    /// A directory for input files of programs.
     pub dir: PathBuf,
 }
 
 impl Hub {
-    /// Joins each party, by its number, to the hub.
+    /// Connects each party, by its number, to the hub.
     pub fn link(&self, parties: impl Iterator<Item = (u8, PathBuf)>) -> Result<()> {
-        // What is cut is cut in one direction: where an answer would go must not count against a packet.
+        // Cuts are one-directional: the route of an answer must not count against a packet.
         let settings = "cd /proc/sys/net/ipv4; echo 1 > ip_forward; for check in conf/*/rp_filter; do echo 0 > $check; done";
         let mut in_hub = String::from("link set lo up\n");
         for (number, namespace) in parties {
@@ -87,17 +87,17 @@ impl Hub {
         command(inside(&self.namespace, "sh").args(["-ec", settings]))
     }
 
-    /// From now on no packet comes from the first to the second of each pair; none of them may be cut already.
+    /// From now on packets from the first to the second of each pair are dropped; none of the pairs may be cut already.
     pub fn cut(&self, pairs: impl Iterator<Item = (u8, u8)>) -> Result<()> {
         self.ip(&self.namespace, &rules("add", pairs))
     }
 
-    /// Packets come through again; each of these must be cut.
+    /// Ends these cuts; each of the pairs must be cut.
     pub fn join(&self, pairs: impl Iterator<Item = (u8, u8)>) -> Result<()> {
         self.ip(&self.namespace, &rules("del", pairs))
     }
 
-    /// Gives these lines to `ip` in that namespace.
+    /// Passes these lines to `ip` in that namespace.
     fn ip(&self, namespace: &Path, lines: &str) -> Result<()> {
         let path = self.dir.join("batch");
         std::fs::write(&path, lines).with_context(|| format!("cannot write {}", path.display()))?;

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 /// The C source of the MPI program.
 const RING_C: &str = include_str!("image/ring.c");
-/// How the environment's README begins; the ranks check it.
+/// The beginning of the environment's README; the ranks check it.
 pub const README: &str = "The demonstration environment of lattice-lab";
-/// Where an environment appears to the ranks.
+/// Where ranks see the environment.
 pub const MOUNT_POINT: &str = "/user-environment";
 
-/// The ring program of this machine: real MPI where there is MPICH, else the lab's own PMI client.
+/// The ring program of this machine: a real MPI program if MPICH is installed, else the lab's own PMI client.
 #[derive(Clone, Debug)]
 pub enum Ring {
     /// Compiled with this machine's MPICH.
@@ -27,7 +27,7 @@ pub enum Ring {
 }
 
 impl Ring {
-    /// Builds it in `dir`.
+    /// Builds the program in `dir`.
     pub fn make(machine: &Machine, dir: &Path) -> Result<Self> {
         let Some(mpicc) = &machine.mpicc else {
             return Ok(Self::Pmi(std::env::current_exe().context("the lab's own executable")?));
@@ -53,7 +53,7 @@ impl Ring {
         }
     }
 
-    /// What it is, for people.
+    /// A description for people.
     pub fn describe(&self) -> &'static str {
         match self {
             Self::Mpi(_) => "an MPI program, compiled with this machine's MPICH",
@@ -61,8 +61,8 @@ impl Ring {
         }
     }
 
-    /// The command line that prints `lines` lines a rank, one every `interval_ms`; `check`: whether the ranks are to
-    /// find the environment at [`MOUNT_POINT`], and run from there.
+    /// The command line that prints `lines` lines a rank, one every `interval_ms`. `check`: whether the ranks must find
+    /// the environment at [`MOUNT_POINT`], and run from there.
     pub fn argv(&self, lines: u32, interval_ms: u32, check: bool) -> Vec<String> {
         let program = if check { format!("{MOUNT_POINT}/bin/ring") } else { self.program().to_string_lossy().into_owned() };
         let mut argv = vec![program];

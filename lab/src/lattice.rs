@@ -1,4 +1,4 @@
-//! The CLI, asked as a user or script asks it.
+//! Runs the CLI like a user or a script.
 
 use crate::cluster::Cluster;
 use crate::process::{Finished, run, until};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long an ordinary question may take before it counts as hanging.
+/// How long an ordinary command may take before it counts as hanging.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
-/// `lattice`, talking to one agent.
+/// `lattice`, connected to one agent.
 #[derive(Clone, Debug)]
 pub struct Lattice {
     program: PathBuf,
@@ -19,18 +19,18 @@ pub struct Lattice {
 }
 
 impl Lattice {
-    /// Talking to the node's agent.
+    /// Connected to the node's agent.
     pub fn to(cluster: &Cluster, node: &str) -> Result<Self> {
         Ok(Self { program: cluster.binaries.join("lattice"), socket: cluster.node(node)?.socket.clone() })
     }
 
-    /// Talking to the first node whose agent runs.
+    /// Connected to the first node with a running agent.
     pub fn to_any(cluster: &Cluster) -> Result<Self> {
         let node = cluster.nodes.iter().find(|n| n.daemon.alive()).context("no agent of this cluster runs")?;
         Self::to(cluster, &node.id)
     }
 
-    /// With this copy of the CLI.
+    /// Uses this copy of the CLI.
     pub fn with_program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
         self
@@ -41,7 +41,7 @@ impl Lattice {
         &self.socket
     }
 
-    /// A command to be completed by the caller.
+    /// A command that the caller completes.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env("LATTICE_ENDPOINT", format!("unix:{}", self.socket.display())).env("NO_COLOR", "1");
@@ -53,7 +53,7 @@ impl Lattice {
         run(&mut self.command(args), limit)
     }
 
-    /// Runs it; anything but exit code 0 is an error that carries what it said.
+    /// Runs it; any exit code but 0 is an error with its output.
     pub fn ok<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Result<String> {
         let finished = self.run(args, ANSWER_LIMIT)?;
         let line = || args.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -66,14 +66,14 @@ impl Lattice {
         Ok(finished.out())
     }
 
-    /// Runs it with `-o json` and reads the answer.
+    /// Runs it with `-o json` and parses the answer.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let args = [args, &["-o", "json"]].concat();
         let text = self.ok(&args)?;
         serde_json::from_str(&text).with_context(|| format!("`lattice {}` printed no JSON: {text:?}", args.join(" ")))
     }
 
-    /// Every node's id and state, as the quorum has them.
+    /// Every node's id and state, from the quorum.
     pub fn nodes(&self) -> Result<Vec<(String, String)>> {
         let answer = self.json(&["nodes"])?;
         let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is no list")?;
@@ -86,7 +86,7 @@ impl Lattice {
     /// `lattice status ID`: one allocation.
     pub fn allocation(&self, id: &str) -> Result<Value> {
         let answer = self.json(&["status", id])?;
-        // One object, or a list of one: both are what a reader of `status ID` may get.
+        // `status ID` may return an object, or a list of one.
         match answer {
             Value::Array(mut list) if list.len() == 1 => Ok(list.remove(0)),
             Value::Object(_) => Ok(answer),
@@ -94,19 +94,19 @@ impl Lattice {
         }
     }
 
-    /// Everybody's allocations, the newest thousand.
+    /// The newest thousand allocations of all users.
     pub fn allocations(&self) -> Result<Vec<Value>> {
         let answer = self.json(&["status", "--all", "--limit", "1000"])?;
         Ok(rows(&answer, "allocations").context("`lattice status -o json` is no list")?.clone())
     }
 
-    /// The id of the quorum's leader, as the members agree on it now.
+    /// The id of the quorum's leader, if the members agree on it now.
     pub fn leader(&self) -> Result<Option<u64>> {
         let answer = self.json(&["quorum", "status"])?;
         Ok(answer.get("leader").and_then(|l| l.as_u64().or_else(|| l.as_str().and_then(|s| s.parse().ok()))))
     }
 
-    /// Waits until the allocation has ended; what it is then.
+    /// Waits until the allocation has ended; returns its last state.
     pub fn ended_within(&self, id: &str, limit: Duration) -> Result<Value> {
         let mut last = Value::Null;
         let mut trouble = None;
@@ -139,7 +139,7 @@ pub(crate) fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
     answer.as_array().or_else(|| answer.get(key)?.as_array())
 }
 
-/// A field as text; empty where there is none.
+/// A field as text; empty if it is missing.
 pub fn text(value: &Value, key: &str) -> String {
     match value.get(key) {
         Some(Value::String(s)) => s.clone(),

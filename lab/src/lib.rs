@@ -1,34 +1,34 @@
-//! Clusters on one machine: started, broken on purpose, measured and taken away again.
+//! Clusters on one machine: started, broken on purpose, measured and removed.
 //!
 //! ```text
 //!   up ──▶ cluster.json ──▶ node/quorum kill|start ──▶ down
-//!            (who was started: pid, start time, boot)     (nothing is left: process, scope, mount, loop device, file)
+//!            (pid, start time and boot of each process)        (no process, scope, mount, loop device or file is left)
 //! ```
 //!
-//! The lab knows the product from outside: its binaries, their configuration files and `lattice -o json`. So it tests
-//! what a user gets, and goes on working while the crates behind it change. Where members are measured or their histories
-//! checked it speaks to them as an agent does, with the quorum's own client.
+//! The lab uses the product from outside: its binaries, their configuration files and `lattice -o json`. So it tests
+//! what a user gets, and continues to work while the crates behind it change. To measure members or check their
+//! histories it connects to them like an agent, with the quorum's own client.
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
-//! | [`binaries`] | building and finding what is started |
-//! | [`process`] | processes that are known by more than their pid |
+//! | [`binaries`] | building and finding the programs |
+//! | [`process`] | processes that are identified by more than their pid |
 //! | [`cluster`] | the record of one lab cluster on disk |
 //! | [`up`], [`faults`], [`down`] | its life |
 //! | [`hub`], [`networks`] | networks that can be cut |
 //! | [`small_disks`] | file systems that can be filled |
-//! | [`lattice`] | the CLI, asked |
+//! | [`lattice`] | running the CLI |
 //! | [`fabric`] | a simulated manager of a fabric |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
-//! | [`fences`], [`streams`], [`pmi1`] | ranks that come to fences, what that is held against, and how they speak PMI |
-//! | [`asked`] | work that is asked to save itself, and tells when it noticed |
-//! | [`endpoint`] | work that is asked at a port of its own, for an example |
-//! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
-//! | [`history`] | whether what clients saw can be explained by one order |
+//! | [`fences`], [`streams`], [`pmi1`] | ranks that enter fences, their baseline, and PMI-1 for both |
+//! | [`asked`] | work that is asked to save itself, and records when it noticed |
+//! | [`endpoint`] | an example of work that is asked at its own port |
+//! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
+//! | [`history`] | whether one order explains what clients saw |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
 //! | [`torture`] | random faults under load, and whether every promise holds after them |
-//! | [`demo`], [`bench`] | what people run |
+//! | [`demo`], [`bench`] | commands for people |
 
 pub mod asked;
 pub mod bench;

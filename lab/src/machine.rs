@@ -1,4 +1,4 @@
-//! What this machine has, what it lacks, and how busy it is.
+//! Abilities of this machine, and its load.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Whether what lies below `path` is on an ext4 without a journal. For each file that is made there the kernel looks at every inode
-/// of its group that was deleted in the last minutes (`recently_deleted` in `fs/ext4/ialloc.c`).
+/// Whether `path` is on an ext4 without a journal. For each new file such a kernel examines every inode of its group
+/// that was deleted in the last minutes (`recently_deleted` in `fs/ext4/ialloc.c`).
 pub fn is_without_journal(path: &Path) -> bool {
     let Ok(found) = std::fs::metadata(path) else { return false };
     let (major, minor) = (nix::sys::stat::major(found.dev()), nix::sys::stat::minor(found.dev()));
@@ -16,16 +16,16 @@ pub fn is_without_journal(path: &Path) -> bool {
     std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task")).is_ok_and(|task| task.trim() == "<none>")
 }
 
-/// What matters for running a lab here.
+/// Properties that matter for running a lab here.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// Processors this process may use.
+    /// Processors that this process may use.
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
     /// Whether the effective user is root.
     pub root: bool,
-    /// Where the cgroup v2 tree is mounted.
+    /// The mount point of the cgroup v2 tree.
     pub cgroup2: Option<PathBuf>,
     /// Whether `/dev/loop-control` can be opened.
     pub loop_devices: bool,
@@ -37,18 +37,18 @@ pub struct Machine {
     pub open_mpicc: Option<PathBuf>,
     /// An S3 server for tests.
     pub moto: Option<PathBuf>,
-    /// Where Python has mpi4py with an MPICH of its own.
+    /// The Python environment that has mpi4py with its own MPICH.
     pub mpi4py_mpich: Option<PathBuf>,
-    /// Where it has mpi4py with an Open MPI of its own.
+    /// The Python environment that has mpi4py with its own Open MPI.
     pub mpi4py_open: Option<PathBuf>,
     /// MPICH's process manager.
     pub hydra: Option<PathBuf>,
-    /// Slurm's launcher, where its daemons are installed as well.
+    /// Slurm's launcher, if its daemons are installed as well.
     pub srun: Option<PathBuf>,
 }
 
 impl Machine {
-    /// Looks.
+    /// Examines this machine.
     pub fn look() -> Self {
         let root = nix::unistd::geteuid().is_root();
         let slurm = ["slurmctld", "slurmd", "munged", "srun", "sinfo"].iter().all(|p| find(p).is_some());
@@ -74,7 +74,7 @@ impl Machine {
         self.root && self.loop_devices && self.squashfs
     }
 
-    /// What a full demonstration misses here, a sentence each.
+    /// What a full demonstration lacks here, a sentence each.
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
         if !self.root {
@@ -96,10 +96,10 @@ impl Machine {
     }
 }
 
-/// The first executable of that name on the path.
+/// The first executable with that name in the path.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Daemons lie where an ordinary user's path does not look.
+    // Daemons are in directories that an ordinary user's path does not have.
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).map(|d| d.join(name)).find(|p| {
         use std::os::unix::fs::PermissionsExt;
@@ -127,7 +127,7 @@ fn has_squashfs() -> bool {
         || Path::new("/lib/modules").join(read_line("/proc/sys/kernel/osrelease")).join("kernel/fs/squashfs").exists()
 }
 
-/// Where the cgroup v2 tree is mounted, from `/proc/self/mountinfo`.
+/// The mount point of the cgroup v2 tree, from `/proc/self/mountinfo`.
 pub fn cgroup2_mount() -> Option<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     text.lines().find_map(|line| {
@@ -136,18 +136,18 @@ pub fn cgroup2_mount() -> Option<PathBuf> {
     })
 }
 
-/// The share of time that some task waited for a processor, in percent, over the last 10 s; `None` without PSI.
+/// The share of the last 10 s in which some task waited for a processor, in percent; `None` without PSI.
 pub fn cpu_pressure() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     text.split("avg10=").nth(1)?.split(' ').next()?.parse().ok()
 }
 
-/// The processor time that a process has used, all its threads together.
+/// The processor time of a process, over all its threads.
 pub fn processor_time(pid: i32) -> Result<Duration> {
     // SAFETY: asks for a number.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
-    // The name before the last parenthesis may hold anything; utime and stime are fields 14 and 15.
+    // The name before the last parenthesis may contain anything; utime and stime are fields 14 and 15.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
     let of = |field: usize| fields.get(field - 3).and_then(|f| f.parse::<u64>().ok());
     let used = of(14).zip(of(15)).context("/proc/PID/stat has other fields than expected")?;

@@ -462,7 +462,7 @@ fn show(pairs: &[(String, String)], what: &str) {
     }
 }
 
-/// The members meant: one, or all that run (to kill) or do not run (to start).
+/// The selected members: one, or all that run (to kill) or do not run (to start).
 fn members(args: &QuorumArgs, running: bool) -> Result<Vec<u64>> {
     match args.which.id {
         Some(id) => Ok(vec![id]),

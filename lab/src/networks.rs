@@ -1,4 +1,4 @@
-//! A cluster whose daemons have a network each (`up --netns`), and what passes between two of them can be cut.
+//! A cluster in which each daemon has its own network (`up --netns`); the traffic between two of them can be cut.
 //!
 //! ```text
 //!   n1       ──10.77.1.0/24────┐
@@ -6,8 +6,8 @@
 //!   member-1 ──10.77.101.0/24──┘
 //! ```
 //!
-//! Daemons come and go: the namespaces are held by a process of the lab ([`keep`]) that does nothing else, and go with it. The
-//! agents' sockets are files, so the CLI reaches every agent whatever is cut.
+//! Daemons are restarted, so a process of the lab ([`keep`]) holds the namespaces; it does nothing else, and they
+//! disappear with it. The agents' sockets are files, so the CLI reaches every agent whatever is cut.
 
 use crate::hub::{self, Hub};
 use crate::process::{Identity, spawn_detached, tail, until};
@@ -22,20 +22,20 @@ use std::time::Duration;
 
 /// The number of the first member; nodes have their own numbers below it.
 const FIRST_MEMBER: u8 = 101;
-/// How long making the namespaces may take.
+/// Timeout for making the namespaces.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
 /// The networks of one cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Networks {
-    /// Who holds the namespaces.
+    /// The process that holds the namespaces.
     pub keeper: Identity,
     /// The hub's namespace, as a descriptor of the keeper.
     hub: i32,
     /// By name: `n1`, `member-1`.
     parties: BTreeMap<String, Party>,
-    /// Whose packets reach whom no more.
+    /// The pairs whose packets are dropped, in that direction.
     cuts: BTreeSet<(String, String)>,
 }
 
@@ -43,7 +43,7 @@ pub struct Networks {
 #[serde(deny_unknown_fields)]
 struct Party {
     number: u8,
-    /// Of its namespace, in the keeper.
+    /// The descriptor of its namespace in the keeper.
     descriptor: i32,
 }
 
@@ -80,7 +80,7 @@ pub enum Direction {
     Out,
 }
 
-/// Holds so many namespaces and one for the hub, and says on stdout which descriptors they are. Ends by a signal.
+/// Holds this many namespaces and one for the hub, and prints their descriptors on stdout. A signal ends it.
 pub fn keep(parties: u8) -> Result<Infallible> {
     let held: Vec<File> = (0..=parties).map(|_| hub::namespace()).collect::<Result<_>>()?;
     println!("{}", serde_json::to_string(&held.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>())?);
@@ -90,7 +90,8 @@ pub fn keep(parties: u8) -> Result<Infallible> {
 }
 
 impl Networks {
-    /// Makes them, for so many nodes and members, and joins them at the hub. `lab`: its program; `dir`: the cluster's folder.
+    /// Makes them for this many nodes and members, and connects them to the hub. `lab`: the lab's program; `dir`: the
+    /// cluster's directory.
     pub fn make(lab: &Path, dir: &Path, nodes: u32, members: u32) -> Result<Self> {
         let (nodes, members) = (u8::try_from(nodes)?, u8::try_from(members)?);
         let names = (1..=nodes).map(|n| (format!("n{n}"), n));
@@ -127,22 +128,22 @@ impl Networks {
         self.parties.get(name).with_context(|| format!("there is no network of {name:?} here; there are {}", known()))
     }
 
-    /// Where a daemon listens.
+    /// The address at which a daemon listens.
     pub fn address(&self, name: &str) -> Result<String> {
         Ok(hub::address(self.party(name)?.number))
     }
 
-    /// A command line that becomes a daemon in its network.
+    /// A command line that runs a daemon in its network.
     pub fn launcher(&self, name: &str) -> Result<Vec<String>> {
         Ok(hub::launcher(&self.path(self.party(name)?.descriptor)))
     }
 
-    /// Calls `act` where every daemon can be reached, whatever is cut.
+    /// Calls `act` in a namespace from which every daemon can be reached, whatever is cut.
     pub fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T> {
         hub::within(&self.path(self.hub), act)
     }
 
-    /// Cuts a node off; the pairs that are new.
+    /// Cuts a node off; returns the new pairs.
     pub fn cut(&mut self, dir: &Path, node: &str, from: &From, direction: Direction) -> Result<Vec<(String, String)>> {
         self.party(node)?;
         let others: Vec<String> = match from {
@@ -169,7 +170,7 @@ impl Networks {
         Ok(new)
     }
 
-    /// Every packet of a node comes through again; the pairs that were cut.
+    /// Ends all cuts of a node; returns the pairs that were cut.
     pub fn heal(&mut self, dir: &Path, node: &str) -> Result<Vec<(String, String)>> {
         self.party(node)?;
         let healed: Vec<_> = self.cuts.iter().filter(|(from, to)| from == node || to == node).cloned().collect();
@@ -178,7 +179,7 @@ impl Networks {
         Ok(healed)
     }
 
-    /// Whose packets reach whom no more.
+    /// The pairs whose packets are dropped, in that direction.
     pub fn cuts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.cuts.iter().map(|(from, to)| (from.as_str(), to.as_str()))
     }

@@ -1,4 +1,4 @@
-//! What cluster is wanted.
+//! The properties of a requested cluster.
 
 use crate::gpus;
 use anyhow::{Context, Result, bail};
@@ -6,76 +6,77 @@ use lattice_quorum::config::QuorumConfig;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long certificates live, where nothing else is wanted.
+/// Default lifetime of certificates.
 pub(crate) const CERTIFICATE_SECONDS: u64 = 90 * 86_400;
 
-/// What cluster is wanted. Timers are far shorter than a real cluster's: a lab has no patience.
+/// The properties of a requested cluster. Timers are far shorter than a real cluster's.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Agents, 0 to 64.
     pub nodes: u32,
     /// Members: 1, 3 or 5.
     pub quorum: u32,
-    /// A folder that does not exist or is empty.
+    /// A directory that does not exist or is empty.
     pub dir: PathBuf,
-    /// The folder below which agents have their sockets and their state; `None`: in `dir`.
+    /// The directory for the agents' sockets and state; `None`: in `dir`.
     pub agents_dir: Option<PathBuf>,
     /// Whether the binaries are built first.
     pub build: bool,
-    /// Between SIGTERM and SIGKILL of work, in seconds.
+    /// Seconds between SIGTERM and SIGKILL of work.
     pub grace_seconds: u64,
-    /// How long a fence may wait, in seconds.
+    /// Timeout of a fence, in seconds.
     pub fence_timeout_seconds: u64,
-    /// Between an agent's heartbeats, in milliseconds.
+    /// Interval of an agent's heartbeats, in milliseconds.
     pub heartbeat_ms: u64,
     /// Silence after which a node is Degraded, in milliseconds.
     pub degraded_after_ms: u64,
-    /// Further silence after which it is Down, in milliseconds. Long: tests hold agents down for a while.
+    /// Further silence after which it is Down, in milliseconds. Long, because tests stop agents for a while.
     pub down_after_ms: u64,
     /// The members' `node_admission`.
     pub node_admission: &'static str,
-    /// Between a leader's signs of life, in milliseconds.
+    /// Interval of a leader's heartbeats, in milliseconds.
     pub raft_heartbeat_ms: u64,
-    /// How long a scheduler's lease lives that is not renewed, in milliseconds.
+    /// Lifetime of a scheduler's lease that is not renewed, in milliseconds.
     pub scheduler_lease_ms: u64,
-    /// How often the audit chain's head is signed, and how often the records behind the archive's last whole segment are put
-    /// there again. Each second in the lab, so that a test sees it; what is measured has the defaults ([`Options::with_audit_as_documented`]).
+    /// How often the head of the audit chain is signed, and how often the records after the archive's last complete
+    /// segment are uploaded again. Each second in the lab, so that tests see it; benchmarks use the defaults
+    /// ([`Options::with_audit_as_documented`]).
     pub audit_sign_seconds: u64,
     pub audit_archive_seconds: u64,
-    /// How long a leader is missed before another is elected, in milliseconds.
+    /// Silence of a leader until an election, in milliseconds.
     pub raft_election_ms: u64,
     /// Further lines of every member's configuration; `{dir}` is the cluster's folder.
     pub member_lines: String,
-    /// Where the members are, in their order; those that have none are here.
+    /// The hosts of the members, in their order; members without an entry run on this machine.
     pub hosts: Vec<Host>,
-    /// Whether every daemon has a network of its own, which can be cut. Needs root.
+    /// Whether every daemon has its own network, which can be cut. Needs root.
     pub netns: bool,
-    /// Whether the daemons' time of day can be made wrong, and the members' disks slow. Needs a C compiler.
+    /// Whether the daemons' time of day can be set wrong, and the members' disks can be made slow. Needs a C compiler.
     pub clocks: bool,
-    /// Daemons whose files lie on a small file system of their own, and its MiB: of an agent its state, of a member its data. Needs root.
+    /// Daemons with their own small file system, and its MiB: for an agent's state or a member's data. Needs root.
     pub small_disks: Vec<(String, u32)>,
-    /// How long the daemons' first certificates live, and those that members sign, in seconds.
+    /// Lifetime in seconds of the daemons' first certificates, and of those that members sign.
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
     pub simulated_gpus: u32,
-    /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's folder.
+    /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's directory.
     pub log_lines: String,
     /// Further lines of every agent's configuration; `{dir}` is the cluster's folder, `{run}` the node's run folder.
     pub agent_lines: String,
     /// Further lines of every daemon's `telemetry`, each after two spaces; `{dir}` as above.
     pub telemetry_lines: String,
-    /// Folders made in every node's run folder before its agent is started.
+    /// Directories that are made in every node's run directory before its agent is started.
     pub node_folders: Vec<String>,
-    /// How long all of it may take once built.
+    /// Timeout of the start, after the build.
     pub ready_within: Duration,
 }
 
-/// Where one daemon is.
+/// The host of one daemon.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: String,
-    /// A command that becomes the daemon: its program and arguments are appended.
+    /// A command that runs the daemon: its program and arguments are appended.
     pub launcher: Vec<String>,
 }
 
@@ -86,7 +87,7 @@ impl Default for Host {
 }
 
 impl Options {
-    /// The defaults for a cluster of that size in `dir`.
+    /// The defaults for a cluster of this size in `dir`.
     pub fn new(nodes: u32, quorum: u32, dir: &Path) -> Self {
         Self {
             nodes,
@@ -120,8 +121,8 @@ impl Options {
         }
     }
 
-    /// The same, signing and archiving as often as members do by themselves: a bench's thousands of records a second would be
-    /// archived again each second.
+    /// The same, but signs and archives at the members' default intervals: a bench's thousands of records a second
+    /// would otherwise be archived again each second.
     pub fn with_audit_as_documented(self) -> Self {
         let QuorumConfig { audit_sign_seconds, audit_archive_seconds, .. } = QuorumConfig::default();
         Self { audit_sign_seconds, audit_archive_seconds, ..self }

@@ -13,13 +13,13 @@ pub struct Pmi {
     stream: BufReader<UnixStream>,
     /// Its number, from 0.
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     pub size: u32,
     kvs: String,
 }
 
 impl Pmi {
-    /// As the launcher's environment says.
+    /// Connects as the launcher's environment says.
     pub fn connect() -> Result<Self> {
         let number = |name: &str| -> Result<u32> {
             let text =
@@ -42,12 +42,12 @@ impl Pmi {
         Ok(pmi)
     }
 
-    /// Writes as it is.
+    /// Writes the bytes unchanged.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.get_mut().write_all(bytes).context("the PMI server is gone")
     }
 
-    /// Says a line that is not answered.
+    /// Sends a line that gets no answer.
     pub fn say(&mut self, line: &str) -> Result<()> {
         self.write(format!("{line}\n").as_bytes())
     }
@@ -69,13 +69,13 @@ impl Pmi {
         }
     }
 
-    /// For the others, from the next fence on.
+    /// Publishes a value for the others, from the next fence on.
     pub fn put(&mut self, key: &str, value: &str) -> Result<()> {
         let line = format!("cmd=put kvsname={} key={key} value={value}", self.kvs);
         self.ask(&line, "put_result").map(drop)
     }
 
-    /// What anybody put before the last fence.
+    /// A value that any rank put before the last fence.
     pub fn get(&mut self, key: &str) -> Result<String> {
         let line = format!("cmd=get kvsname={} key={key}", self.kvs);
         let answer = self.ask(&line, "get_result")?;
@@ -87,14 +87,14 @@ impl Pmi {
         self.ask("cmd=barrier_in", "barrier_out").map(drop)
     }
 
-    /// After a last fence.
+    /// Ends the use of PMI, after a last fence.
     pub fn finalize(mut self) -> Result<()> {
         self.fence()?;
         self.ask("cmd=finalize", "finalize_ack").map(drop)
     }
 }
 
-/// One `key=value` of a line.
+/// The value of one `key=value` in a line.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split(' ').find_map(|pair| pair.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v))
 }

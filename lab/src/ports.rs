@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// What this process has given out, to whichever lab: between a port's choice and its daemon's start another lab of
-/// ours must not find it free.
+/// Ports that this process has assigned to any lab: between the choice of a port and its daemon's start, another lab of
+/// this process must not find it free.
 static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
-/// Hands out ports that nobody listens on, each once in a process. They lie below the range from which the kernel takes ports for
-/// outgoing connections: a daemon that was killed must find its port free when it is started again.
+/// Assigns unused ports, each once in a process. They are below the range that the kernel uses for outgoing
+/// connections: a killed daemon must find its port free when it is restarted.
 pub struct Ports {
     next: u16,
     low: u16,
@@ -18,7 +18,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// `seed` chooses where the search begins, so that two labs started at once hardly meet.
+    /// `seed` chooses where the search begins, so that two labs that start at once rarely collide.
     pub fn new(seed: u64) -> Self {
         let ephemeral_low = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
             .ok()
@@ -30,7 +30,7 @@ impl Ports {
         Self { next, low, high }
     }
 
-    /// One port, free for TCP and UDP on 127.0.0.1 at this moment.
+    /// One port that is free for TCP and UDP on 127.0.0.1 at this moment.
     pub fn take(&mut self) -> Result<u16> {
         for _ in self.low..self.high {
             let port = self.next;

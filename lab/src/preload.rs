@@ -1,5 +1,5 @@
-//! A small library (`preload.c`) that is loaded into a daemon and makes its clock wrong or its disk slow, as a file says that
-//! both share.
+//! A small library (`preload.c`) that is loaded into a daemon and makes its clock wrong or its disk slow, as a shared
+//! file says.
 
 use crate::hub;
 use anyhow::{Context, Result};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What of `struct host` is where in the shared file, and its size.
+/// Offsets of the members of `struct host` in the shared file, and its size.
 const CLOCK_AT: u64 = 0;
 const SYNC_AT: u64 = 8;
 const BYTES: u64 = 16;
 
-/// Compiles the library into `dir`, which keeps it.
+/// Compiles the library into `dir`, where it stays.
 pub fn build(dir: &Path) -> Result<()> {
     let source = dir.join("preload.c");
     std::fs::write(&source, include_str!("preload/preload.c")).with_context(|| format!("cannot write {}", source.display()))?;
@@ -26,7 +26,7 @@ fn library(dir: &Path) -> PathBuf {
     dir.join("preload.so")
 }
 
-/// What one daemon is told.
+/// The shared file of one daemon.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
@@ -34,7 +34,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A new one: nothing is wrong.
+    /// Makes a file without faults.
     pub fn make(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path);
         let file = file.with_context(|| format!("cannot make {}", path.display()))?;
@@ -42,7 +42,7 @@ impl Shared {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// One that was made before; `None`: it was not.
+    /// Opens an existing file; `None`: there is none.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         match File::options().write(true).open(path) {
             Ok(file) => Ok(Some(Self { file, path: path.to_owned() })),
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// What a daemon's program and arguments are appended to, with the library that was built in `dir`.
+    /// The command to which a daemon's program and arguments are appended, with the library that was built in `dir`.
     pub fn launcher(&self, dir: &Path) -> Vec<String> {
         vec![
             "/usr/bin/env".to_owned(),
@@ -60,12 +60,12 @@ impl Shared {
         ]
     }
 
-    /// The time of day is wrong by so many seconds from now on.
+    /// From now on the time of day is wrong by this many seconds.
     pub fn shift_clock(&self, seconds: i64) -> Result<()> {
         self.tell(CLOCK_AT, seconds)
     }
 
-    /// Each sync takes so much longer from now on.
+    /// From now on each sync takes this much longer.
     pub fn slow_disk(&self, by: Duration) -> Result<()> {
         self.tell(SYNC_AT, i64::try_from(by.as_millis())?)
     }

@@ -1,4 +1,4 @@
-//! Processes that the lab started, known by more than a pid: pids are used again.
+//! Processes that the lab started, identified by more than a pid, because pids are reused.
 
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Which process: a pid is not enough once it ended.
+/// The identity of a process: a pid is not enough once it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its pid.
@@ -26,21 +26,22 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of a process that lives now.
+    /// The identity of a living process.
     pub fn of(pid: i32) -> Result<Self> {
         let (_, start_ticks) = stat(pid).with_context(|| format!("process {pid} ended as soon as it was started"))?;
         Ok(Self { pid, start_ticks, boot_id: boot_id()? })
     }
 
-    /// Whether this very process still runs. One whose first thread has ended and shows as a zombie runs on while
-    /// another thread does: its locks and sockets are still its own.
+    /// Whether exactly this process still runs. A process whose first thread has ended shows as a zombie, but runs
+    /// while another thread does: it still holds its locks and sockets.
     pub fn alive(&self) -> bool {
-        // Where it is a child of ours it must be reaped first; where it is not, this changes nothing.
+        // A child of ours must be reaped first; for other processes this changes nothing.
         let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));
         self.pinned().is_some()
     }
 
-    /// A pidfd of this very process, unless all of it has ended: the descriptor pins the pid before its start time is compared.
+    /// A pidfd of exactly this process, unless it has ended completely: the descriptor pins the pid before its start
+    /// time is compared.
     fn pinned(&self) -> Option<OwnedFd> {
         // SAFETY: pidfd_open takes a pid and flags and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
@@ -48,12 +49,12 @@ impl Identity {
         // SAFETY: the descriptor was just opened and nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let same = boot_id().is_ok_and(|b| b == self.boot_id) && stat(self.pid).is_some_and(|(_, start)| start == self.start_ticks);
-        // Readable: the whole thread group has ended, and what it held is released.
+        // Readable: the whole thread group has ended, and its resources are released.
         let ended = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0);
         (same && !ended).then_some(fd)
     }
 
-    /// Sends a signal to this very process; `false` when it is gone. No other process can be hit.
+    /// Sends a signal to exactly this process; `false` if it is gone. No other process can be hit.
     pub fn signal(&self, signal: Signal) -> Result<bool> {
         let Some(fd) = self.pinned() else { return Ok(false) };
         let none = std::ptr::null::<libc::siginfo_t>();
@@ -68,7 +69,7 @@ impl Identity {
         }
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits until it is gone.
     pub fn kill(&self) -> Result<bool> {
         let hit = self.signal(Signal::SIGKILL)?;
         if !self.gone_within(Duration::from_secs(10)) {
@@ -83,7 +84,7 @@ impl Identity {
     }
 }
 
-/// Calls `done` about every 10 ms until it says so or the time is over; whether it did.
+/// Calls `done` about every 10 ms until it returns true or the time is over; returns whether it did.
 pub fn until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -97,10 +98,10 @@ pub fn until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// State letter and start time of a process; `None` when there is none.
+/// State letter and start time of a process; `None` if there is none.
 pub fn stat(pid: i32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name stands in parentheses and may contain anything, parentheses too.
+    // The command's name is in parentheses and may contain anything, parentheses too.
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let start = fields.nth(18)?.parse().ok()?;
@@ -113,7 +114,7 @@ pub fn boot_id() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Starts a daemon in a session of its own, its output appended to `log`, nothing on its input.
+/// Starts a daemon in its own session, with its output appended to `log` and no input.
 pub fn spawn_detached(program: &Path, args: &[String], env: &[(&str, &str)], log: &Path) -> Result<Identity> {
     let out: File = OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
     let err = out.try_clone()?;
@@ -130,7 +131,7 @@ pub fn spawn_detached(program: &Path, args: &[String], env: &[(&str, &str)], log
     Identity::of(i32::try_from(child.id()).context("pid")?)
 }
 
-/// Runs a command to its end, at most `limit` long; its whole output. `None` as a status: it had to be killed.
+/// Runs a command to its end, for at most `limit`; returns its whole output. `None` as a status: it had to be killed.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     let started = Instant::now();
     let mut child = command
@@ -174,20 +175,20 @@ fn drain<R: Read + Send + 'static>(pipe: Option<R>) -> std::thread::JoinHandle<V
 /// A command that ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How.
+    /// Its exit status.
     pub status: std::process::ExitStatus,
     /// Whether it was killed because its time was over.
     pub timed_out: bool,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it said.
+    /// Its standard error.
     pub stderr: Vec<u8>,
     /// From start to end.
     pub took: Duration,
 }
 
 impl Finished {
-    /// Its exit code; 128 + signal where one ended it, as a shell has it.
+    /// Its exit code; 128 + signal if a signal ended it, as in a shell.
     pub fn code(&self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
@@ -218,8 +219,8 @@ pub fn tail(path: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// The processes of which `/proc/<pid>/cmdline` or the working directory names a path under `dir`, and whose program
-/// is one of ours: what a lab started and its record may have missed.
+/// Processes of our programs with a path under `dirs` in `/proc/<pid>/cmdline` or as working directory: those that a
+/// lab started and its record may have missed.
 pub fn ours_under(dirs: &[&Path]) -> Vec<(i32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_string_lossy().parse::<i32>().ok());

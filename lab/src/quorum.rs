@@ -1,4 +1,5 @@
-//! The quorum alone, as processes: started, broken, and spoken to with its own client; nodes are simulated sessions.
+//! The quorum without agents, as processes: started, broken, and used through its own client; nodes are simulated
+//! sessions.
 
 pub mod agents;
 pub mod hosts;

@@ -1,7 +1,7 @@
 //! `lattice-lab pmi-ring`: a ring of TCP connections between ranks that find each other over PMI-1, for machines
 //! without an MPI and for tests that need a rank to misbehave.
 //!
-//! Where its neighbour is gone it waits for ever, as ranks of an MPI program do: ending them is the launcher's duty.
+//! A rank whose neighbour is gone waits for ever, as ranks of an MPI program do: the launcher must end it.
 
 use crate::hub;
 use crate::pmi1::Pmi;
@@ -137,7 +137,7 @@ impl Ring {
         Ok(Self { rank: pmi.rank, sides: Some((previous, next)) })
     }
 
-    /// The sum over all ranks: once around to add, once around to tell.
+    /// The sum over all ranks: one round to add, one round to distribute the result.
     fn sum(&mut self, mine: u64) -> Result<u64> {
         let Some((previous, next)) = &mut self.sides else { return Ok(mine) };
         let mut read = || -> Result<u64> {

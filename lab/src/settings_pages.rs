@@ -1,5 +1,5 @@
-//! A test that the reference pages of the daemons' configuration files name each setting that exists, and no other.
-//! The names of what exists come from the refusal of an unknown key, which lists them.
+//! A test that the reference pages of the daemons' configuration files name exactly the existing settings. The names
+//! come from the refusal of an unknown key, which lists them.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_quorum::config::QuorumConfig;
@@ -43,7 +43,7 @@ fn fields<C: DeserializeOwned>(probe: &str) -> BTreeSet<String> {
     quoted(names)
 }
 
-/// What is between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

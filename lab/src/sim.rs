@@ -63,7 +63,8 @@ impl Options {
             minutes,
             loss_per_million: (loss * 10_000.0).round() as u64,
             starved: (nodes as f64 * starved / 100.0).ceil() as usize,
-            // Ten deaths and thirty changes in a short run, one of each every half hour and ten minutes in a long one.
+            // Ten deaths and thirty changes in a short run; in a long one a death every half hour and a change every
+            // ten minutes.
             death_every_ms: (minutes * 60_000 / 10).clamp(30_000, 1_800_000),
             change_every_ms: (minutes * 60_000 / 30).clamp(10_000, 600_000),
             seed: self.seed,
@@ -71,7 +72,7 @@ impl Options {
     }
 }
 
-/// Simulates and prints; whether the preset's figure was met.
+/// Simulates and prints; returns whether the preset's targets were met.
 pub fn gossip(options: &Options) -> Result<bool> {
     let scene = options.scene()?;
     let began = std::time::Instant::now();

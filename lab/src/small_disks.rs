@@ -1,4 +1,4 @@
-//! Small file systems under the files of a daemon, which can be filled to the last byte and emptied again.
+//! Small file systems for the files of a daemon, which can be filled to the last byte and emptied again.
 
 use crate::process::until;
 use anyhow::{Context, Result};
@@ -9,21 +9,21 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a file system may be busy after its last process has ended.
+/// How long a file system may stay busy after the end of its last process.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The file system of one daemon. It lies in memory, and goes with its cluster.
+/// The file system of one daemon. It is in memory, and is removed with its cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmallDisk {
-    /// Whose files lie on it: `n4`, `member-3`.
+    /// The daemon: `n4`, `member-3`.
     pub daemon: String,
     /// Its mount point.
     pub at: PathBuf,
 }
 
 impl SmallDisk {
-    /// Mounts one of so many MiB where a daemon is going to keep its files. Needs root.
+    /// Mounts a file system of this many MiB where a daemon will store its files. Needs root.
     pub fn mount(daemon: &str, at: &Path, mib: u32) -> Result<Self> {
         let failed = || format!("cannot mount {mib} MiB for {daemon} at {} (this needs root)", at.display());
         std::fs::create_dir_all(at).with_context(failed)?;
@@ -32,13 +32,13 @@ impl SmallDisk {
         Ok(Self { daemon: daemon.to_owned(), at: at.to_owned() })
     }
 
-    /// Writes until not one byte fits any more.
+    /// Writes until not a single byte fits.
     pub fn fill(&self) -> Result<()> {
         let path = self.filler();
         let file = File::options().create(true).append(true).open(&path);
         let mut file = match file {
             Ok(file) => file,
-            // Not even an empty file fits.
+            // Not even an empty file can be made.
             Err(e) if e.kind() == ErrorKind::StorageFull => return Ok(()),
             Err(e) => return Err(e).with_context(|| format!("cannot write {}", path.display())),
         };
@@ -48,7 +48,7 @@ impl SmallDisk {
         Ok(())
     }
 
-    /// Gives the room back that [`Self::fill`] took.
+    /// Frees the space that [`Self::fill`] used.
     pub fn make_room(&self) -> Result<()> {
         let path = self.filler();
         match std::fs::remove_file(&path) {
@@ -61,12 +61,12 @@ impl SmallDisk {
         self.at.join("fill")
     }
 
-    /// Takes it away with all that is on it.
+    /// Unmounts it, with everything on it.
     pub fn unmount(&self) -> Result<()> {
         let mut last = Ok(());
         until(UNMOUNT_LIMIT, || {
             last = match umount2(&self.at, MntFlags::empty()) {
-                // It was never mounted, or is gone already.
+                // It was never mounted, or is unmounted already.
                 Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
                 other => other,
             };

@@ -1,12 +1,13 @@
-//! `lattice-lab pmi-streams`: what a fence is held against. The bytes of a fence that is done go down the same tree of nodes, by the
-//! agents' own mesh and in frames of its protocol, from processes of their own beside the agents; then each says that all below it have them.
+//! `lattice-lab pmi-streams`: the baseline for a fence. The bytes of a finished fence go down the same tree of nodes,
+//! by the agents' own mesh and in frames of its protocol, between separate processes beside the agents; then each
+//! confirms that all nodes below it have them.
 //!
 //! ```text
-//!   rank 0 ── FenceDone ──▶ rank 1 ── FenceDone ──▶ rank 2      a rank on each node, with the node's own certificate
+//!   rank 0 ── FenceDone ──▶ rank 1 ── FenceDone ──▶ rank 2      one rank on each node, with the node's own certificate
 //!          ◀── Serving ────        ◀── Serving ────
 //! ```
 //!
-//! A frame is passed on once it is there whole, as agents do. Nothing is merged, taken apart or handed to anybody.
+//! A frame is forwarded once it has arrived completely, as agents do. Nothing is merged, decoded or delivered.
 
 use crate::cluster::Cluster;
 use crate::fences::{Wire, noise};
@@ -40,19 +41,19 @@ pub struct Options {
     pub bytes: u32,
 }
 
-/// What rank 0 prints.
+/// The output of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Told {
-    /// From the first byte until rank 0 has heard that every node has all.
+    /// From the first byte until rank 0 has the confirmation that every node has all of it.
     pub took_ms: Vec<f64>,
-    /// By node: what went over its network during all of these, with everything else that did.
+    /// By node: the traffic of its network during all of these, including unrelated traffic.
     pub wire: BTreeMap<String, Wire>,
 }
 
 /// Runs one rank.
 pub fn run(options: &Options) -> Result<()> {
     let mut pmi = Pmi::connect()?;
-    // As many as an agent has.
+    // As many threads as an agent has.
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).clamp(1, 8));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let wire = runtime.block_on(pass_on(options, &mut pmi))?;
@@ -65,9 +66,9 @@ pub fn run(options: &Options) -> Result<()> {
     pmi.finalize()
 }
 
-/// Of one rank.
+/// The result of one rank.
 struct Passed {
-    /// Where it is the root.
+    /// Only of the root.
     took_ms: Vec<f64>,
     before: Wire,
 }
@@ -80,7 +81,7 @@ async fn pass_on(options: &Options, pmi: &mut Pmi) -> Result<Passed> {
     let files = TlsFiles { ca: cluster.dir.join("ca/ca.crt"), cert, key };
     let credentials = Credentials::new(files.read()?)?;
     let host: SocketAddr = cluster.node(&name)?.mesh.parse().context("where the node's mesh is")?;
-    // A port that is free now: nobody else takes one in this network meanwhile.
+    // A port that is free now: no other process takes one in this network meanwhile.
     let address = std::net::UdpSocket::bind((host.ip(), 0))?.local_addr()?;
     let (mesh, mut incoming) = Mesh::listen(address, &credentials, CancellationToken::new())?;
     pmi.put(&format!("mesh-{}", pmi.rank), &format!("{name}@{address}"))?;
@@ -128,13 +129,13 @@ async fn pass_on(options: &Options, pmi: &mut Pmi) -> Result<Passed> {
             passed.took_ms.push(began.elapsed().as_secs_f64() * 1000.0);
         }
     }
-    // Who ends now would take the last word with it.
+    // A rank that ends before this would lose its last message.
     pmi.fence()?;
     mesh.close().await;
     Ok(passed)
 }
 
-/// What a rank serves of the whole tree.
+/// The part of the tree that a rank serves.
 fn subtree(rank: u32, size: u32, fanout: u32) -> Result<Subtree> {
     let mut at = Subtree::whole(size);
     while at.first != rank {

@@ -1,4 +1,4 @@
-//! Whatever a cluster may have left on the machine: scopes with processes, mounts, loop devices.
+//! Finds and removes what a cluster may have left on the machine: scopes with processes, mounts, loop devices.
 
 use crate::machine::cgroup2_mount;
 use crate::process::until;
@@ -9,12 +9,12 @@ use std::time::Duration;
 /// `LOOP_CLR_FD` of `linux/loop.h`: frees a loop device.
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 
-/// The scopes' root of a cluster, where this machine has a cgroup v2 tree.
+/// The root of a cluster's scopes, if this machine has a cgroup v2 tree.
 pub fn scopes_root(cgroup_root: &str) -> Option<PathBuf> {
     cgroup2_mount().map(|m| m.join(cgroup_root)).filter(|p| p.is_dir())
 }
 
-/// The scopes' root in each hierarchy of cgroup version 1 that has it.
+/// The root of the scopes in each hierarchy of cgroup version 1 that has it.
 pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let v1 = text.lines().filter_map(|line| {
@@ -24,7 +24,7 @@ pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
     v1.map(|mount| mount.join(cgroup_root)).filter(|p| p.is_dir()).collect()
 }
 
-/// The allocations' folders below a root, and their hooks'.
+/// The directories of allocations below a root, and of their hooks.
 pub fn scopes_below(root: &Path) -> Vec<PathBuf> {
     let hook = |p: &Path| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("hook-"));
     tree(root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope") || hook(p)).collect()
@@ -42,7 +42,7 @@ pub fn processes_in(root: &Path) -> Vec<i32> {
     pids
 }
 
-/// The folders of the tree below and with `root`, deepest first.
+/// The directories of the tree, including `root`, deepest first.
 pub fn tree(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let children = std::fs::read_dir(root).into_iter().flatten().flatten();
@@ -53,7 +53,7 @@ pub fn tree(root: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Kills everything in the scopes and removes them; what was found, a line each, and what would not go.
+/// Kills everything in the scopes and removes them; returns what was found, a line each, and what could not be removed.
 pub fn scopes(cgroup_root: &str) -> (Vec<String>, Vec<String>) {
     let (mut swept, mut stuck) = (Vec::new(), Vec::new());
     if let Some(root) = scopes_root(cgroup_root) {
@@ -78,7 +78,7 @@ fn scopes_v2(root: &Path, swept: &mut Vec<String>, stuck: &mut Vec<String>) {
     if scopes > 0 {
         swept.push(format!("{scopes} scope(s) under {}", root.display()));
     }
-    // A moment later than the write the processes are zombies, and a little later gone.
+    // Shortly after the write the processes are zombies, and a little later they are gone.
     let empty = until(Duration::from_secs(5), || {
         if !processes_in(root).is_empty() {
             let _ = std::fs::write(root.join("cgroup.kill"), "1");
@@ -91,7 +91,7 @@ fn scopes_v2(root: &Path, swept: &mut Vec<String>, stuck: &mut Vec<String>) {
     remove(root, stuck);
 }
 
-/// Removes the folders of a root, and the one that all labs of this machine share with the last of them.
+/// Removes the directories of a root; the last lab also removes the directory that all labs of this machine share.
 fn remove(root: &Path, stuck: &mut Vec<String>) {
     let gone = until(Duration::from_secs(2), || {
         for folder in tree(root) {
@@ -116,7 +116,7 @@ pub fn mounts_under(dirs: &[&Path]) -> Vec<PathBuf> {
     found
 }
 
-/// Loop devices whose file lies under `dirs` (deleted or not): device and file.
+/// Loop devices with a file under `dirs` (deleted or not): device and file.
 pub fn loops_under(dirs: &[&Path]) -> Vec<(PathBuf, String)> {
     let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut found: Vec<(PathBuf, String)> = entries
@@ -130,7 +130,7 @@ pub fn loops_under(dirs: &[&Path]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Unmounts and frees; what was found, and what would not go.
+/// Unmounts and frees them; returns what was found, and what could not be removed.
 pub fn mounts_and_loops(dirs: &[&Path]) -> (Vec<String>, Vec<String>) {
     let (mut swept, mut stuck) = (Vec::new(), Vec::new());
     for point in mounts_under(dirs) {
@@ -139,7 +139,7 @@ pub fn mounts_and_loops(dirs: &[&Path]) -> (Vec<String>, Vec<String>) {
             stuck.push(format!("the mount {}: {e}", point.display()));
         }
     }
-    // A device that frees itself does so when its last user is gone, which takes the kernel a moment.
+    // A device that frees itself does so after its last user, which takes the kernel a moment.
     until(Duration::from_secs(2), || loops_under(dirs).is_empty());
     for (device, file) in loops_under(dirs) {
         swept.push(format!("the loop device {} ({file})", device.display()));

@@ -1,19 +1,20 @@
-//! `lattice-lab torture`: a stream of jobs of all kinds on a cluster in which everything goes wrong that the lab can let go wrong, then all of
-//! it healed, and then every promise held against what was recorded.
+//! `lattice-lab torture`: runs a stream of jobs of all kinds on a cluster with every fault that the lab can cause,
+//! heals all faults, and then checks every promise against the records.
 //!
 //! ```text
-//!   seed ──▶ plan: jobs, faults ──▶ driver: a thread for each ──▶ heal ──▶ collect ──▶ facts ──▶ promises ──▶ violations ──▶ story
+//!   seed ──▶ plan: jobs, faults ──▶ driver: a thread for each ──▶ heal ──▶ collect ──▶ facts
+//!        ──▶ promises ──▶ violations ──▶ story
 //! ```
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
-//! | [`plan`], [`dice`], [`job`], [`fault`] | what is going to happen: a function of the seed |
+//! | [`plan`], [`dice`], [`job`], [`fault`] | what will happen: a function of the seed |
 //! | [`stage`] | the cluster |
-//! | [`work`], [`traces`] | what the jobs do, and what they say of it |
-//! | [`driver`] | carries the plan out |
-//! | [`collect`], [`facts`] | what is known at the end |
+//! | [`work`], [`traces`] | the work of the jobs, and its traces |
+//! | [`driver`] | executes the plan |
+//! | [`collect`], [`facts`] | the facts at the end |
 //! | [`promises`] | pure: facts to violations |
-//! | [`story`] | pure: violations to what a reader sees |
+//! | [`story`] | pure: violations to a readable account |
 
 pub mod collect;
 pub mod dice;
@@ -42,13 +43,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use traces::now_ms;
 
-/// How long it may take until all daemons are there again and every node is Ready.
+/// How long it may take until all daemons run again and every node is Ready.
 const HEAL_MAX: Duration = Duration::from_secs(40);
-/// Between two looks at whether every promise holds.
+/// Interval of checks whether every promise holds.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks between two lines on what does not hold yet.
+/// Checks between two lines about promises that do not hold yet.
 const LOOKS_A_LINE: usize = 10;
-/// Between two submissions in the mean, in milliseconds; a debug build takes several times the processor.
+/// Mean interval between two submissions, in milliseconds; a debug build uses several times the processor time.
 const JOB_INTERVAL_MS: u64 = if cfg!(debug_assertions) { 500 } else { 250 };
 
 /// What is wanted.
@@ -80,7 +81,7 @@ pub struct Options {
     pub keep: Option<PathBuf>,
 }
 
-/// Whether every promise held.
+/// Runs it; returns whether every promise held.
 pub fn run(options: &Options) -> Result<bool> {
     let scale = Scale { seed: options.seed, length_ms: options.minutes * 60_000, job_interval_ms: options.job_interval_ms };
     let plan = Plan::draw(scale);
@@ -120,7 +121,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(false)
 }
 
-/// Carries it out; what is known at the end, what did not hold, and how long after healing that was clear.
+/// Executes the plan; returns the facts at the end, the violations, and how long after healing they were final.
 fn torture(stage: &Stage, plan: &Plan, settle: Duration) -> Result<(Facts, Vec<Violation>, Duration)> {
     let limit = Duration::from_millis(plan.scale.length_ms) + HEAL_MAX + settle;
     let driver = Driver::new(stage, u64::try_from(limit.as_millis())?);
@@ -133,14 +134,14 @@ fn torture(stage: &Stage, plan: &Plan, settle: Duration) -> Result<(Facts, Vec<V
     });
     let (mut violations, took) = outcome?;
     if !violations.is_empty() {
-        // Commands that hung have been ended meanwhile: what came of them is known now.
+        // Commands that hung have been ended meanwhile, so their results are known now.
         (facts.asked, facts.broken) = driver.record();
         violations = promises::check(&facts);
     }
     Ok((facts, violations, took))
 }
 
-/// Heals everything, and looks until every promise holds or the time is over.
+/// Heals everything, and checks until every promise holds or the time is over.
 fn settled(
     stage: &Stage,
     driver: &Driver<'_>,
@@ -173,7 +174,7 @@ fn settled(
         std::thread::sleep(LOOK_INTERVAL);
         false
     });
-    // What was only looked at so far is read for the story.
+    // Facts that were not collected yet are needed for the story.
     if let (None, false) = (&failed, violations.is_empty()) {
         collector.read(stage, facts)?;
         violations = promises::check(facts);
@@ -195,7 +196,7 @@ fn what_is_missing(violations: &[Violation]) -> String {
     }
 }
 
-/// What does not hold now. Logs and the audit log, which take long, are read once the rest holds.
+/// The present violations. Logs and the audit log, which take long, are read only once all other promises hold.
 fn look(stage: &Stage, driver: &Driver<'_>, collector: &mut Collector, facts: &mut Facts) -> Result<Vec<Violation>> {
     (facts.asked, facts.broken) = driver.record();
     collector.look(stage, facts)?;
@@ -209,7 +210,7 @@ fn look(stage: &Stage, driver: &Driver<'_>, collector: &mut Collector, facts: &m
     Ok(promises::check(facts))
 }
 
-/// Every fault is ended, whatever came of its own end.
+/// Ends every fault, whatever the result of its own end was.
 fn heal(stage: &Stage) -> Result<()> {
     let (dir, cluster) = (&stage.dir, stage.cluster()?);
     for member in &cluster.members {
@@ -228,7 +229,7 @@ fn heal(stage: &Stage) -> Result<()> {
     for daemon in plan::SMALL_DISKS {
         faults::make_room(dir, daemon)?;
     }
-    // Whether every node is Ready is a promise of its own.
+    // A separate promise checks that every node is Ready.
     if let Err(error) = faults::heal(dir, HEAL_MAX) {
         eprintln!("lab: {error:#}");
     }
@@ -253,7 +254,7 @@ fn counts(facts: &Facts) -> String {
     )
 }
 
-/// Copies what tells more to where it outlives the cluster.
+/// Copies further records to a place that outlives the cluster.
 fn keep_records(stage: &Stage, facts: &Facts, keep: &Path, story: &str) -> Result<()> {
     let cannot = || format!("cannot keep logs in {}", keep.display());
     std::fs::create_dir_all(keep).with_context(cannot)?;

@@ -1,5 +1,5 @@
-//! Starts a cluster: certificates, configuration, members, agents; returns when every node is Ready and the cluster's level is as
-//! high as its members can follow.
+//! Starts a cluster: certificates, configuration, members, agents. Returns when every node is Ready and the cluster's
+//! level is as high as its members support.
 
 use crate::binaries::Binaries;
 use crate::cluster::{Cluster, Daemon, Member, Node};
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 pub use crate::options::{Host, Options};
 
-/// Whom the audit log names for what is done with the lab's credential.
+/// The name in the audit log for actions with the lab's credential.
 const OPERATOR: &str = "root";
-/// The `node_admission` of members that register admitted nodes alone.
+/// The `node_admission` of members that register only admitted nodes.
 pub const LISTED: &str = "listed";
 
-/// Starts it. Where that fails, nothing is left running; configuration and logs stay for reading.
+/// Starts the cluster. If that fails, nothing is left running; configuration and logs stay for reading.
 pub fn up(options: &Options) -> Result<Cluster> {
     options.validate()?;
     let binaries = Binaries::beside_lab()?;
@@ -35,7 +35,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
     }
     let started = lay_out(options, &binaries).and_then(|cluster| start_all(cluster, options, &binaries));
     started.map_err(|error| {
-        // Without a record nothing was begun.
+        // Without a record nothing was started.
         let Ok(cluster) = Cluster::load(&options.dir) else { return error };
         let error = anyhow!("{error:#}{}", explain(&cluster.dir));
         let left = match down::stop(&cluster, Duration::ZERO) {
@@ -50,7 +50,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
     })
 }
 
-/// Folders, ports, certificates, configuration; nothing runs yet.
+/// Makes directories, ports, certificates and configuration; nothing runs yet.
 fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut cluster = Cluster::new(&options.dir, options.agents_dir.as_deref(), &binaries.dir)?;
     if cluster.run_dir != cluster.dir && cluster.run_dir.exists() {
@@ -59,7 +59,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     for dir in cluster.folders() {
         make_dir(dir)?;
     }
-    // The record is there before anything else is: from here on `down` knows what to take away.
+    // The record is written first: from here on `down` knows what to remove.
     cluster.save()?;
     let mut ports = Ports::new(u64::from(std::process::id()) * 251 + clock_ms());
     if options.netns {
@@ -114,7 +114,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Each is in the record before it is mounted, so that `down` takes it away.
+/// Each is recorded before it is mounted, so that `down` removes it.
 fn small_disks(cluster: &mut Cluster, options: &Options) -> Result<()> {
     for (daemon, mib) in &options.small_disks {
         let at = if cluster.nodes.iter().any(|node| node.id == *daemon) {
@@ -140,8 +140,8 @@ fn member(cluster: &Cluster, id: u64, binaries: &Binaries, ports: &mut Ports, ho
     Ok(Member { id, service: address()?, raft: address()?, metrics: address()?, daemon })
 }
 
-/// A further member in the record, with its folder, certificate and configuration; it does not run yet. Gives its id,
-/// which no member of this cluster had before.
+/// Adds a further member to the record, with its directory, certificate and configuration; it does not run yet. Returns
+/// its id, which no member of this cluster had before.
 pub fn lay_out_member(cluster: &mut Cluster) -> Result<u64> {
     let binaries = Binaries { dir: cluster.binaries.clone() };
     let of = cluster.members.first().context("the cluster has no member")?;
@@ -161,12 +161,12 @@ pub fn configure_members(cluster: &Cluster, options: &Options) -> Result<()> {
     members.try_for_each(|m| write(&cluster.dir.join(&m.daemon.name).join("quorum.yaml"), &configs::member(cluster, m, options)))
 }
 
-/// The file by which a daemon's clock is made wrong and its disk slow, where that is possible: see [`crate::preload`].
+/// The file that sets a daemon's clock wrong and its disk slow, if the cluster supports that: see [`crate::preload`].
 pub fn clock_file(cluster: &Cluster, daemon: &str) -> PathBuf {
     cluster.dir.join(daemon).join("clock")
 }
 
-/// Where a daemon with a network of its own is.
+/// The host of a daemon with its own network.
 fn host_of(cluster: &Cluster, name: &str) -> Result<Option<Host>> {
     let of = |networks: &Networks| Ok(Host { address: networks.address(name)?, launcher: networks.launcher(name)? });
     cluster.networks.as_ref().map(of).transpose()
@@ -196,7 +196,7 @@ fn start_all(mut cluster: Cluster, options: &Options, binaries: &Binaries) -> Re
     Ok(cluster)
 }
 
-/// Starts one daemon of the record, with more arguments and variables than usual, and writes down which process it is.
+/// Starts one daemon of the record, with additional arguments and variables, and records its process.
 pub fn start(cluster: &mut Cluster, name: &str, more: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let daemon = cluster.daemon_mut(name).with_context(|| format!("there is no {name} here"))?;
     if daemon.alive() {
@@ -208,7 +208,7 @@ pub fn start(cluster: &mut Cluster, name: &str, more: &[&str], env: &[(&str, &st
 }
 
 /// Waits until every node is Ready and the quorum has a leader; fails at once when a daemon ends meanwhile. Without
-/// nodes there is nobody to ask: it waits for nothing.
+/// nodes there is no agent to ask, so it does not wait.
 pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
     if cluster.nodes.is_empty() {
         return Ok(());
@@ -246,7 +246,8 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
     }
 }
 
-/// Admits all nodes, as an operator does, once each waits for it. The agent that passes it on is not registered either.
+/// Admits all nodes as an operator, once each waits for it. The agent that forwards the request is not registered
+/// either.
 fn admit(cluster: &Cluster, limit: Duration) -> Result<()> {
     let admit = ["node", "admit"];
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.id.as_str()).collect();
@@ -264,7 +265,8 @@ fn admit(cluster: &Cluster, limit: Duration) -> Result<()> {
     Lattice::to_any(cluster)?.ok(&[&admit[..], &names].concat()).map(drop)
 }
 
-/// Waits until the cluster's level is what the least of its members can follow: until then commands of later levels are refused.
+/// Waits until the cluster's level is the highest that all members support: until then commands of later levels are
+/// refused.
 fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
     if cluster.nodes.is_empty() {
         return Ok(());
@@ -290,7 +292,7 @@ fn has_risen(lattice: &Lattice, members: usize) -> Result<bool> {
     Ok(level.is_some() && level == each.and_then(|each| each.into_iter().min()))
 }
 
-/// The tails of the logs that say most about why a start failed: of what ended, else of the first agent and member.
+/// The ends of the logs that explain a failed start best: of ended daemons, else of the first agent and member.
 fn explain(dir: &Path) -> String {
     let Ok(cluster) = Cluster::load(dir) else { return String::new() };
     let started: Vec<&Daemon> = cluster.daemons().filter(|d| d.process.is_some()).collect();
@@ -308,7 +310,7 @@ fn certificates(cluster: &Cluster, binaries: &Binaries, options: &Options) -> Re
     operator(cluster, binaries)
 }
 
-/// The credential of who made the cluster, beside each agent's socket.
+/// Writes the operator's credential of the cluster's creator beside each agent's socket.
 fn operator(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
     let (ca, file) = (cluster.dir.join("ca"), cluster.dir.join("operator.pem"));
     authority(binaries, &["operator", "--dir", &ca.to_string_lossy(), "--name", OPERATOR, "--out", &file.to_string_lossy()])?;
@@ -329,7 +331,7 @@ fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str, seconds
     )
 }
 
-/// `lattice quorum ca`.
+/// Runs `lattice quorum ca`.
 fn authority(binaries: &Binaries, args: &[&str]) -> Result<()> {
     let done = run(Command::new(binaries.lattice()).args(["quorum", "ca"]).args(args), Duration::from_secs(20))?;
     if done.code() != 0 {
@@ -346,7 +348,7 @@ fn gossip_key(path: &Path) -> Result<()> {
     std::io::Write::write_all(&mut file, format!("{hex}\n").as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// `DIR/bin/lattice`: a copy of the CLI that every user can run, wherever the target folder lies.
+/// `DIR/bin/lattice`: a copy of the CLI that every user can run, wherever the target directory is.
 fn shared_cli(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
     let bin = cluster.dir.join("bin");
     make_dir(&bin)?;
@@ -368,7 +370,7 @@ fn environment(cluster: &Cluster, binaries: &Binaries) -> String {
 
 fn make_dir(dir: &Path) -> Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    // Other users' processes pass through here to the socket, whatever the umask is.
+    // Processes of other users must reach the socket through this directory, whatever the umask is.
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).with_context(|| format!("cannot use {}", dir.display()))
 }
 

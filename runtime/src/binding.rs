@@ -1,25 +1,27 @@
-//! Where a process may run and where its memory comes from: set in the child, between its birth and its program.
+//! The processors on which a process may run and the memory nodes that it uses: set in the child before it executes its
+//! program.
 //!
-//! sched_setaffinity(2) and set_mempolicy(2), called raw, with masks that were laid out before: the child may not allocate.
+//! sched_setaffinity(2) and set_mempolicy(2) are raw system calls with masks that were prepared before, because the
+//! child may not allocate.
 
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 
-/// Processors and memory nodes beyond this are not on any machine: the kernel's masks end there at the latest.
+/// No machine has processors or memory nodes beyond this number; the kernel's masks are not longer.
 const BITS_MAX: u32 = 1 << 16;
 
-/// Where memory is taken from, by NUMA nodes. As linux/mempolicy.h.
+/// Memory policy by NUMA nodes, as in linux/mempolicy.h.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Page by page from each of these nodes in turn.
+    /// Pages from each of these nodes in turn.
     Interleave(BTreeSet<u32>),
-    /// From this node while it has any.
+    /// From this node while it has free memory.
     Preferred(u32),
-    /// From these nodes and from no other.
+    /// From these nodes only.
     Bind(BTreeSet<u32>),
 }
 
-/// One process's place, ready for the kernel.
+/// Processors and memory policy of one process, prepared for the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
     cpus: Option<Vec<u64>>,
@@ -27,7 +29,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Lays the masks out. No processors: any; no memory: the kernel's default, the node of the processor that runs.
+    /// Prepares the masks. Empty `cpus`: any processor. No `memory`: the kernel's default, which is the node of the
+    /// running processor.
     pub fn new(cpus: &BTreeSet<u32>, memory: Option<&Memory>) -> Self {
         let memory = memory.map(|memory| match memory {
             Memory::Interleave(nodes) => (libc::MPOL_INTERLEAVE, mask(nodes)),
@@ -37,7 +40,7 @@ impl Binding {
         Self { cpus: (!cpus.is_empty()).then(|| mask(cpus)), memory }
     }
 
-    /// Binds the calling thread. Async-signal-safe: two system calls on memory that is there.
+    /// Binds the calling thread. Async-signal-safe: two system calls on memory that exists already.
     pub(crate) fn apply(&self) -> Result<(), i32> {
         if let Some(cpus) = &self.cpus {
             // SAFETY: reads `cpus.len()` words of a live vector.
@@ -47,7 +50,7 @@ impl Binding {
             }
         }
         if let Some((mode, nodes)) = &self.memory {
-            // The kernel reads one bit less than it is told.
+            // The kernel uses one bit less than the number that it gets.
             let bits = size_of_val(nodes.as_slice()) * 8 + 1;
             // SAFETY: reads `nodes.len()` words of a live vector.
             let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, *mode, nodes.as_ptr(), bits) };
@@ -59,7 +62,7 @@ impl Binding {
     }
 }
 
-/// The bits of a kernel's mask, in words.
+/// A kernel's bit mask, in words.
 fn mask(bits: &BTreeSet<u32>) -> Vec<u64> {
     let mut words = Vec::new();
     for bit in bits.iter().filter(|b| **b < BITS_MAX) {

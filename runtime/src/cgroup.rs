@@ -6,14 +6,15 @@
 //!                           /work              all other limits
 //!                           /work/launch-<n>   the processes of one launch; the script is launch 0
 //!                           /work/attach-<n>   the processes of one attached terminal
-//!                           /work/save         who compresses what the work saved, for a checkpoint
+//!                           /work/save         the processes that compress what the work saved for a checkpoint
 //! ```
 //!
-//! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
-//! process be born inside, even on a hybrid machine where it has no controllers. The slice is a delegated directory
-//! that is configured; nothing outside of it is touched. Limits are set ([`limits`]) by whichever version of cgroups has
-//! the controller ([`controllers`]). What the shim holds of its work (what ranks put, what they do not read) is counted
-//! with the work: at the limit the kernel kills a launch, and the shim only where nothing else is left.
+//! Scopes are always in the v2 tree, even on a hybrid machine where it has no controllers: it kills whole groups
+//! (`cgroup.kill`), reports when a group is empty (`cgroup.events`) and lets a process be born inside a group. The
+//! slice is a configured, delegated directory; nothing outside of it is changed. Limits are set ([`limits`]) through
+//! whichever version of cgroups has the controller ([`controllers`]). What the shim stores for its work (PMI values of
+//! ranks, output that ranks do not read) is counted with the work: at the limit the kernel kills a launch, and the shim
+//! only if nothing else is left.
 
 pub mod controllers;
 pub mod devices;
@@ -36,10 +37,11 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Why there is no scope. Work can then run without: it is ended by its process tree alone, which the agent must say.
+/// Why there is no scope. Work can run without one. It can then be ended only through its process tree, which the agent
+/// must report.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// No v2 tree.
+    /// The machine has no v2 tree.
     #[error("no cgroup v2 tree is mounted on this machine")]
     NotMounted,
     /// The configured slice is not a plain path below the tree.
@@ -48,7 +50,7 @@ pub enum CgroupError {
         /// As configured.
         slice: PathBuf,
     },
-    /// The tree does not let us.
+    /// The kernel refused access to the tree.
     #[error("cgroup {}: {doing}", path.display())]
     Io {
         /// The directory or file.
@@ -66,7 +68,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> CgroupE
     move |source| CgroupError::Io { path, doing, source }
 }
 
-/// The slice of one agent, in the machine's v2 tree.
+/// The slice of one agent in the machine's v2 tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     mount: PathBuf,
@@ -89,7 +91,7 @@ impl Slice {
         Ok(Self { mount, relative: slice.components().collect() })
     }
 
-    /// Where it lies, absolute.
+    /// Its absolute path.
     pub fn path(&self) -> PathBuf {
         self.mount.join(&self.relative)
     }
@@ -99,7 +101,7 @@ impl Slice {
         &self.mount
     }
 
-    /// Makes the scope of an allocation with its `shim` and `work`; what is there already stays.
+    /// Makes the scope of an allocation with its `shim` and `work`; existing directories stay.
     pub fn create_scope(&self, allocation: AllocationId) -> Result<Scope, CgroupError> {
         let scope = self.scope(allocation);
         scope.shim().create()?;
@@ -107,12 +109,12 @@ impl Slice {
         Ok(scope)
     }
 
-    /// Where an allocation's scope lies, whether it is there or not.
+    /// The scope of an allocation, whether it exists or not.
     pub fn scope(&self, allocation: AllocationId) -> Scope {
         Scope { path: self.path().join(scope_name(allocation)) }
     }
 
-    /// Every scope that lies here, with its allocation: those that nobody knows are strays to sweep.
+    /// Every scope in the slice, with its allocation. Scopes of unknown allocations are strays to sweep.
     pub fn scopes(&self) -> Result<Vec<(AllocationId, Scope)>, CgroupError> {
         let path = self.path();
         let entries = match fs::read_dir(&path) {
@@ -127,20 +129,20 @@ impl Slice {
         Ok(scopes)
     }
 
-    /// Where a site's hook for an allocation runs: beside the scopes, outside of all limits, and nobody's work.
+    /// The cgroup of a site's hook for an allocation: beside the scopes, without limits, and not counted as work.
     pub fn hook(&self, allocation: AllocationId) -> Cgroup {
         Cgroup { path: self.path().join(format!("hook-{allocation}")) }
     }
 
-    /// Every hook's cgroup that lies here.
+    /// The cgroups of all hooks.
     pub fn hooks(&self) -> Vec<Cgroup> {
         let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
         let is_hook = |name: &str| name.strip_prefix("hook-").is_some_and(|id| id.parse::<AllocationId>().is_ok());
         entries.filter(|e| e.file_name().to_str().is_some_and(is_hook)).map(|e| Cgroup { path: e.path() }).collect()
     }
 
-    /// Whose work a process is: the allocation whose scope of this slice holds it. `None` for every other process that
-    /// lives; an error for one that does not, which may have been anybody's.
+    /// The allocation whose scope in this slice contains the process. `None` for any other living process. An error for
+    /// a process that has ended: it could have belonged to anybody.
     pub fn scope_of_pid(&self, pid: i32) -> io::Result<Option<AllocationId>> {
         Ok(self.scope_of(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
     }
@@ -151,7 +153,7 @@ impl Slice {
         scope_allocation(below.components().next()?.as_os_str().to_str()?)
     }
 
-    /// Removes the slice itself where nothing is in it: for labs and uninstallers.
+    /// Removes the slice itself if it is empty: for labs and uninstallers.
     pub fn remove(&self) -> Result<(), CgroupError> {
         Cgroup { path: self.path() }.remove()
     }
@@ -165,12 +167,12 @@ fn scope_allocation(name: &str) -> Option<AllocationId> {
     name.strip_prefix("alloc-")?.strip_suffix(".scope")?.parse().ok()
 }
 
-/// What is mounted where.
+/// The text of `/proc/self/mountinfo`.
 fn mountinfo() -> Result<String, CgroupError> {
     fs::read_to_string("/proc/self/mountinfo").map_err(failed(Path::new("/proc/self/mountinfo"), "reading it"))
 }
 
-/// The mount point in a line of mountinfo, where it is of cgroup v2's root. Fields as in proc_pid_mountinfo(5).
+/// The mount point in a line of mountinfo, if it is the root of cgroup v2. Fields as in proc_pid_mountinfo(5).
 fn cgroup2_mount(line: &str) -> Option<PathBuf> {
     let (front, back) = line.split_once(" - ")?;
     let mut fields = front.split(' ').skip(3);
@@ -178,7 +180,7 @@ fn cgroup2_mount(line: &str) -> Option<PathBuf> {
     (root == "/" && back.split(' ').next()? == "cgroup2").then(|| PathBuf::from(unescape(point)))
 }
 
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
+/// In mountinfo space, tab, newline and backslash are three octal digits.
 pub(crate) fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -202,55 +204,57 @@ impl Scope {
         &self.path
     }
 
-    /// The scope as one group: its kill takes the shim as well.
+    /// The scope as one group: killing it kills the shim as well.
     pub fn whole(&self) -> Cgroup {
         Cgroup { path: self.path.clone() }
     }
 
-    /// Where the shim lives.
+    /// The shim's group.
     pub fn shim(&self) -> Cgroup {
         Cgroup { path: self.path.join("shim") }
     }
 
-    /// Where all work lives, below.
+    /// The group that contains all work.
     pub fn work(&self) -> Cgroup {
         Cgroup { path: self.path.join("work") }
     }
 
-    /// One launch; 0 is the script.
+    /// The group of one launch; launch 0 is the script.
     pub fn launch(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
     }
 
-    /// The server of PMIx beside one launch: what it uses is the work's, and it is none of the launch's processes.
+    /// The group of the PMIx server of one launch: its usage counts as the work's, but it is not one of the launch's
+    /// processes.
     pub fn pmix_server(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("pmix-{number}")) }
     }
 
-    /// Who compresses what the work saved: what that takes is the work's, and it is none of its launches.
+    /// The group of the processes that compress saved files: their usage counts as the work's, but they belong to no
+    /// launch.
     pub fn saving(&self) -> Cgroup {
         Cgroup { path: self.path.join("work").join("save") }
     }
 
-    /// One attached terminal, by the shim's own count.
+    /// The group of one attached terminal, by the shim's own number.
     pub fn attached(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("attach-{number}")) }
     }
 }
 
-/// Any directory of the tree, with what is below it.
+/// Any directory of the tree, with everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Where it lies.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes it and what is missing above it, and refuses a plain directory in its place.
+    /// Makes it and all missing parents, and refuses a plain directory in its place.
     pub fn create(&self) -> Result<(), CgroupError> {
         fs::create_dir_all(&self.path).map_err(failed(&self.path, "making it"))?;
         let kind = statfs(&self.path).map_err(|e| failed(&self.path, "looking at it")(e.into()))?.filesystem_type();
@@ -260,7 +264,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Lets the kernel kill all of it at once when its memory is over, where memory is limited in this tree.
+    /// Makes the kernel kill all of it at once when its memory is used up, if memory is limited in this tree.
     pub fn die_together(&self) -> Result<(), CgroupError> {
         let file = self.path.join("memory.oom.group");
         match fs::OpenOptions::new().write(true).open(&file).and_then(|mut f| f.write_all(b"1")) {
@@ -269,7 +273,7 @@ impl Cgroup {
         }
     }
 
-    /// Whether it is the group of this id, which is its directory's inode, or has that group below it.
+    /// Whether the group with this id (its directory's inode) is this group or below it.
     pub fn has(&self, id: u64) -> bool {
         self.directories().iter().any(|dir| fs::metadata(dir).is_ok_and(|about| about.ino() == id))
     }
@@ -280,13 +284,14 @@ impl Cgroup {
         open(&self.path, flags, Mode::empty()).map_err(|e| failed(&self.path, "opening it")(e.into()))
     }
 
-    /// Kills every process in it and below, also ones that are just being forked. Nothing to do where it is gone.
+    /// Kills every process in it and below, also processes that are just being forked. Does nothing if the group does
+    /// not exist.
     pub fn kill(&self) -> Result<(), CgroupError> {
         match fs::write(self.path.join("cgroup.kill"), "1") {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if self.path.exists() {
-                    // Before Linux 5.14. What is forked meanwhile is met by the caller's next round.
+                    // Before Linux 5.14. The caller's next round kills what is forked meanwhile.
                     self.signal(libc::SIGKILL);
                 }
                 Ok(())
@@ -298,7 +303,8 @@ impl Cgroup {
     /// Sends a signal to every process in it and below. A process that is just being forked may miss it.
     pub fn signal(&self, signal: i32) {
         for pid in self.processes() {
-            // SAFETY: two integers. A pid that was reused since the listing would need the whole range to wrap within microseconds.
+            // SAFETY: two integers. A pid could only be reused since the listing if the whole range wrapped within
+            // microseconds.
             unsafe { libc::kill(pid, signal) };
         }
     }
@@ -317,7 +323,8 @@ impl Cgroup {
         pids
     }
 
-    /// All processes in it and below, none where it is gone; any other error is one, where [`Self::processes`] leaves out.
+    /// All processes in it and below; none if the group does not exist. Other errors are returned, which
+    /// [`Self::processes`] ignores.
     pub fn processes_or_error(&self) -> io::Result<Vec<i32>> {
         let gone = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
         let (mut pids, mut left) = (Vec::new(), vec![self.path.clone()]);
@@ -341,7 +348,7 @@ impl Cgroup {
         Ok(pids)
     }
 
-    /// Whether a process lives in it or below; zombies do not count. `false` where it is gone.
+    /// Whether a process lives in it or below; zombies do not count. `false` if the group does not exist.
     pub fn is_populated(&self) -> Result<bool, CgroupError> {
         match fs::read_to_string(self.path.join("cgroup.events")) {
             Ok(text) => Ok(text.lines().any(|line| line == "populated 1")),
@@ -350,12 +357,12 @@ impl Cgroup {
         }
     }
 
-    /// Its `cgroup.events`, which has `POLLPRI` (`EPOLLPRI`) whenever it changed since it was last read.
+    /// Its `cgroup.events`. The file has `POLLPRI` (`EPOLLPRI`) when it has changed since it was last read.
     pub fn events(&self) -> Result<File, CgroupError> {
         File::open(self.path.join("cgroup.events")).map_err(failed(&self.path, "opening its events"))
     }
 
-    /// Waits until nothing lives in it; `false` when that took longer than `at_most`.
+    /// Waits until no process lives in it; `false` if that took longer than `at_most`.
     pub fn wait_empty(&self, at_most: Duration) -> Result<bool, CgroupError> {
         let until = Instant::now() + at_most;
         let mut events = match self.events() {
@@ -364,7 +371,7 @@ impl Cgroup {
             Err(error) => return Err(error),
         };
         loop {
-            // Reading arms the notification, and so comes before the look.
+            // Reading arms the notification, so it must come before the check.
             let _ = events.read(&mut [0; 256]);
             if !self.is_populated()? {
                 return Ok(true);
@@ -379,7 +386,7 @@ impl Cgroup {
         }
     }
 
-    /// Removes it and all below, from the bottom. Nothing may live in it. Nothing to do where it is gone.
+    /// Removes it and all below, from the bottom. No process may live in it. Does nothing if it does not exist.
     pub fn remove(&self) -> Result<(), CgroupError> {
         for directory in self.directories().iter().rev() {
             match fs::remove_dir(directory) {

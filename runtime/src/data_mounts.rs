@@ -1,13 +1,14 @@
-//! What an allocation sees of file systems besides the machine's own view: directories seen elsewhere, and scratch in memory.
+//! The mounts of an allocation in addition to the machine's own view: directories at another path, and scratch in
+//! memory.
 //!
 //! ```text
-//!   sources: opened with the owner's rights, cloned        (before anything hides them)
-//!   covers:  a small tmpfs over a root that is empty, or that is to show nothing of others
-//!   targets: looked for below their root, never through a symlink; then mounted, nosuid,nodev
+//!   sources: opened with the owner's rights, and cloned    (before anything hides them)
+//!   covers:  a small tmpfs over a root that is empty, or that must show nothing of others
+//!   targets: looked up below their root, never through a symlink; then mounted, nosuid,nodev
 //! ```
 //!
-//! Targets are confined to roots that the site chose: whoever could hide `/etc` or `/usr` from a set-user-id program
-//! could tell it anything.
+//! Targets are confined to roots that the site chose: a user who could hide `/etc` or `/usr` from a set-user-id program
+//! could deceive it.
 
 use crate::image::as_user;
 use crate::mounts::{MountError, ensure_mount_point};
@@ -24,41 +25,41 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes and directories of a cover: it holds nothing but mount points.
+/// Limits of a cover in bytes and directories: it has only mount points.
 const COVER_OPTIONS: &str = "size=64k,nr_inodes=4096,mode=0755";
 
 /// One mount of an allocation, in the shim's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// What is seen.
+    /// What is mounted.
     pub what: Source,
     /// The site's root that the target is confined to, absolute.
     pub root: PathBuf,
-    /// The target below it; empty: the root itself.
+    /// The target below the root; empty: the root itself.
     pub below: PathBuf,
-    /// Whether nothing else of the root is to be seen.
+    /// Whether the rest of the root must be hidden.
     pub alone: bool,
 }
 
-/// What is seen at a target.
+/// What is mounted at a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// A directory of the machine, reached with the owner's rights.
+    /// A directory of the machine, opened with the owner's rights.
     Directory {
         /// Absolute.
         path: PathBuf,
         /// Whether nothing can be written through it.
         read_only: bool,
     },
-    /// Memory of the owner's own, mode 0700.
+    /// A tmpfs of the owner, mode 0700.
     Memory {
-        /// Its limit.
+        /// Its size limit.
         bytes: u64,
     },
 }
 
 impl Mount {
-    /// Where it is seen.
+    /// The absolute path of the target.
     pub fn target(&self) -> PathBuf {
         if self.below.as_os_str().is_empty() { self.root.clone() } else { self.root.join(&self.below) }
     }
@@ -67,10 +68,10 @@ impl Mount {
 /// Why a mount is not made.
 #[derive(Debug, Error)]
 pub enum DataMountError {
-    /// The owner cannot come to the source, or it is no directory.
+    /// The owner cannot reach the source, or it is not a directory.
     #[error("mount of {}: {user} cannot reach it on this node", path.display())]
     Source {
-        /// As asked for.
+        /// As requested.
         path: PathBuf,
         /// The account.
         user: String,
@@ -78,7 +79,7 @@ pub enum DataMountError {
         #[source]
         source: io::Error,
     },
-    /// The target is not there, and its root has things of its own in it.
+    /// The target does not exist, and its root is not empty.
     #[error(
         "mount target {} is not a directory on this node, and {} is not empty: it is not hidden for it; an administrator must make \
          the directory, or choose an empty root in mount_roots",
@@ -93,7 +94,7 @@ pub enum DataMountError {
         #[source]
         source: io::Error,
     },
-    /// The root cannot be had.
+    /// The root cannot be opened or made.
     #[error(transparent)]
     Root(#[from] MountError),
     /// The kernel refused it.
@@ -114,7 +115,7 @@ fn failed(target: &Path, doing: &'static str) -> impl FnOnce(Errno) -> DataMount
     move |errno| DataMountError::Kernel { target, doing, source: errno.into() }
 }
 
-/// Makes all mounts of an allocation, in a mount namespace that is the caller's own already.
+/// Makes all mounts of an allocation in the caller's own mount namespace.
 pub fn make(mounts: &[Mount], owner: &Principal) -> Result<(), DataMountError> {
     // A target inside another one comes after it.
     let mut mounts: Vec<&Mount> = mounts.iter().collect();
@@ -142,7 +143,7 @@ pub fn make(mounts: &[Mount], owner: &Principal) -> Result<(), DataMountError> {
     Ok(())
 }
 
-/// The source as a mount of its own that hangs nowhere yet.
+/// The source as a detached mount.
 fn tree(mount: &Mount, owner: &Principal) -> Result<Option<OwnedFd>, DataMountError> {
     let Source::Directory { path, read_only } = &mount.what else { return Ok(None) };
     let unreachable = |source| DataMountError::Source { path: path.clone(), user: owner.name.clone(), source };
@@ -172,7 +173,7 @@ fn is_to_be_covered(root: &Path, mounts: &[&Mount]) -> Result<bool, DataMountErr
     }
 }
 
-/// Whether a target lies inside another one: it need not be there before that one is.
+/// Whether a target is inside another target: it need not exist before that one is mounted.
 fn is_inside(mount: &Mount, mounts: &[&Mount]) -> bool {
     mounts.iter().any(|m| m.below != mount.below && mount.below.starts_with(&m.below))
 }
@@ -216,7 +217,7 @@ fn open_root(root: &Path) -> Result<OwnedFd, DataMountError> {
     open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed(root, "opening its root"))
 }
 
-/// The directory at `below`, without leaving `root` and through no symlink: parts of the way may be a user's.
+/// The directory at `below`, without leaving `root` and through no symlink: a user may own parts of the path.
 fn look_for(root: BorrowedFd<'_>, below: &Path) -> Result<OwnedFd, Errno> {
     let path = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     let how = OpenHow::new()
@@ -225,7 +226,7 @@ fn look_for(root: BorrowedFd<'_>, below: &Path) -> Result<OwnedFd, Errno> {
     openat2(root, path, how)
 }
 
-// Of linux/mount.h and linux/fcntl.h. (Linux 5.12 has all of them; clone3 into a cgroup needs 5.7 anyway.)
+// From linux/mount.h and linux/fcntl.h. (Linux 5.12 has all of them; clone3 into a cgroup needs 5.7 anyway.)
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
@@ -243,7 +244,7 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// What is mounted at and below an open directory, as mounts of their own.
+/// A copy of the mounts at and below an open directory, detached.
 fn open_tree(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OPEN_TREE_CLONE | (libc::O_CLOEXEC | libc::AT_EMPTY_PATH | AT_RECURSIVE).cast_unsigned();
     // SAFETY: integers and a string that lives; the kernel makes a descriptor for us.
@@ -253,14 +254,14 @@ fn open_tree(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether this kernel can add attributes to a whole tree of mounts: every mount that is made here is.
+/// Whether this kernel can add attributes to a whole tree of mounts: every mount made here needs that.
 pub fn has_mount_attributes() -> bool {
-    // SAFETY: a size of 0 is refused before anything is looked at, where there is such a call.
+    // SAFETY: a size of 0 is refused before anything is read, if the call exists.
     let done = unsafe { libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<MountAttributes>(), 0usize) };
     Errno::result(done) != Err(Errno::ENOSYS)
 }
 
-/// Adds attributes to a tree; those that it has (noexec, for one) stay.
+/// Adds attributes to a tree; existing ones (noexec, for example) stay.
 fn set_attributes(tree: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
     let attributes = MountAttributes { set, clear: 0, propagation: 0, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | AT_RECURSIVE;
@@ -271,7 +272,7 @@ fn set_attributes(tree: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
     Errno::result(done).map(drop)
 }
 
-/// Hangs a tree at an open directory.
+/// Attaches a tree at an open directory.
 fn move_mount(tree: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     // SAFETY: integers and strings that live.

@@ -1,7 +1,7 @@
-//! How things ended, on disk before anybody is told: what is left when the shim itself dies.
+//! Exit statuses, on disk before anybody is notified: they remain when the shim itself dies.
 //!
 //! A file of records: length (u32), CRC-32 of the body (u32), both little endian, then MessagePack with field names.
-//! A torn or damaged tail ends the reading; what stands before it holds.
+//! A torn or damaged tail ends the reading; the records before it are valid.
 
 use crate::shim::{ShimDir, StopReason};
 use lattice_model::{LaunchId, MemoryKill, RankOutcome};
@@ -18,14 +18,14 @@ const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Reserved on disk when the file is made, in bytes, so that ends can be written when the disk is full.
 const RESERVED_BYTES: i64 = 64 * 1024;
 
-/// One thing that ended.
+/// One end of a process, a launch or all work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitRecord {
     /// The script.
     Script { outcome: RankOutcome },
     /// One rank of a launch.
     Rank { launch: LaunchId, rank: u32, outcome: RankOutcome },
-    /// The shim brought this launch down.
+    /// The shim ended this launch.
     Aborted { launch: LaunchId, code: i32, why: String },
     /// Processes of this launch (`None`: of the script) were killed because memory was over.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
@@ -35,8 +35,8 @@ pub enum ExitRecord {
     RunLeaseLapsed,
 }
 
-/// Appends to a shim's `exits`. What was appended outlives every process; it is not synced to the disk, because only a
-/// machine that was restarted would lose it, and there nothing is read from it: what ran is lost.
+/// Appends to a shim's `exits`. What was appended outlives every process. It is not synced: only a reboot would lose
+/// it, and after a reboot nothing is read from it, because all running work is lost.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
@@ -45,17 +45,17 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens or makes the file of `dir` (mode 0600). A torn tail goes: nothing behind it would be read.
+    /// Opens or makes the file of `dir` (mode 0600). Cuts off a torn tail, because nothing after it would be read.
     pub fn open(dir: &ShimDir) -> io::Result<Self> {
         let length = read_whole(dir)?.1;
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.exits())?;
         file.set_len(length)?;
-        // Not every file system can reserve; the record is then written when there is room, as everywhere.
+        // Not every file system can reserve; the record is then written if there is space.
         let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES);
         Ok(Self { file, length })
     }
 
-    /// Appends one record. One that does not fit on the disk is taken out again, so that later ones can be read.
+    /// Appends one record. A record that does not fit on the disk is removed again, so that later ones can be read.
     pub fn append(&mut self, record: &ExitRecord) -> io::Result<()> {
         let body = rmp_serde::to_vec_named(record).map_err(io::Error::other)?;
         let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= RECORD_BYTES_MAX);
@@ -77,12 +77,12 @@ impl Writer {
     }
 }
 
-/// All whole records of `dir`, oldest first; none where the shim never wrote any.
+/// All complete records of `dir`, oldest first; none if the shim never wrote any.
 pub fn read(dir: &ShimDir) -> io::Result<Vec<ExitRecord>> {
     read_whole(dir).map(|(records, _)| records)
 }
 
-/// All whole records, and how many bytes they are.
+/// All complete records, and their length in bytes.
 fn read_whole(dir: &ShimDir) -> io::Result<(Vec<ExitRecord>, u64)> {
     let mut bytes = Vec::new();
     match File::open(dir.exits()) {
@@ -94,7 +94,7 @@ fn read_whole(dir: &ShimDir) -> io::Result<(Vec<ExitRecord>, u64)> {
     Ok((records, whole as u64))
 }
 
-/// The whole records at the beginning of a file, and how many bytes they are.
+/// The complete records at the beginning of a file, and their length in bytes.
 pub(crate) fn whole_records(bytes: &[u8]) -> (Vec<ExitRecord>, usize) {
     let mut rest = bytes;
     let mut records = Vec::new();

@@ -1,9 +1,9 @@
 //! For tests: named points at which the agent kills itself, as a crash there would.
 //!
-//! A point is armed by `LATTICE_FAILPOINT=<name>` in the agent's environment, and only where the agent's configuration
-//! allows work as root, which no site's does. Then the first pass through that point says so on standard error and is
-//! SIGKILL: no destructor, no flush. Unarmed, a point costs one relaxed load. `lattice-agent failpoints` prints the list, so that
-//! the crash test goes through every one.
+//! A point is armed by `LATTICE_FAILPOINT=<name>` in the agent's environment, and only if the agent's configuration
+//! allows work as root, which no site's does. The first pass through that point then writes so to standard error and
+//! kills the process with SIGKILL: no destructor, no flush. An unarmed point costs one relaxed load.
+//! `lattice-agent failpoints` prints the list, so that the crash test covers every point.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,49 +17,49 @@ pub const VARIABLE: &str = "LATTICE_FAILPOINT";
 const NONE: u16 = u16::MAX;
 static ARMED: AtomicU16 = AtomicU16::new(NONE);
 
-/// When in an allocation's life on a node a point is passed.
+/// The part of an allocation's life on a node in which a point is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// From the quorum's list to the entry point's start.
     Start,
-    /// While the agent takes up its work again.
+    /// While the agent recovers its work after a restart.
     Adopt,
     /// From the entry point's end to the acknowledged release.
     End,
-    /// While somebody is attached.
+    /// While a terminal is attached.
     Terminal,
-    /// While output goes into the log store.
+    /// While output is uploaded to the log store.
     Flush,
-    /// While it saves itself.
+    /// While the work saves itself for a checkpoint.
     Save,
-    /// While it is asked through its page of memory.
+    /// While the work is asked for a checkpoint through its shared page.
     Page,
-    /// While it is given back what it saved.
+    /// While its saved files are restored.
     Restore,
-    /// While it is to give its nodes back.
+    /// While it is preempted and gives its nodes back.
     Preempt,
-    /// When its checkpoints go.
+    /// While its checkpoints are removed.
     Removal,
-    /// While the quorum is told what the node saw of itself when nobody heard it: of no work.
+    /// While the node reports to the quorum what changed during a disconnection. Concerns no allocation.
     Unheard,
 }
 
-/// Which work passes a point.
+/// The kind of work that passes a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Any.
+    /// Any work.
     Any,
     /// A script.
     Script,
     /// An inline command.
     Command,
-    /// What has an image.
+    /// Work with an image.
     Image,
 }
 
 macro_rules! points {
     ($($variant:ident = $name:literal, $part:ident, $work:ident;)*) => {
-        /// One point. The names say what was done last.
+        /// One point. Each name describes the step that was completed last.
         #[expect(missing_docs, reason = "the names below say what each is")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
@@ -71,21 +71,21 @@ macro_rules! points {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// As `LATTICE_FAILPOINT` has it.
+            /// The value for `LATTICE_FAILPOINT`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
                 }
             }
 
-            /// When it is passed.
+            /// The part of the life in which it is passed.
             pub fn part(self) -> Part {
                 match self {
                     $(Self::$variant => Part::$part,)*
                 }
             }
 
-            /// By which work.
+            /// The kind of work that passes it.
             pub fn work(self) -> Work {
                 match self {
                     $(Self::$variant => Work::$work,)*
@@ -96,7 +96,7 @@ macro_rules! points {
 }
 
 points! {
-    // The driver: what was decided is not written, is written, is being done.
+    // The driver: a decision is not yet written, is written, is being executed.
     PreparingUnwritten = "preparing-unwritten", Start, Any;
     PreparingWritten = "preparing-written", Start, Any;
     PreparingTold = "preparing-told", Start, Any;
@@ -130,7 +130,7 @@ points! {
     ScriptAsked = "script-asked", Start, Script;
     LaunchAsked = "launch-asked", Start, Command;
     LaunchHeard = "launch-heard", Start, Command;
-    // Taking up again.
+    // Recovery after a restart of the agent.
     CheckpointWritten = "checkpoint-written", Adopt, Any;
     CheckpointNamed = "checkpoint-named", Adopt, Any;
     CheckpointTaken = "checkpoint-taken", Adopt, Any;
@@ -181,7 +181,7 @@ points! {
     TerminalTyped = "terminal-typed", Terminal, Any;
     TerminalEnded = "terminal-ended", Terminal, Any;
     TerminalClosed = "terminal-closed", Terminal, Any;
-    // Output: while it is written, and when nothing follows.
+    // Output: while it is written, and at its end.
     ChunkPut = "chunk-put", Flush, Any;
     SpoolWritten = "spool-written", Flush, Any;
     IndexPut = "index-put", Flush, Any;
@@ -189,7 +189,7 @@ points! {
     LastIndexPut = "last-index-put", Flush, Any;
     LastSpoolWritten = "last-spool-written", Flush, Any;
     FlushedMarked = "flushed-marked", Flush, Any;
-    // A checkpoint: its head's states, and a node's part.
+    // A checkpoint: the states on its head, and the part of one node.
     SaveBegun = "save-begun", Save, Any;
     SaveSavingUnwritten = "save-saving-unwritten", Save, Any;
     SaveSavingWritten = "save-saving-written", Save, Any;
@@ -208,18 +208,18 @@ points! {
     SaveReportSent = "save-report-sent", Save, Any;
     SaveEndUnwritten = "save-end-unwritten", Save, Any;
     SaveEndWritten = "save-end-written", Save, Any;
-    // The page through which it is asked: between what the agent writes there.
+    // The shared page: between the agent's writes to it.
     PageNumbered = "page-numbered", Page, Any;
     PageNamed = "page-named", Page, Any;
     PageCounted = "page-counted", Page, Any;
-    // It is to give its nodes back.
+    // Preemption.
     PreemptBegun = "preempt-begun", Preempt, Any;
     PreemptSaved = "preempt-saved", Preempt, Any;
     PreemptFailedUnsent = "preempt-failed-unsent", Preempt, Any;
     PreemptFailedSent = "preempt-failed-sent", Preempt, Any;
     WalltimeWarned = "walltime-warned", Preempt, Any;
     WalltimeAwaitsSave = "walltime-awaits-save", Preempt, Any;
-    // One is removed because its time is over.
+    // Removal of an expired checkpoint.
     CheckpointGone = "checkpoint-gone", Removal, Any;
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
@@ -227,7 +227,7 @@ points! {
     UnheardReportSent = "unheard-report-sent", Unheard, Any;
 }
 
-/// A name that is no point's.
+/// A name that no point has.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name:?} is no failpoint; `lattice-agent failpoints` lists them")]
 pub struct Unknown {
@@ -253,12 +253,12 @@ pub fn arm(point: Point) {
     ARMED.store(point as u16, Ordering::Relaxed);
 }
 
-/// Whether any is armed: for callers that must look for their point's name.
+/// Whether any point is armed: for callers that must compute their point's name.
 pub fn armed() -> bool {
     ARMED.load(Ordering::Relaxed) != NONE
 }
 
-/// Passes a point: ends this process on the spot where it is the armed one.
+/// Passes a point: kills this process at once if the point is armed.
 #[inline]
 pub fn pass(point: Point) {
     if ARMED.load(Ordering::Relaxed) == point as u16 {
@@ -268,10 +268,10 @@ pub fn pass(point: Point) {
 
 #[cold]
 fn die(point: Point) -> ! {
-    // One write, past every buffer and lock: whoever looks can tell this death from another.
+    // One unbuffered write without a lock: the test recognises this death by it.
     let _ = nix::unistd::write(std::io::stderr(), format!("failpoint {point}: this process kills itself\n").as_bytes());
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
-    // The signal is delivered before this thread returns to user space; nothing may happen where it were not.
+    // The signal is delivered before this thread returns to user space. If it were not, nothing may continue.
     std::process::abort()
 }
 
@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(*point as usize, number);
         }
         assert!("nowhere".parse::<Point>().is_err());
-        // This very process goes on: nothing is armed.
+        // This process continues: nothing is armed.
         Point::ALL.iter().for_each(|p| pass(*p));
     }
 }

@@ -1,4 +1,5 @@
-//! The shim's socket and its file of exits: a shim has its user's rights. `docs/fuzzing.md` has all targets.
+//! Fuzz targets of the shim's socket and of its file of exits: a shim has its user's rights. `docs/fuzzing.md` has all
+//! targets.
 
 use crate::exits::{self, ExitRecord};
 use crate::shim::{Decoder, FromShim, StopReason, ToShim, encode};
@@ -30,7 +31,7 @@ fn spec() -> LaunchSpec {
     }
 }
 
-/// What is read from any bytes can be written, and is then read as the same.
+/// Whatever can be decoded from arbitrary bytes can be encoded, and is then decoded as the same value.
 fn read_stream<T: DeserializeOwned + Serialize + PartialEq + Debug>(stream: &[u8]) {
     let mut decoder = Decoder::<T>::default();
     for fragment in stream.chunks(50) {
@@ -78,7 +79,7 @@ fn shim_frames() {
     });
 }
 
-/// Both as it stands in the file, and with a checksum that is right.
+/// Reads the bytes both as they are in the file, and with a correct checksum.
 #[test]
 fn exits() {
     let records = [

@@ -1,4 +1,4 @@
-//! Who an account is on this machine, and which process a pid is.
+//! Accounts of this machine, and identities of processes.
 
 use lattice_model::{Boot, Principal};
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use thiserror::Error;
 
-/// A principal that is not the account of that name here.
+/// A principal that does not match the account with that name on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Mismatch {
     /// No such account.
@@ -18,7 +18,7 @@ pub enum Mismatch {
         /// The account's name.
         name: String,
     },
-    /// Another uid or gid.
+    /// The account has another uid or gid here.
     #[error("account {name:?} is uid {uid}, gid {gid} where the work was submitted, but uid {uid_here}, gid {gid_here} on this node")]
     Differs {
         /// The account's name.
@@ -27,9 +27,9 @@ pub enum Mismatch {
         uid: u32,
         /// As submitted.
         gid: u32,
-        /// Here.
+        /// On this machine.
         uid_here: u32,
-        /// Here.
+        /// On this machine.
         gid_here: u32,
     },
     /// Supplementary groups that the account does not have on this node.
@@ -37,7 +37,7 @@ pub enum Mismatch {
     Groups {
         /// The account's name.
         name: String,
-        /// The group ids that are claimed and are not the account's here.
+        /// The group ids that are claimed and that the account does not have here.
         groups: Vec<u32>,
     },
     /// The account database did not answer.
@@ -54,7 +54,8 @@ fn list(gids: &[u32]) -> String {
     gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Resolves the principal's account by its name and gives it as this machine knows it, with the groups of its own name service.
+/// Looks the principal's account up by its name and returns it as this machine knows it, with the groups of its own
+/// name service.
 ///
 /// # Errors
 /// The account is unknown, has another uid or primary group here, or lacks a group here that the principal claims.
@@ -87,7 +88,7 @@ pub fn boot_id() -> io::Result<Boot> {
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// One line of `/proc/<pid>/stat`, as far as it is used.
+/// The fields of `/proc/<pid>/stat` that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// Its parent.
@@ -100,7 +101,8 @@ pub struct ProcessStat {
     pub start_ticks: u64,
     /// Whether it has ended and only waits to be reaped.
     pub zombie: bool,
-    /// Whether it is ending, or has: it does nothing of its own any more, though the kernel may not have closed its files yet.
+    /// Whether it is ending or has ended: it executes nothing any more, though the kernel may not have closed its files
+    /// yet.
     pub ending: bool,
 }
 
@@ -113,7 +115,8 @@ pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
     parse_stat(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat reads oddly")))
 }
 
-/// Field numbers as in proc_pid_stat(5); the name (2) is in brackets and may hold anything, so fields are counted behind the last one.
+/// Field numbers as in proc_pid_stat(5). The name (2) is in brackets and may contain anything, so fields are counted
+/// from the last closing bracket.
 fn parse_stat(text: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied();
@@ -128,18 +131,18 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
     })
 }
 
-/// When a process started, in clock ticks since boot. With boot id, pid and [`pidfd_inode`] this tells processes apart.
+/// When a process started, in clock ticks since boot. With boot id, pid and [`pidfd_inode`] this identifies a process.
 pub fn start_ticks(pid: i32) -> io::Result<u64> {
     process_stat(pid).map(|s| s.start_ticks)
 }
 
-/// All living processes below `root` (children, their children, …), from one look at `/proc`.
+/// All living processes below `root` (children, their children, …), from one reading of `/proc`.
 pub fn descendants(root: i32) -> Vec<(i32, ProcessStat)> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     below(root, pids.filter_map(|pid| Some((pid, process_stat(pid).ok()?))).collect())
 }
 
-/// The same, where what cannot be looked at is an error and not left out.
+/// The same, but what cannot be read is an error and is not left out.
 pub fn descendants_or_error(root: i32) -> io::Result<Vec<(i32, ProcessStat)>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -165,7 +168,7 @@ fn below(root: i32, mut left: Vec<(i32, ProcessStat)>) -> Vec<(i32, ProcessStat)
     found
 }
 
-/// A descriptor of a living process (or zombie), which no other process can come to stand for.
+/// A descriptor of a living process (or zombie). It never refers to another process.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers and gives a new descriptor or -1.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -173,7 +176,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?) })
 }
 
-/// The inode of a pidfd: unique until the next boot where pidfs is (Linux 6.9), the same for all before.
+/// The inode of a pidfd. With pidfs (Linux 6.9) it is unique until the next boot; before, all pidfds have the same.
 pub fn pidfd_inode(pidfd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(pidfd)?.st_ino)
 }
@@ -187,7 +190,8 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process of a pidfd has ended, without waiting. (A pidfd is readable from then on: an event loop can wait for that.)
+/// Whether the process of a pidfd has ended, without waiting. (A pidfd is readable from then on, so an event loop can
+/// wait for it.)
 pub fn pidfd_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];

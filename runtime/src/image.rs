@@ -1,9 +1,10 @@
-//! A user's SquashFS image, taken into the root-owned cache.
+//! Copies a user's SquashFS image into the root-owned cache.
 //!
-//! The file is opened with the *user's* rights, so nobody reads through us what they could not read themselves, then
-//! copied and hashed in one pass. What is mounted is the copy: nothing the user does to the file afterwards reaches
-//! the kernel's file system code. The digest is checked at this entry, not at each mount: only root writes here.
-//! What nobody uses may be removed again ([`cache`]). Zeros become holes of the copy: it has no more real blocks than the file.
+//! The file is opened with the *user's* rights, so nobody reads through us what they could not read themselves. It is
+//! copied and hashed in one pass. The copy is mounted: nothing that the user does to the file afterwards reaches the
+//! kernel's file system code. The digest is checked when the image is copied, not at each mount: only root writes to
+//! the cache. Unused images may be removed again ([`cache`]). Zeros become holes of the copy: it has no more real
+//! blocks than the file.
 
 pub mod cache;
 mod error;
@@ -25,26 +26,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first four bytes of every SquashFS (kernel: `SQUASHFS_MAGIC`, little endian).
 const MAGIC: &[u8; 4] = b"hsqs";
-/// Read, hashed and written at a time, in bytes.
+/// Bytes that are read, hashed and written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// So many zeros, at a multiple of so many bytes, are a hole of the copy.
+/// This many zeros, at a multiple of this many bytes, become a hole of the copy.
 const HOLE_BYTES: usize = 4096;
-/// Room that is asked for at once when an image has more than its file said, in bytes.
+/// Space requested at a time if an image has more bytes than its file reported.
 const ROOM_STEP_BYTES: u64 = 64 << 20;
 
-/// An image in the cache, which stays there while this lives.
+/// An image in the cache. It stays there while this value lives.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Where it lies.
+    /// The image.
     pub held: HeldImage,
-    /// Whether it was copied now; otherwise it was there already.
+    /// Whether this call copied it; otherwise it was in the cache already.
     pub copied: bool,
 }
 
-/// Brings `image` into `cache` (made with mode 0700 where it is missing). Blocks for the whole copy. Any number may
-/// do this at once, in any number of processes: the first copies, the others wait for it. Ends at the next piece of the
-/// copy once `cancelled` is set, and leaves nothing of it. `make_room` is asked before a copy, with the bytes
-/// that the image's file really has, and again where that was not all.
+/// Copies `image` into `cache` (made with mode 0700 if it is missing). Blocks for the whole copy. May be called
+/// concurrently, in any number of processes: the first copies, the others wait for it. Stops at the next chunk once
+/// `cancelled` is set, and leaves nothing of the copy. `make_room` is called before a copy, with the bytes that the
+/// image's file really has, and again if that was not enough.
 pub fn admit(
     cache: &Path,
     principal: &Principal,
@@ -55,7 +56,7 @@ pub fn admit(
     if image.sha256.len() != 64 || !image.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(ImageError::BadDigest { given: image.sha256.chars().take(80).collect() });
     }
-    // Before a look into the cache: an image that others brought here is no one's who may not read it.
+    // Before the cache is read: a user who may not read the image does not get the copy of another user.
     let mut source = open_as(principal, &image.path)?;
     let io_error = |doing| {
         let (path, cache) = (image.path.clone(), cache.to_owned());
@@ -71,12 +72,12 @@ pub fn admit(
         if let Some(held) = cache::hold(cache, &image.sha256).map_err(io_error("keeping it in the image cache"))? {
             return Ok(Admitted { held, copied });
         }
-        // Not there, or removed again before it was held.
+        // Not in the cache, or removed again before it was locked.
         copied |= copy_in(cache, &mut source, principal.uid, image, cancelled, &make_room, &io_error)?;
     }
 }
 
-/// Copies the image into the cache, unless another did so first: `false`.
+/// Copies the image into the cache. `false`: another process did so first.
 fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     cache: &Path,
     source: &mut File,
@@ -93,7 +94,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
         let file = file.map_err(io_error("making a file in the image cache"))?;
         match file.try_lock() {
             Ok(()) => {}
-            // Waiting for the file to be ours alone could take as long as the work of those who use the image by then.
+            // Waiting for an exclusive lock could take as long as the work of those who use the image by then.
             Err(TryLockError::WouldBlock) => {
                 file.lock_shared().map_err(io_error("waiting for another copy of it"))?;
                 if place.exists() {
@@ -103,7 +104,8 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
             }
             Err(TryLockError::Error(error)) => return Err(io_error("locking the copy")(error)),
         }
-        // Before it was locked another one may have renamed this very file into its place, or removed it: then look again.
+        // Before the lock was obtained another process may have renamed this file to its final name, or removed it:
+        // look again.
         if cache::is_at(&file, &part_path) {
             break file;
         }
@@ -114,7 +116,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     }
     let has_room = |bytes| make_room(bytes).map_err(|no_room| no_room.of(&image.path, cache, bytes));
     let copied = copy_verified(source, &part, image, cancelled, &has_room).and_then(|()| {
-        // Whose share of the cache it is (`cache`). Where it cannot be noted, it is root's.
+        // The group records whose share of the cache it is (`cache`). If that fails, it counts as root's.
         let _ = fchown(&part, None, Some(uid));
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
@@ -135,7 +137,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     }
 }
 
-/// SHA-256 of a user's image, read with the user's rights until `cancelled`: 64 hexadecimal digits in lower case.
+/// SHA-256 of a user's image, read with the user's rights until `cancelled`: 64 lower-case hexadecimal digits.
 pub fn digest_as(principal: &Principal, path: &Path, cancelled: &AtomicBool) -> Result<String, ImageError> {
     let mut source = open_as(principal, path)?;
     let digest = pour(&mut source, path, cancelled, |_| Ok(()));
@@ -163,11 +165,12 @@ fn copy_verified(
     cancelled: &AtomicBool,
     make_room: &dyn Fn(u64) -> Result<(), ImageError>,
 ) -> Result<(), CopyFailure> {
-    // What a killed predecessor left.
+    // A killed process may have left a partial copy.
     part.set_len(0).map_err(|e| ("emptying the copy", e))?;
     source.rewind().map_err(|e| ("reading it", e))?;
     let about = source.metadata().map_err(|e| ("looking at it", e))?;
-    // What a sparse file really has; more only where its file system compresses it, or it is written to meanwhile.
+    // The real size of a sparse file. It is larger only if the file system compresses it, or somebody writes to it
+    // meanwhile.
     let first = about.len().min(about.blocks().saturating_mul(512));
     make_room(first).map_err(CopyFailure::Refused)?;
     let mut copy = SparseCopy { part, source_len: about.len(), len: 0, written: 0, reserved: first, make_room };
@@ -183,19 +186,19 @@ fn copy_verified(
 /// A copy whose blocks of zeros are holes.
 struct SparseCopy<'a> {
     part: &'a File,
-    /// Bytes of the image as its file began, holes included.
+    /// Length of the image's file at the beginning, holes included.
     source_len: u64,
-    /// Bytes so far, holes included.
+    /// Length copied so far, holes included.
     len: u64,
-    /// Bytes without holes.
+    /// Bytes written, without holes.
     written: u64,
-    /// Bytes for which there is room in the cache.
+    /// Bytes for which the cache has space reserved.
     reserved: u64,
     make_room: &'a dyn Fn(u64) -> Result<(), ImageError>,
 }
 
 impl SparseCopy<'_> {
-    /// Adds bytes at the end. What is left out there is a hole once the copy has its length.
+    /// Adds bytes at the end. Bytes that are left out become a hole once the copy has its length.
     fn add(&mut self, chunk: &[u8]) -> Result<(), CopyFailure> {
         const ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
         let is_zero = |block: &&[u8]| **block == ZEROS[..block.len()];
@@ -217,7 +220,8 @@ impl SparseCopy<'_> {
     }
 }
 
-/// Reads `source` to its end, and gives each piece to `copy`; its SHA-256. Refuses what does not begin as a SquashFS.
+/// Reads `source` to its end and passes each piece to `copy`; returns its SHA-256. Refuses a file that does not begin
+/// as a SquashFS.
 fn pour(
     source: &mut File,
     path: &Path,
@@ -256,7 +260,7 @@ fn pour(
 /// Opens a regular file for reading with the principal's rights.
 fn open_as(principal: &Principal, path: &Path) -> Result<File, ImageError> {
     let opened = as_user(principal, || {
-        // Not blocking: a FIFO would hold us for ever. For a regular file it means nothing.
+        // Non-blocking: a FIFO would block us for ever. It has no effect on a regular file.
         open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())
     });
     let file = match opened {
@@ -275,11 +279,11 @@ fn open_as(principal: &Principal, path: &Path) -> Result<File, ImageError> {
     Ok(file)
 }
 
-/// Does something with a user's rights to files, in a thread of its own that ends with it.
+/// Runs `act` with a user's rights to files, in a separate thread that ends with it.
 ///
-/// The raw calls act on the calling thread alone; libc's own would change every thread of the process. Only the
-/// *file system* ids change (as in a file server) and all capabilities go: with the real and effective ids as well,
-/// the user could send signals to the thread, and SIGKILL to one thread ends the whole agent.
+/// The raw calls affect only the calling thread; libc's own would change every thread of the process. Only the *file
+/// system* ids change (as in a file server), and all capabilities are dropped. If the real and effective ids changed
+/// too, the user could send signals to the thread, and SIGKILL to one thread ends the whole agent.
 pub(crate) fn as_user<T: Send>(principal: &Principal, act: impl FnOnce() -> T + Send) -> io::Result<T> {
     if !nix::unistd::geteuid().is_root() {
         if nix::unistd::geteuid().as_raw() == principal.uid {
@@ -299,7 +303,7 @@ pub(crate) fn as_user<T: Send>(principal: &Principal, act: impl FnOnce() -> T + 
     })
 }
 
-/// The calling thread keeps the principal's rights to files, and no capability, until it ends.
+/// Gives the calling thread the principal's rights to files, and no capability, until it ends.
 fn take_file_rights(principal: &Principal) -> io::Result<()> {
     /// `struct __user_cap_header_struct` and `__user_cap_data_struct[2]` of linux/capability.h, version 3.
     #[repr(C)]
@@ -316,7 +320,7 @@ fn take_file_rights(principal: &Principal) -> io::Result<()> {
         Errno::result(libc::syscall(libc::SYS_setgroups, principal.groups.len(), principal.groups.as_ptr()))?;
         libc::syscall(libc::SYS_setfsgid, principal.gid);
         libc::syscall(libc::SYS_setfsuid, principal.uid);
-        // They tell the former id and no error; asking for an impossible id tells the present one.
+        // They return the previous id and no error; a call with an impossible id returns the present one.
         let (gid, uid) = (libc::syscall(libc::SYS_setfsgid, -1), libc::syscall(libc::SYS_setfsuid, -1));
         if (gid, uid) != (i64::from(principal.gid), i64::from(principal.uid)) {
             return Err(Errno::EPERM.into());

@@ -1,4 +1,4 @@
-//! Loop devices and mounts in a namespace of one's own.
+//! Loop devices, and mounts in an own namespace.
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often another process may snatch the free loop device before we give up. With 128 shims at once on two cores a few dozen were seen.
+/// How often another process may take the free loop device before we give up. With 128 shims at once on two cores a few
+/// dozen were seen.
 const LOOP_TRIES_MAX: u32 = 2000;
-/// Between two tries, so that many at once do not keep each other from it.
+/// Pause between two tries, so that many processes do not block each other.
 const LOOP_RETRY_PAUSE: Duration = Duration::from_micros(500);
 
 /// Why an image could not be mounted.
@@ -31,7 +32,7 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
-    /// Something that is no directory lies at the mount point.
+    /// The mount point is not a directory.
     #[error("mount point {} is not a directory", at.display())]
     NotADirectory {
         /// The mount point.
@@ -61,18 +62,18 @@ pub enum MountError {
     },
 }
 
-/// Gives the calling process (which must have one thread) a mount namespace of its own. Nothing that is mounted in it
-/// is seen outside; what the machine mounts or unmounts later is seen inside: a job can use a file system that is
-/// automounted after it began, and does not keep one busy that the machine lets go.
+/// Gives the calling process (which must have one thread) its own mount namespace. Mounts inside it are not visible
+/// outside. What the machine mounts or unmounts later is visible inside: a job can use a file system that is
+/// automounted after it began, and does not keep a file system busy that the machine unmounts.
 pub fn own_namespace() -> Result<(), MountError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| MountError::Namespace(e.into()))?;
     let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).map_err(|e| MountError::Namespace(e.into()))
 }
 
-/// Makes the mount point where it is missing. Sites with uenv have an empty `/user-environment` on every node, since
-/// the images are built for that prefix; where it is not there yet it is made on the root file system, as an installer
-/// would, and stays. Call it before [`own_namespace`] or after: a directory is no mount.
+/// Makes the mount point if it is missing. Sites with uenv have an empty `/user-environment` on every node, since the
+/// images are built for that prefix. If it does not exist it is made on the root file system, as an installer would do,
+/// and stays. Call it before or after [`own_namespace`]: a directory is not a mount.
 pub fn ensure_mount_point(at: &Path) -> Result<(), MountError> {
     match fs::metadata(at) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -85,13 +86,13 @@ pub fn ensure_mount_point(at: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Mounts a SquashFS image from a file, `ro,nosuid,nodev`. The loop device frees itself when the mount goes, also
-/// when that is because the last process of the namespace was killed.
+/// Mounts a SquashFS image from a file, `ro,nosuid,nodev`. The loop device frees itself when the mount ends, also when
+/// that is because the last process of the namespace was killed.
 pub fn mount_squashfs(image: &Path, at: &Path) -> Result<(), MountError> {
     let (device, path) = attach_loop(image)?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let mounted = mount(Some(&path), at, Some("squashfs"), flags, None::<&str>);
-    // Open until here: the device would free itself at the last close.
+    // Kept open until here: the device frees itself at the last close.
     drop(device);
     mounted.map_err(|e| MountError::Mount { image: image.to_owned(), at: at.to_owned(), source: e.into() })
 }
@@ -128,12 +129,12 @@ const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// A free loop device, bound to `image`, and its path; it frees itself at the last close. "Which is free" and "take it" are
-/// two calls: another may come between, so try again.
+/// A free loop device, bound to `image`, and its path; it frees itself at the last close. Finding a free device and
+/// taking it are two calls, so another process may take it between them: then try again.
 pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
     let failed = |doing| move |source: io::Error| MountError::Loop { image: image.to_owned(), doing, source };
     let backing = File::open(image).map_err(failed("opening the image"))?;
-    // The device keeps this open file, and so its lock: the image stays in the cache while it is mounted.
+    // The device keeps this open file with its lock, so the image stays in the cache while it is mounted.
     backing.lock_shared().map_err(failed("locking the image"))?;
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").map_err(failed("opening /dev/loop-control"))?;
     let mut name = [0u8; 64];
@@ -174,7 +175,8 @@ pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
         };
         match taken {
             Ok(device) => return Ok((device, path)),
-            // Taken by another; or its node in /dev is about to come (ENOENT), or the device is being removed (ENXIO).
+            // Another process took it; or its node in /dev is not there yet (ENOENT), or the device is being removed
+            // (ENXIO).
             Err(errno @ (Errno::EBUSY | Errno::ENOENT | Errno::ENXIO)) => last = errno,
             Err(errno) => return Err(failed("binding the image to it")(errno.into())),
         }
@@ -183,7 +185,7 @@ pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
     Err(failed("every free one was taken by another at once")(last.into()))
 }
 
-/// The loop devices whose backing file is `image`: for tests and `doctor`, since none may be left behind.
+/// The loop devices with the backing file `image`: for tests and `doctor`, since none may be left behind.
 pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
@@ -198,8 +200,8 @@ pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 
-/// Sees to it that loop devices on files below `dir` free themselves: one whose maker died before it said so would stay
-/// for ever. A device that is in use stays until its last user is gone. Which ones.
+/// Makes loop devices on files below `dir` free themselves. One whose maker died before it set that flag would stay for
+/// ever. A device in use stays until its last user is gone. Returns the devices.
 pub fn free_stray_loops(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut freed = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
@@ -224,7 +226,7 @@ pub fn mount_points_below(dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point != dir && point.starts_with(dir)).collect()
 }
 
-/// Takes a mount out of the calling process's namespace; what still uses it keeps it until it ends.
+/// Unmounts it in the calling process's namespace; its present users keep it until they end.
 pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)?)
 }

@@ -1,4 +1,4 @@
-//! One program: born inside its cgroup, in a session of its own, as its user, with nothing of ours but what it is given.
+//! One program: born inside its cgroup, in its own session, as its user, with nothing of ours except what it is given.
 
 use crate::binding::Binding;
 use crate::identity;
@@ -17,23 +17,23 @@ use std::ptr;
 use std::sync::OnceLock;
 use thiserror::Error;
 
-/// Where a program without a slash is looked for when its environment has no `PATH`.
+/// Search path for a program without a slash when its environment has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// More directories in a `PATH` are not looked into.
+/// Directories of a `PATH` that are searched; more are ignored.
 const PATH_DIRECTORIES_MAX: usize = 1024;
 
 /// What to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// Program and arguments. A program without a slash is looked for in `env`'s `PATH`, with the user's rights.
+    /// Program and arguments. A program without a slash is searched in `env`'s `PATH`, with the user's rights.
     pub argv: &'a [String],
-    /// Its environment: these, and of `shared_env` those that have other names.
+    /// Its environment: these variables, and those of `shared_env` with other names.
     pub env: &'a [(String, String)],
-    /// What many programs have alike, laid out once.
+    /// Variables that many programs share, prepared once.
     pub shared_env: Option<&'a Environment>,
     /// Its working directory, entered with the user's rights.
     pub working_dir: &'a Path,
-    /// As whom; `None`: as we are.
+    /// Its user; `None`: ours.
     pub user: Option<&'a Principal>,
     /// Its descriptor 0.
     pub stdin: BorrowedFd<'a>,
@@ -45,22 +45,22 @@ pub struct Program<'a> {
     pub inherit: &'a [OwnedFd],
     /// The cgroup directory it is born in.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// `tasks` of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
+    /// `tasks` files of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
     pub v1_groups: &'a [BorrowedFd<'a>],
     /// Soft and hard limit of open files; `None`: ours.
     pub open_files: Option<(u64, u64)>,
-    /// Its processors and its memory's nodes; `None`: ours.
+    /// Its processors and memory nodes; `None`: ours.
     pub binding: Option<&'a Binding>,
     /// Whether its descriptor 0 is a terminal that becomes its controlling one.
     pub terminal: bool,
 }
 
-/// Environment variables as a program takes them.
+/// Environment variables in the form in which a program gets them.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(Vec<CString>);
 
 impl Environment {
-    /// From names and values. Refused: a zero byte in one of them.
+    /// From names and values. A zero byte in one of them is refused.
     pub fn new<'e>(variables: impl IntoIterator<Item = (&'e String, &'e String)>) -> Result<Self, NotStarted> {
         let variable = |(name, value): (&String, &String)| {
             CString::new(format!("{name}={value}"))
@@ -69,7 +69,7 @@ impl Environment {
         variables.into_iter().map(variable).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Its variables that have none of these names.
+    /// The variables that have none of these names.
     fn without<'e>(&'e self, names: &'e [(String, String)]) -> impl Iterator<Item = &'e CString> {
         let named = |variable: &CString, name: &str| {
             variable.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
@@ -86,36 +86,36 @@ impl Environment {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{why}")]
 pub struct NotStarted {
-    /// As a shell has it: 127 not found, 126 anything else.
+    /// The exit code that a shell would give: 127 for not found, 126 for anything else.
     pub code: u8,
-    /// What happened with what, for people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// A process just made. Whether it could become its program is known a moment later.
+/// A new process. Whether it could execute its program is known a moment later.
 #[derive(Debug)]
 pub struct Child {
     /// Its pid; valid until it is reaped. Also its process group and session.
     pub pid: i32,
     /// Its pidfd.
     pub pidfd: OwnedFd,
-    /// Its own word on whether it became its program.
+    /// The child's own report whether it executed its program.
     start: Start,
 }
 
 impl Child {
-    /// The child's own word on its start, where pid and pidfd are not needed any more.
+    /// The child's report on its start, for callers that no longer need pid and pidfd.
     pub fn into_start(self) -> Start {
         self.start
     }
 
-    /// All of it: pid, pidfd, and its own word on its start.
+    /// Pid, pidfd, and the child's report on its start.
     pub fn into_parts(self) -> (i32, OwnedFd, Start) {
         (self.pid, self.pidfd, self.start)
     }
 }
 
-/// The end of a pipe through which a child says why it could not become its program. It closes when it could.
+/// The end of a pipe through which a child reports why it could not execute its program. The pipe closes when it could.
 #[derive(Debug)]
 pub struct Start {
     report: File,
@@ -125,7 +125,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Why the program was not started, once that is known: certainly after the child was reaped. Does not block.
+    /// Why the program was not started, once that is known; it certainly is after the child was reaped. Does not block.
     pub fn failure(&mut self) -> Option<NotStarted> {
         let mut report = [0; REPORT_BYTES];
         let Ok(REPORT_BYTES) = self.report.read(&mut report) else { return None };
@@ -150,10 +150,10 @@ impl Start {
     }
 }
 
-/// Of linux/sched.h; libc's constants are too narrow for them.
+/// From linux/sched.h; libc's constants are too narrow for them.
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-/// For a child that has our memory: it calls the kernel and little else.
+/// For a child that shares our memory: it makes system calls and little else.
 const CHILD_STACK_BYTES: usize = 64 * 1024;
 const STACK_ALIGNMENT: usize = 16;
 const NOT_FOUND: u8 = 127;
@@ -169,14 +169,14 @@ const STAGE_TERMINAL: u8 = 6;
 const STAGE_GROUPS: u8 = 7;
 const STAGE_OOM_SCORE: u8 = 8;
 
-/// In proc_pid_oom_score_adj(5): the kernel kills whatever else it may. With −1000 it would never kill us, and hang us
-/// where we alone hold the memory.
+/// As in proc_pid_oom_score_adj(5): the kernel kills any other process first. With −1000 it would never kill us, and
+/// would hang us if only we held the memory.
 const OOM_SCORE_SPARED: i32 = -999;
-/// What our programs have in the place of [`OOM_SCORE_SPARED`], as text.
+/// The score of our programs instead of [`OOM_SCORE_SPARED`], as text.
 static OOM_SCORE_OF_PROGRAMS: OnceLock<String> = OnceLock::new();
 
-/// When memory is over, the kernel kills other processes before this one. The programs that it starts from now on have
-/// the score that it had. Needs `CAP_SYS_RESOURCE`.
+/// Makes the kernel kill other processes before this one when memory is used up. Programs that it starts from now on
+/// get its previous score. Needs `CAP_SYS_RESOURCE`.
 pub fn spare_self_from_oom() -> io::Result<()> {
     let file = "/proc/self/oom_score_adj";
     let before = fs::read_to_string(file)?;
@@ -192,15 +192,16 @@ fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> 
     NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
 }
 
-/// Makes the process. It does not wait for the program to be found and loaded: a file system that hangs then hangs the child alone.
+/// Makes the process. Does not wait until the program is found and loaded: a file system that hangs then hangs only the
+/// child.
 pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
     let prepared = prepare(program)?;
     let made = prepared.make(Memory::Copied)?;
     Ok(prepared.child(made))
 }
 
-/// Makes these processes, as [`spawn`], one after the other and nothing else in between: each page of ours that is
-/// written between two of them is copied again. What could not be prepared is passed on.
+/// Makes these processes like [`spawn`], one directly after the other: each page of ours that is written between two of
+/// them must be copied again. Errors in `all` are passed on.
 pub fn spawn_all(all: Vec<Result<Prepared<'_>, NotStarted>>) -> Vec<Result<Child, NotStarted>> {
     let mut made = Vec::with_capacity(all.len());
     for prepared in &all {
@@ -209,8 +210,8 @@ pub fn spawn_all(all: Vec<Result<Prepared<'_>, NotStarted>>) -> Vec<Result<Child
     all.into_iter().zip(made).map(|(prepared, made)| Ok(prepared?.child(made?))).collect()
 }
 
-/// Makes the process and waits until it has become its program. Its pages are not copied for it, which for a large
-/// process of ours is most of a start; not for programs on a file system that may hang. Gives pid and pidfd.
+/// Makes the process and waits until it has executed its program. Our pages are not copied for it; that copy is most of
+/// the cost of a start from a large process. Not for programs on a file system that may hang. Returns pid and pidfd.
 pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted> {
     let mut prepared = prepare(program)?;
     let (pid, pidfd) = prepared.make(Memory::Lent)?;
@@ -223,7 +224,7 @@ pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted>
     }
 }
 
-/// What the child has for memory until it becomes its program.
+/// The memory of the child until it executes its program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     /// A copy of ours, as after fork(2).
@@ -232,17 +233,17 @@ enum Memory {
     Lent,
 }
 
-/// A program of which only the process is to be made.
+/// A program that is prepared; only the process must still be made.
 pub struct Prepared<'a> {
     plan: ChildPlan<'a>,
     start: Start,
     cgroup: Option<BorrowedFd<'a>>,
-    /// What `plan` points to.
+    /// The texts to which `plan` points.
     _texts: Vec<CString>,
     _lifted: Vec<OwnedFd>,
 }
 
-/// Makes all that the child needs.
+/// Prepares everything that the child needs.
 pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let name = program.argv.first().map_or("", String::as_str);
     if name.is_empty() {
@@ -258,7 +259,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let working_dir = CString::new(program.working_dir.as_os_str().as_encoded_bytes()).map_err(has_nul)?;
 
     let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
-    // Sources above all targets, so that placing one never overwrites another.
+    // All sources are above all targets, so that placing one never overwrites another.
     let above = 3 + RawFd::try_from(program.inherit.len()).unwrap_or(RawFd::MAX);
     let mut lifted = Vec::new();
     let mut lift = |fd: BorrowedFd<'_>| {
@@ -277,7 +278,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let teller_fd = lift(teller.as_fd())?;
     lifted.push(teller);
 
-    // Nothing to switch where we run as that user already and could not switch anyway.
+    // Nothing to switch if we run as that user already and could not switch anyway.
     let us = nix::unistd::geteuid();
     let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
     let plan = ChildPlan {
@@ -339,8 +340,8 @@ impl Prepared<'_> {
 
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
         // SAFETY: the child runs `become_program`, which uses only what was prepared and calls that are
-        // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this thread,
-        // whose errno and frame it shares, waits (CLONE_VFORK) until it is gone from there.
+        // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this
+        // thread, whose errno and frame it shares, waits (CLONE_VFORK) until it is gone from there.
         let pid = unsafe { clone3(&mut args, &self.plan) };
         drop(stack);
         let _ = before.thread_set_mask();
@@ -351,17 +352,17 @@ impl Prepared<'_> {
     }
 }
 
-/// clone3(2), whose child runs [`become_program`] on the stack that `args` gives, or on a copy of ours where it gives
-/// none. Not through libc: a function that was called on one stack cannot return on another.
+/// clone3(2). The child runs [`become_program`] on the stack that `args` gives, or on a copy of ours if it gives none.
+/// Not through libc: a function that was called on one stack cannot return on another.
 ///
 /// # Safety
-/// As of clone3 itself: pointers in `args` must be good, and with CLONE_VM there must be CLONE_VFORK and a stack.
+/// As for clone3 itself: pointers in `args` must be valid, and CLONE_VM requires CLONE_VFORK and a stack.
 unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i64, Errno> {
     let child: extern "C" fn(&ChildPlan<'_>) -> ! = become_program;
     let result: i64;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the system call's own registers are declared; the child's path leaves by `child`, which never returns, with
-    // its stack aligned as a call wants it.
+    // SAFETY: the system call's own registers are declared; the child's path leaves by `child`, which never returns,
+    // with its stack aligned as a call wants it.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -403,7 +404,8 @@ unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i6
     if result < 0 { Err(Errno::from_raw(i32::try_from(-result).unwrap_or(libc::EINVAL))) } else { Ok(result) }
 }
 
-/// The signals that this process ignores: those that it was started with, and SIGPIPE. Asked once; nothing here ignores another later.
+/// The signals that this process ignores: those that it was started with, and SIGPIPE. Read once, because nothing here
+/// ignores another one later.
 fn ignored() -> &'static [i32] {
     static IGNORED: OnceLock<Vec<i32>> = OnceLock::new();
     IGNORED.get_or_init(|| {
@@ -417,7 +419,7 @@ fn ignored() -> &'static [i32] {
     })
 }
 
-/// The paths at which to try, as execvp(3) does.
+/// The paths to try, as execvp(3) does.
 fn candidates(name: &str, path: Option<&str>) -> Vec<String> {
     if name.contains('/') {
         return vec![name.to_owned()];
@@ -427,12 +429,12 @@ fn candidates(name: &str, path: Option<&str>) -> Vec<String> {
     directories.map(|d| if d.is_empty() { format!("./{name}") } else { format!("{d}/{name}") }).collect()
 }
 
-/// With the null pointer at the end that execve wants.
+/// With the null pointer at the end that execve needs.
 fn pointers<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc::c_char> {
     texts.into_iter().map(|t| t.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// All that the child needs, made before it is.
+/// Everything that the child needs, prepared before it is made.
 struct ChildPlan<'a> {
     v1_groups: Vec<RawFd>,
     oom_score: Option<&'static [u8]>,
@@ -449,7 +451,8 @@ struct ChildPlan<'a> {
     env: Vec<*const libc::c_char>,
 }
 
-/// The child's whole life before its program. It may neither allocate nor lock: another thread of ours may have held the lock when it was made.
+/// What the child does before its program runs. It may neither allocate nor lock: another thread of ours may have held
+/// the lock when the child was made.
 extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
     let fail = |stage: u8, errno: i32| -> ! {
         let [a, b, c, d] = errno.to_le_bytes();
@@ -464,13 +467,13 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
     // calls are raw: libc's would look for the threads that this copy of the process does not have.
     unsafe {
         libc::setsid();
-        // Before the descriptors are placed: these are known by our numbers. "0" is whoever writes it.
+        // Before the descriptors are placed: here they still have our numbers. Writing "0" moves the writing process.
         for group in &plan.v1_groups {
             if libc::write(*group, c"0".as_ptr().cast(), 1) < 0 {
                 fail(STAGE_GROUPS, Errno::last_raw());
             }
         }
-        // With our rights: whoever has CAP_SYS_RESOURCE also sets what the program may not go below.
+        // With our rights: a score that is set with CAP_SYS_RESOURCE is also the lowest that the program may set.
         if let Some(score) = plan.oom_score {
             let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if file < 0 || libc::write(file, score.as_ptr().cast(), score.len()) < 0 {
@@ -485,11 +488,11 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
             }
             target += 1;
         }
-        // The session that was just made has none yet.
+        // The new session has no controlling terminal yet.
         if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
             fail(STAGE_TERMINAL, Errno::last_raw());
         }
-        // To be closed by execve, not now: the report is among them.
+        // They are closed by execve and not now, because the report's pipe is one of them.
         if libc::syscall(libc::SYS_close_range, target, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0 {
             fail(STAGE_DESCRIPTORS, Errno::last_raw());
         }
@@ -512,9 +515,9 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
         if libc::chdir(plan.working_dir.as_ptr()) < 0 {
             fail(STAGE_DIRECTORY, Errno::last_raw());
         }
-        // The kernel's own `struct sigaction`, all zeros: the default. (libc's call refuses the two signals it keeps for
-        // itself, which may come to us ignored.) Ignored ones would stay so over execve, as SIGPIPE is in a Rust process;
-        // those with a handler of ours have theirs no more (CLONE_CLEAR_SIGHAND).
+        // The kernel's own `struct sigaction`, all zeros: the default. (libc's call refuses the two signals that it
+        // reserves, which we may have inherited as ignored.) Ignored signals would stay ignored over execve, as SIGPIPE
+        // is in a Rust process; those with a handler of ours are reset by CLONE_CLEAR_SIGHAND.
         let default = [0u64; 4];
         for signal in plan.ignored.iter().copied() {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), 8);
@@ -535,8 +538,8 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
     }
 }
 
-/// Which child ended, and how: one that waits to be reaped, without waiting. `None` where there is none now. Only for a
-/// process that starts all its children itself: it takes everybody's.
+/// Which child ended, and how: reaps one that has ended, without waiting. `None` if there is none now. Only for a
+/// process that starts all its children itself, because it reaps any child.
 pub fn reap_any() -> Option<(i32, RankOutcome)> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -551,7 +554,7 @@ pub fn reap_any() -> Option<(i32, RankOutcome)> {
     }
 }
 
-/// How this child ended, if it has: reaps it, without waiting. `NotFound` where it is no child of ours.
+/// How this child ended, if it has: reaps it, without waiting. `NotFound` if it is not a child of ours.
 pub fn reap(pid: i32) -> io::Result<Option<RankOutcome>> {
     match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
         Ok(status) => Ok(ended(status).map(|(_, outcome)| outcome)),
@@ -574,8 +577,9 @@ fn ended(status: WaitStatus) -> Option<(i32, RankOutcome)> {
     }
 }
 
-/// Sends a signal to every living descendant of `root` that `which` chooses; how many there were. For machines without
-/// a v2 tree: below a subreaper nothing escapes this, but what is forked between look and signal is met only by the next call.
+/// Sends a signal to every living descendant of `root` that `which` selects; returns their number. For machines without
+/// a v2 tree: below a subreaper no process escapes this, but only the next call reaches what is forked between the
+/// listing and the signal.
 pub fn signal_descendants(root: i32, signal: i32, which: impl Fn(&identity::ProcessStat) -> bool) -> usize {
     let chosen = identity::descendants(root).into_iter().filter(|(_, stat)| which(stat));
     chosen
@@ -586,7 +590,7 @@ pub fn signal_descendants(root: i32, signal: i32, which: impl Fn(&identity::Proc
         .count()
 }
 
-/// Sends a signal to each of these processes; how many of them there still were.
+/// Sends a signal to each of these processes; returns how many of them still existed.
 pub fn signal_each(pids: impl IntoIterator<Item = i32>, signal: i32) -> usize {
     // Other numbers than positive ones would mean groups.
     // SAFETY: two integers.

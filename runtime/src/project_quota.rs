@@ -1,35 +1,36 @@
-//! A limit on what lies below a directory: project quota, as ext4 (`mkfs -O quota,project`, mounted with `prjquota`) and XFS
-//! (`pquota`) have it. What is made below a directory of a project is of that project; an owner who puts files of his own into
-//! another project escapes the limit (Linux allows that outside of user namespaces): it is for programs, not against attackers.
+//! A limit on the bytes below a directory: project quota of ext4 (`mkfs -O quota,project`, mounted with `prjquota`) and
+//! XFS (`pquota`). Files that are made below a directory of a project belong to that project. An owner can move their
+//! own files into another project and so escape the limit (Linux allows that outside of user namespaces): it is for
+//! programs, not against attackers.
 //!
 //! Sources: quotactl(2), quotactl_fd(2) (Linux 5.14), and the kernel's include/uapi/linux/{quota,dqblk_xfs,fs}.h.
 //!
-//! A file system in a file would need seconds of mkfs at each start, and takes its space at once;
-//! LVM needs a volume group and its tools. Project quota costs two system calls.
+//! Rejected: a file system in a file (seconds of mkfs at each start, and all of its space at once), and LVM (needs a
+//! volume group and its tools). Project quota costs two system calls.
 
 use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Kinds of quota: that of projects.
+/// The kind of quota: projects.
 const PROJECT: u32 = 2;
 const GET: u32 = 0x80_0007;
 const SET: u32 = 0x80_0008;
-/// `Q_XGETQSTATV`: whether it is on.
+/// `Q_XGETQSTATV`: whether quota is on.
 const STATE: u32 = 0x5808;
-/// In [`State::flags`]: of projects, limits are enforced.
+/// In [`State::flags`]: limits of projects are enforced.
 const ENFORCED: u16 = 1 << 5;
-/// In [`Limit::valid`]: the limits of blocks are.
+/// In [`Limit::valid`]: the block limits are valid.
 const BLOCKS: u32 = 1;
-/// A limit's unit, in bytes.
+/// The unit of a limit, in bytes.
 const UNIT: u64 = 1024;
 const GET_ATTRIBUTES: libc::Ioctl = 0x801c_581f;
 const SET_ATTRIBUTES: libc::Ioctl = 0x401c_5820;
-/// In [`Attributes::flags`]: what is made below is of the same project.
+/// In [`Attributes::flags`]: new files below are in the same project.
 const INHERITED: u32 = 0x200;
-/// Ours begin here, beyond those that sites give by hand.
+/// The first of our project numbers, beyond those that sites assign by hand.
 const FIRST: u32 = 0x4000_0000;
-/// Projects tried before it is given up.
+/// Projects that are tried before giving up.
 const TRIES: u32 = 1024;
 
 /// `struct if_dqblk`
@@ -71,18 +72,19 @@ struct Attributes {
 
 fn quotactl<T>(directory: BorrowedFd<'_>, command: u32, project: u32, about: &mut T) -> io::Result<()> {
     let command = (command << 8) | PROJECT;
-    // SAFETY: an open descriptor, and for each of our commands a structure of the kernel's layout that outlives the call.
+    // SAFETY: an open descriptor, and for each of our commands a structure of the kernel's layout that outlives the
+    // call.
     let done = unsafe { libc::syscall(libc::SYS_quotactl_fd, directory.as_raw_fd(), command, project, std::ptr::from_mut(about)) };
     Errno::result(done).map(drop).map_err(io::Error::from)
 }
 
-/// Whether a limit on what lies below this directory would hold.
+/// Whether a limit on this directory would be enforced.
 pub fn is_enforced(directory: impl AsFd) -> bool {
     let mut state = State { version: 1, pad: 0, flags: 0, rest: [0; 39] };
     quotactl(directory.as_fd(), STATE, 0, &mut state).is_ok() && state.flags & ENFORCED != 0
 }
 
-/// What is kept of a project; nothing where it was never used.
+/// The limit and usage of a project; all zero if it was never used.
 fn look(directory: BorrowedFd<'_>, project: u32) -> io::Result<Limit> {
     let mut limit = Limit::default();
     match quotactl(directory, GET, project, &mut limit) {
@@ -103,11 +105,11 @@ fn attributes(directory: BorrowedFd<'_>) -> io::Result<Attributes> {
     Ok(attributes)
 }
 
-/// Lets what lies below an empty directory have at most so many bytes, at least 1. Its project is one that nobody uses, the
-/// next after `like`. May be done again; then the project stays.
+/// Limits what is below an empty directory to this many bytes, at least 1. Takes the first unused project from `like`
+/// on. May be repeated; the directory then keeps its project.
 ///
 /// # Errors
-/// What the file system says; and when all projects that were tried are in use.
+/// Errors of the file system; or all projects that were tried are in use.
 pub fn limit(directory: impl AsFd, like: u32, bytes: u64) -> io::Result<()> {
     let directory = directory.as_fd();
     let now = attributes(directory)?;
@@ -120,7 +122,7 @@ pub fn limit(directory: impl AsFd, like: u32, bytes: u64) -> io::Result<()> {
         if (hard, used_bytes, files_used) != (0, 0, 0) {
             continue;
         }
-        // The limit first: a directory of a project is one that has a limit.
+        // The limit first, so that each directory with a project has a limit.
         set(directory, project, bytes)?;
         let then = Attributes { flags: now.flags | INHERITED, project, ..now };
         // SAFETY: as in `attributes`.
@@ -130,7 +132,8 @@ pub fn limit(directory: impl AsFd, like: u32, bytes: u64) -> io::Result<()> {
     Err(io::Error::other(format!("{TRIES} quota projects from {} on are in use", FIRST | (like & (FIRST - 1)))))
 }
 
-/// Takes the limit of [`limit()`] away, where there is one: before the directory is removed, which takes along what tells its project.
+/// Removes the limit of [`limit()`], if there is one. Call it before the directory is removed: only the directory says
+/// which project it has.
 pub fn lift(directory: impl AsFd) -> io::Result<()> {
     let directory = directory.as_fd();
     match attributes(directory) {
@@ -150,7 +153,7 @@ mod tests {
         assert_eq!((size_of::<Limit>(), size_of::<State>(), size_of::<Attributes>()), (72, 160, 28));
     }
 
-    /// That it holds is tried in a machine of its own (lab/tests/guest): hardly a test machine has it switched on.
+    /// Enforcement is tested in a guest machine (lab/tests/guest): hardly any test machine has quota switched on.
     #[test]
     fn where_there_is_none_it_is_said() {
         let proc = File::open("/proc").unwrap();

@@ -1,5 +1,5 @@
-//! Terminals of our own making: who holds the master is the keyboard and the screen of the programs at the other end.
-//! When the last copy of the master closes, the kernel hangs their session up.
+//! Terminals that we make. The holder of the master is keyboard and screen of the programs at the other end. When the
+//! last copy of the master closes, the kernel hangs up their session.
 
 use lattice_model::Principal;
 pub use lattice_model::TerminalSize as Size;
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-/// What the terminal does to bytes on their way. Signals (Ctrl-C, Ctrl-Z, Ctrl-\) and lines are always its business.
+/// How the terminal changes bytes. Signals (Ctrl-C, Ctrl-Z, Ctrl-\) and line editing are always on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// Whether input is shown in the output: right where a person types, wrong where a file is read.
@@ -22,19 +22,19 @@ pub struct Modes {
     pub cooked_output: bool,
 }
 
-/// A terminal just made.
+/// A new terminal.
 #[derive(Debug)]
 pub struct Terminal {
-    /// Our end: what is written to it was typed, what is read from it is to be shown. Does not block. Reads fail with
+    /// Our end: writing to it is typing, reading from it gives the programs' output. Non-blocking. Reads fail with
     /// `EIO` once nobody has the other end open.
     pub master: OwnedFd,
-    /// The programs' end, to be held until one of them has it.
+    /// The programs' end. Hold it until a program has it.
     pub slave: OwnedFd,
-    /// Where the programs' end is opened, in every mount namespace that shares this one's `/dev/pts`.
+    /// Path at which programs open their end, in every mount namespace that shares this one's `/dev/pts`.
     pub path: PathBuf,
 }
 
-/// Characters of a line of the terminal that `of` is; `None`: it is none, or does not say.
+/// Columns of the terminal `of`. `None`: it is not a terminal, or does not report its size.
 pub fn columns_of(of: &impl AsFd) -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: an open descriptor, and a structure that outlives the call.
@@ -42,14 +42,14 @@ pub fn columns_of(of: &impl AsFd) -> Option<usize> {
     (done && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// Makes a terminal for `owner` alone (mode 0600). Not root, it stays our own.
+/// Makes a terminal for `owner` only (mode 0600). If we are not root, it remains ours.
 pub fn open(owner: &Principal, size: Size, modes: Modes) -> io::Result<Terminal> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let master = posix_openpt(flags)?;
     unlockpt(&master)?;
     let path = PathBuf::from(ptsname_r(&master)?);
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    // By the master and not by the path: no other terminal can be meant.
+    // Through the master and not by the path, so that no other terminal can be opened.
     // SAFETY: an open descriptor and an integer; the result is a new descriptor or an error.
     let slave = Errno::result(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags.bits()) })?;
     // SAFETY: the kernel has just made it for us.
@@ -68,7 +68,7 @@ pub fn open(owner: &Principal, size: Size, modes: Modes) -> io::Result<Terminal>
     Ok(Terminal { master, slave, path })
 }
 
-/// Changes the size; the foreground's programs are told by SIGWINCH.
+/// Changes the size; the kernel sends SIGWINCH to the foreground programs.
 pub fn set_size(terminal: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: an open descriptor, and a structure that outlives the call.
@@ -76,8 +76,8 @@ pub fn set_size(terminal: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     Ok(())
 }
 
-/// What is to be typed so that a reader of this terminal finds an end of input: the end-of-file character, twice where a
-/// line was begun (the first then only gives that line to its reader).
+/// The bytes to write so that a reader of this terminal sees an end of input: the end-of-file character, twice if a
+/// line was begun (the first one then only passes that line to its reader).
 pub fn end_of_input(terminal: BorrowedFd<'_>, line_begun: bool) -> io::Result<Vec<u8>> {
     let termios = tcgetattr(terminal)?;
     let eof = termios.control_chars[SpecialCharacterIndices::VEOF as usize];

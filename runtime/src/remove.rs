@@ -11,18 +11,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Names held at a time.
+/// Names read at a time.
 const NAMES_MAX: usize = 4096;
 
-/// Removes `path` with all below it; nothing to do where nothing is. Symlinks are removed, never followed. Takes a few
-/// descriptors and no stack, however deep it is: directories inside directories are moved up to the first level first.
-/// Nothing may write into it meanwhile. A mount inside it is an error, and stays.
+/// Removes `path` and everything below it; does nothing if it does not exist. Symlinks are removed, never followed.
+/// Needs a few descriptors and no recursion at any depth: directories inside directories are first moved up to the
+/// first level. Nobody may write into the tree meanwhile. A mount inside it is an error, and stays.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove_at_most(path, &mut u64::MAX.clone()).map(drop)
 }
 
-/// The same where somebody may write into it meanwhile: takes `most` names out of it, of which it leaves what is not used up, and
-/// leaves the rest. Gives whether nothing is left.
+/// The same for a tree in which somebody may write meanwhile: removes at most `most` names, subtracts them from `most`,
+/// and leaves the rest. Returns whether nothing is left.
 pub fn remove_at_most(path: &Path, most: &mut u64) -> io::Result<bool> {
     match remove(path, most) {
         Ok(()) => Ok(true),
@@ -39,7 +39,7 @@ fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
     let top = match openat(AT_FDCWD, path, directory(), Mode::empty()) {
         Ok(top) => top,
         Err(Errno::ENOENT) => return Ok(()),
-        // Something else than a directory, a symlink among them.
+        // Not a directory; a symlink, for example.
         Err(Errno::ENOTDIR | Errno::ELOOP) => return fs::remove_file(path),
         Err(errno) => return Err(errno.into()),
     };
@@ -63,7 +63,7 @@ fn directory() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// Does something with every name in a directory that takes the name out of it, until there is none.
+/// Applies `take_out` to every name in a directory until none is left. `take_out` removes the name from the directory.
 fn each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Result<()>) -> io::Result<()> {
     loop {
         let names = some_names(directory)?;
@@ -77,7 +77,7 @@ fn each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Res
 }
 
 fn some_names(at: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
-    // Opened anew: it begins at the beginning.
+    // Opened again: a new descriptor reads from the beginning.
     let mut stream = Dir::from_fd(openat(at, c".", directory(), Mode::empty())?)?;
     let mut names = Vec::new();
     for entry in stream.iter().take(NAMES_MAX + 2) {
@@ -89,7 +89,7 @@ fn some_names(at: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Unlinks it unless it is a directory.
+/// Unlinks the name, unless it is a directory.
 fn unlinked(at: BorrowedFd<'_>, name: &CString) -> io::Result<bool> {
     match unlinkat(at, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),
@@ -104,7 +104,7 @@ fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> io
         let new = CString::new(format!(".lattice-removing-{moved}"))?;
         match renameat(from, name.as_c_str(), top, new.as_c_str()) {
             Ok(()) => return Ok(()),
-            // The name is taken.
+            // The name exists already.
             Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -129,7 +129,7 @@ mod tests {
         for n in 0..NAMES_MAX + 10 {
             fs::write(tree.join(format!("a/b/{n}")), "").unwrap();
         }
-        // Deeper than a path can say, and than recursion or descriptors would reach.
+        // Deeper than a path can express, and than recursion or descriptors could follow.
         let mut at = openat(AT_FDCWD, &tree, directory(), Mode::empty()).unwrap();
         for _ in 0..3000 {
             nix::sys::stat::mkdirat(&at, c"d", Mode::S_IRWXU).unwrap();

@@ -1,18 +1,18 @@
-//! The protocol between an agent and the shims of its node, and where a shim keeps its things.
+//! The protocol between an agent and the shims of its node, and the files of a shim.
 //!
 //! ```text
 //!   agent ── ToShim ──▶ shim      length (u32, little endian, at most FRAME_BYTES_MAX) + MessagePack with field names
 //!         ◀─ FromShim ──
 //! ```
 //!
-//! Jobs outlive upgrades of the agent, so the protocol is additive and self-describing: fields are named, new ones
-//! have defaults, a message of an unknown kind is skipped. Everything is idempotent. After each connect the shim
-//! replays all that it knows (launches, ended ranks, the last and the pending fence, aborts), then says
-//! [`FromShim::Synced`]: neither side keeps count of what the other has seen.
+//! Jobs outlive upgrades of the agent, so the protocol is additive and self-describing: fields are named, new ones have
+//! defaults, a message of an unknown kind is skipped. Everything is idempotent. After each connect the shim replays all
+//! that it knows (launches, ended ranks, the last and the pending fence, aborts), then sends [`FromShim::Synced`]:
+//! neither side tracks what the other has received.
 //!
-//! What an agent can rest on: nothing is told of an end before it is in the file [`ShimDir::exits`] (read it with
-//! [`crate::exits::read`] when the shim is dead); an abort that a rank's end means is told before that end; a frame
-//! that was sent whole is acted on, also when the agent died right after it.
+//! Guarantees for the agent: an end is in the file [`ShimDir::exits`] before it is reported (read the file with
+//! [`crate::exits::read`] when the shim is dead); an abort that follows from a rank's end is reported before that end;
+//! a frame that was sent completely is acted on, even if the agent died right after it.
 
 mod frame;
 mod living;
@@ -39,80 +39,80 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The code of a launch that was refused and never started here.
 pub const REFUSED_CODE: i32 = 125;
 
-/// What a shim is started with: `shim.json` in its directory, written by the agent before the start.
+/// The configuration of a shim: `shim.json` in its directory, written by the agent before the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimConfig {
     /// [`PROTOCOL_MAJOR`] of the agent that wrote it.
     pub protocol: u32,
     /// The allocation.
     pub allocation: AllocationId,
-    /// Under which epoch.
+    /// The epoch of its claim.
     pub epoch: Epoch,
-    /// As whom work runs.
+    /// The user of the work.
     pub owner: Principal,
-    /// The image in the root-owned cache, already verified, and where it is mounted.
+    /// The image in the root-owned cache, already verified, and its mount point.
     pub image: Option<(PathBuf, PathBuf)>,
-    /// What else is mounted for it, in its own namespace.
+    /// Further mounts in the shim's own namespace.
     pub mounts: Vec<Mount>,
-    /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
+    /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, as `doctor` shows.
     pub scope: Option<PathBuf>,
-    /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
+    /// The directories of cgroup version 1 that each process of the work joins; their limits are set already.
     pub v1_groups: Vec<PathBuf>,
-    /// What of the node is the allocation's own, to be shared out among ranks; `None`: nothing was told apart.
+    /// The part of the node that belongs to the allocation, to be divided among ranks; `None`: nothing was assigned.
     pub placement: Option<Placement>,
-    /// How long SIGTERM is given before SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// This node's name.
     pub node: String,
-    /// The limit of open files (soft, hard) that work is to have; `None`: the one that the shim is started with.
+    /// The limit of open files (soft, hard) for work; `None`: the limit that the shim is started with.
     pub open_files: Option<(u64, u64)>,
-    /// Under which boot of the machine it was started.
+    /// The machine's boot in which it was started.
     pub boot: Option<Boot>,
-    /// What the quorum said of the allocation when it was started: for an agent that has lost its own memory of it. The
-    /// shim makes the files of the script from it, on the node that runs the script.
+    /// The allocation as the quorum reported it at the start, for an agent that has lost its state. On the node that
+    /// runs the script the shim makes the script's files from it.
     pub share: Option<Box<DesiredShare>>,
-    /// Which processors and GPUs of the node are its own, for the same.
+    /// The processors and GPUs of the node that the allocation has, for the same purpose.
     pub assignment: Option<Box<Assignment>>,
-    /// How much of the log files is kept on the node, in bytes on the disk; `None`: all of it.
+    /// How much of the log files stays on the node, in bytes on the disk; `None`: all of it.
     pub log_room: Option<LogRoom>,
-    /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
+    /// Whether work may run only under a run lease: see [`ToShim::RunLease`].
     pub run_lease: bool,
-    /// Whether setuid programs and file capabilities give rights to work.
+    /// Whether work can gain rights by setuid programs and file capabilities.
     pub work_may_gain_privileges: bool,
 }
 
-/// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it goes on while a machine sleeps.
+/// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it continues while a machine is suspended.
 pub fn boottime_ms() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
     now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How much room an allocation's log files may take on a node.
+/// The disk space that an allocation's log files may use on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRoom {
-    /// What is flushed is kept up to this much, for live reading.
+    /// Flushed bytes that stay for live reading, at most.
     pub ring_bytes: u64,
-    /// What is not flushed is kept up to this much; then the oldest goes.
+    /// Unflushed bytes that stay, at most; beyond that the oldest are removed.
     pub spool_bytes_max: u64,
 }
 
-/// How far a log file is in the log store.
+/// How far a log file has been uploaded to the log store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushedLog {
     /// The launch's number; 0 is the script.
     pub number: u32,
     /// The rank.
     pub rank: u32,
-    /// Which of its outputs.
+    /// Standard output or standard error.
     pub stream: LogStream,
-    /// How often its program had truncated it before.
+    /// How often its program had truncated the file before.
     pub segment: u32,
-    /// Bytes from the file's beginning.
+    /// Uploaded bytes, from the file's beginning.
     pub bytes: u64,
 }
 
-/// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,
-/// but for the log files and the script themselves, which the owner owns.
+/// The files of one allocation on one node, below the agent's state directory. Root owns all of them, mode 0700, except
+/// the log files and the script, which the user owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShimDir(pub PathBuf);
 
@@ -127,17 +127,18 @@ impl ShimDir {
         self.0.join("shim.json")
     }
 
-    /// The socket on which the shim accepts its agent. Bound by the agent and inherited as fd 3, so that no connect comes too early.
+    /// The socket on which the shim accepts its agent. The agent binds it and the shim inherits it as fd 3, so that no
+    /// connect comes too early.
     pub fn socket(&self) -> PathBuf {
         self.0.join("shim.sock")
     }
 
-    /// Which process the shim is: [`Living`], written by itself.
+    /// The identity of the shim's process: [`Living`], written by the shim.
     pub fn living(&self) -> PathBuf {
         self.0.join("shim.id")
     }
 
-    /// Exit statuses, written as they happen: what is left when the shim itself dies.
+    /// Exit statuses, written as they happen: they remain when the shim itself dies.
     pub fn exits(&self) -> PathBuf {
         self.0.join("exits")
     }
@@ -147,48 +148,49 @@ impl ShimDir {
         self.0.join("shim.log")
     }
 
-    /// What the site's hooks wrote.
+    /// The output of the site's hooks.
     pub fn hooks_log(&self) -> PathBuf {
         self.0.join("hooks.log")
     }
 
-    /// Where the log files lie.
+    /// The directory of the log files.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
     }
 
-    /// What the agent knows of the log files: how far they are flushed, when they grew.
+    /// The agent's state of the log files: how far they are uploaded, when they grew.
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool.json")
     }
 
-    /// There once all output of an ended allocation is in the log store.
+    /// Exists once all output of an ended allocation is in the log store.
     pub fn flushed(&self) -> PathBuf {
         self.0.join("flushed")
     }
 
-    /// The allocation's script. Mode 0400, owned by the user, who cannot come to it by its path (the directories are
-    /// root's): its interpreter opens it as `/proc/self/fd/3`, which asks for rights on the file alone.
+    /// The allocation's script. Mode 0400, owned by the user, who cannot reach it by its path (the directories are
+    /// root's): its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
     pub fn script(&self) -> PathBuf {
         self.0.join("script")
     }
 
-    /// How far the allocation's checkpoint is, on its head.
+    /// The state of the allocation's checkpoint, on its head.
     pub fn checkpoint(&self) -> PathBuf {
         self.0.join("checkpoint.json")
     }
 
-    /// Since when its walltime runs, on its head, of work that can save itself.
+    /// When the walltime began, on the head of work that can save itself.
     pub fn walltime_began(&self) -> PathBuf {
         self.0.join("walltime-began")
     }
 
-    /// The checkpoint that the end of its walltime waits for, on its head.
+    /// The checkpoint that the end of the walltime waits for, on the head.
     pub fn walltime_awaits(&self) -> PathBuf {
         self.0.join("walltime-awaits")
     }
 
-    /// Where one launch's log files lie: an allocation may have thousands of launches, and who reads one looks at no other.
+    /// The directory of one launch's log files: an allocation may have thousands of launches, and a reader of one needs
+    /// no other.
     pub fn launch_logs(&self, launch_number: u32) -> PathBuf {
         self.logs().join(launch_number.to_string())
     }
@@ -199,7 +201,7 @@ impl ShimDir {
     }
 }
 
-/// Which of a process's two outputs.
+/// Standard output or standard error of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogStream {
     /// Standard output.
@@ -218,23 +220,26 @@ impl LogStream {
     }
 }
 
-/// From the agent to the shim.
+/// Messages from the agent to the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToShim {
     /// Opens the connection. A newer connection replaces an older one.
     Hello { protocol: u32 },
-    /// Walltime runs from now on, unless it does already: that many milliseconds from the first of these, by CLOCK_BOOTTIME.
-    /// `u64::MAX`: without end, a service. The last of these counts; once walltime is over, none does.
+    /// Starts the walltime, unless it runs already: this many milliseconds from the first `Go`, by CLOCK_BOOTTIME.
+    /// `u64::MAX`: no end (a service). The value of the last `Go` counts; once the walltime has ended, later ones are
+    /// ignored.
     Go { walltime_ms: u64 },
-    /// Starts the allocation's script (launch 0, rank 0), unless that was done. Answered by [`FromShim::ScriptStarted`] each time.
+    /// Starts the allocation's script (launch 0, rank 0), unless it was started already. Answered by
+    /// [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
-    /// Starts this node's ranks of a launch, unless that was done. `env` of the spec is complete but for the
-    /// wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`, `LATTICE_LOCAL_SIZE`.
-    /// Answered by [`FromShim::LaunchStarted`] each time; or, where it cannot be (another epoch, a number that is taken, no
-    /// ranks for this node, no mounts, after a Stop), by [`FromShim::Aborted`] with [`REFUSED_CODE`]. A rank whose program
-    /// cannot be run ends as [`RankOutcome::NotStarted`], its reason in its `.err`; the other ranks are left alone.
+    /// Starts this node's ranks of a launch, unless they were started already. `env` of the spec is complete except for
+    /// the wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`,
+    /// `LATTICE_LOCAL_SIZE`. Answered by [`FromShim::LaunchStarted`] each time; or, if it cannot be started (another
+    /// epoch, a number that is taken, no ranks for this node, no mounts, after a Stop), by [`FromShim::Aborted`] with
+    /// [`REFUSED_CODE`]. A rank with a program that cannot be run ends as [`RankOutcome::NotStarted`], with the reason
+    /// in its `.err`; the other ranks continue.
     StartLaunch { launch: LaunchSpec },
-    /// Every node came to fence `number`: the merged key-value pairs, as the head sent them.
+    /// Every node has contributed to fence `number`: the merged key-value pairs from the head.
     FenceDone {
         launch: LaunchId,
         number: u32,
@@ -243,79 +248,82 @@ pub enum ToShim {
     },
     /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
     NameAbsent { launch: LaunchId },
-    /// The launch has a new head: what its servers here asked other nodes, and what is not answered, is asked again at once.
+    /// The launch has a new head: unanswered calls of its servers here to other nodes are sent again at once.
     AskAgain { launch: LaunchId },
-    /// A server of another node asks or answers: see [`FromShim::Call`].
+    /// A call or an answer of another node's server: see [`FromShim::Call`].
     Call { launch: LaunchId, call: Call },
-    /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
+    /// Ends this node's ranks of the launch (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
     Abort { launch: LaunchId, code: i32, why: String },
-    /// The end of this launch is journalled: the shim may forget it (its replay leaves it out from now on).
-    /// Ignored while a rank of it lives. Keeps a shim small that sees thousands of launches.
+    /// The end of this launch is in the journal: the shim may forget it, and its replay leaves it out from now on.
+    /// Ignored while a rank of it lives. Keeps a shim with thousands of launches small.
     Forget { launch: LaunchId },
-    /// Was typed at the terminal of a launch's first rank ([`LaunchSpec::pty`]). Nothing to do where it has none here.
+    /// Input typed at the terminal of a launch's first rank ([`LaunchSpec::pty`]). Ignored if the rank has no terminal
+    /// here.
     Typed {
         launch: LaunchId,
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// A piece of standard input for those ranks of a launch that [`LaunchSpec::stdin`] names, with its place in bytes from the
-    /// beginning. What was taken before is passed over, and so is what does not follow it: see [`FromShim::InputTaken`].
+    /// A piece of standard input for the ranks of a launch that [`LaunchSpec::stdin`] names, with its position in bytes
+    /// from the beginning. The shim skips bytes that it already accepted, and ignores a piece that does not follow
+    /// them: see [`FromShim::InputTaken`].
     Input {
         launch: LaunchId,
         offset: u64,
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// Nothing follows.
+        /// Whether this is the end of the input.
         last: bool,
     },
-    /// That terminal is to have another size.
+    /// Sets the size of that terminal.
     Resized { launch: LaunchId, size: TerminalSize },
-    /// Starts a program on a terminal that the agent made and keeps the other end of, unless that was done: in a session
-    /// of its own with `tty` as its controlling terminal, in a cgroup of its own below `work`. `session` is the agent's
-    /// name for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].
+    /// Starts a program on a terminal of which the agent keeps the other end, unless it was started already: in its own
+    /// session with `tty` as its controlling terminal, in its own cgroup below `work`. `session` is the agent's name
+    /// for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].
     Attach { session: u64, tty: PathBuf, argv: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
-    /// These log files are in the log store that far: what was before may go when room is needed ([`ShimConfig::log_room`]).
+    /// These log files are uploaded that far: uploaded bytes may be removed when space is needed
+    /// ([`ShimConfig::log_room`]).
     LogsFlushed { files: Vec<FlushedLog> },
-    /// The work may run until then, by [`boottime_ms`]; never earlier than was said before. Before the first of these nothing is
-    /// started; at the time that was said last all of it is killed, and nothing is started or extended ever again.
-    /// Of no meaning without [`ShimConfig::run_lease`].
+    /// The work may run until then, by [`boottime_ms`]; never earlier than an earlier message said. Before the first of
+    /// these nothing is started. When the latest time is reached all work is killed, and nothing is started or extended
+    /// ever again. No meaning without [`ShimConfig::run_lease`].
     RunLease { until_ms: u64 },
     /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same
-    /// `request`. Not sent again where the connection broke: it may have been delivered.
+    /// `request`. Not sent again after a broken connection: it may have been delivered.
     Signal { request: u64, signal: i32, to: SignalWhom },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
-    /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No
-    /// [`FromShim::Stopped`] follows; the connection closes. Scope and directory are the agent's to remove.
+    /// The last message: kill what is left (waiting 10 s at most), unmount, remove the socket, exit with 0. No
+    /// [`FromShim::Stopped`] follows; the connection closes. The agent removes scope and directory.
     Quit,
 }
 
-/// Which processes of an allocation a signal of its owner's goes to.
+/// The processes of an allocation that get a signal from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignalWhom {
-    /// Each rank of each launch, and no process that a rank started.
+    /// Each rank of each launch, without processes that a rank started.
     Ranks,
     /// All processes of the launches.
     Launches,
-    /// The script, and no process that it started.
+    /// The script, without processes that it started.
     Script,
 }
 
-/// Why all work of an allocation was ended by the shim.
+/// Why the shim ended all work of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// The walltime was over.
+    /// The walltime ended.
     Walltime,
-    /// The agent said so.
+    /// The agent requested it.
     Asked,
 }
 
-/// From the shim to the agent.
+/// Messages from the shim to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
     Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
-    /// Mounts are made and processes can be started; or they could not be, for this reason.
+    /// Mounts are made and processes can be started; or they could not be made, with the reason.
     Ready { failed: Option<String> },
     /// Walltime runs.
     Going,
@@ -327,39 +335,39 @@ pub enum FromShim {
     LaunchStarted { launch: LaunchSpec },
     /// One rank ended.
     RankEnded { launch: LaunchId, rank: u32, outcome: RankOutcome },
-    /// All ranks of this node came to fence `number`, with these new pairs.
+    /// All ranks of this node arrived at fence `number`, with these new pairs.
     Fence {
         launch: LaunchId,
         number: u32,
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
     },
-    /// The ranks of this node that have not come to the fence in which others wait.
+    /// The ranks of this node that have not arrived at the fence in which others wait.
     Absent { launch: LaunchId, ranks: Vec<u32> },
-    /// A server of this node asks another node's, or answers it. What is not answered is asked again.
+    /// A call of this node's server to another node's, or its answer. Unanswered calls are repeated.
     Call { launch: LaunchId, call: Call },
-    /// So many bytes of standard input were taken by each rank here that still reads it; `None`: none does any more.
-    /// `again`: what is beyond is to be sent (again): said when ranks begin, and in each replay.
+    /// Each rank here that still reads standard input got this many bytes; `None`: no rank reads it any more. `again`:
+    /// the bytes beyond must be sent (again). Sent with `again` when ranks begin, and in each replay.
     InputTaken { launch: LaunchId, upto: Option<u64>, again: bool },
-    /// Answers a [`ToShim::StartLaunch`] of a launch that has ended here, and whose end the agent acknowledged.
+    /// Answers a [`ToShim::StartLaunch`] for a launch that has ended here, when the agent has acknowledged its end.
     Over { launch: LaunchId },
-    /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
+    /// This node ended the launch: a rank died after init, called abort or violated the protocol.
     Aborted { launch: LaunchId, code: i32, why: String },
-    /// The attached program's process is made: it has the terminal. (Replayed while it lives.)
+    /// The attached program's process exists: it has the terminal. (Replayed while it lives.)
     AttachStarted { session: u64 },
-    /// The attached program ended, or could not be started, and then `why`. Replayed for the newest ones.
+    /// The attached program ended; or it could not be started, and then `why` is set. Replayed for the newest ones.
     AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
-    /// Processes of this launch (`None`: of the script) were killed because memory was over; told before their ends.
+    /// Processes of this launch (`None`: of the script) were killed because memory was used up; sent before their ends.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
-    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`].
+    /// The end of the run lease; `None`: none was granted yet. Sent in each replay, before [`FromShim::Ready`].
     RunLease { until_ms: Option<u64> },
-    /// The run lease lapsed, and all work was killed for that; told before the ends that it means, and replayed.
+    /// The run lease lapsed, and all work was killed for that; sent before the ends that follow from it, and replayed.
     RunLeaseLapsed,
-    /// That signal was sent to so many processes.
+    /// The signal was sent to this many processes.
     Signalled { request: u64, processes: u32 },
-    /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
+    /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },
-    /// All work was ended, and nothing of it is left.
+    /// All work was ended, and no process of it is left.
     Stopped { why: StopReason },
     /// The replay after a connect is over; what follows is new.
     Synced,

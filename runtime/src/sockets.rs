@@ -1,8 +1,10 @@
-//! Whose a TCP socket on the loopback is: asked of the kernel (`sock_diag`, linux/inet_diag.h), for one socket, by its addresses.
+//! The owner of a TCP socket on the loopback: the kernel reports it (`sock_diag`, linux/inet_diag.h) for one socket, by
+//! its addresses.
 //!
-//! A socket has the cgroup of the process that made it, from then on and whatever becomes of that process; what a listening socket
-//! accepts has that one's. So the cgroup of a connection's other end tells who was allowed to make it, before a byte is sent and without
-//! a look at the descriptors of all processes, which change while they are looked at.
+//! A socket keeps the cgroup of the process that made it, whatever happens to that process; a connection that a
+//! listening socket accepts has the listener's cgroup. So the cgroup of a connection's other end shows who was allowed
+//! to make it, before a byte is sent. No search through the descriptors of all processes is needed, which change while
+//! they are read.
 
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket};
 use std::io;
@@ -18,28 +20,28 @@ const ERROR: u16 = 2;
 const CGROUP_ID: u16 = 21;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
-/// `TCP_ESTABLISHED`, and `TCP_CLOSE_WAIT`: the other end has said its last.
+/// `TCP_ESTABLISHED`, and `TCP_CLOSE_WAIT`: the other end has finished sending.
 const CONNECTED: [u8; 2] = [1, 8];
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// `struct inet_diag_msg`.
 const MESSAGE: usize = 72;
-/// Room for one answer.
+/// Buffer for one answer.
 const ANSWER_BYTES_MAX: usize = 8192;
 
-/// A socket.
+/// The owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whose {
     /// The user that made it.
     pub uid: u32,
-    /// The cgroup of the v2 tree in which it was made: its directory's inode. `None`: this kernel keeps none.
+    /// The cgroup of the v2 tree in which it was made: its directory's inode. `None`: this kernel does not keep it.
     pub cgroup: Option<u64>,
 }
 
-/// The one that a connection to this port of 127.0.0.1 would come to now; `None`: nobody listens there.
+/// The listener that a connection to this port of 127.0.0.1 would reach now; `None`: nobody listens there.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report it.
 pub fn listener(port: u16) -> io::Result<Option<Whose>> {
     let found = listening(port)?;
     if found.is_none() && !tells()? {
@@ -53,7 +55,7 @@ fn listening(port: u16) -> io::Result<Option<Whose>> {
     Ok(found.filter(|(state, _)| *state == LISTEN).map(|(_, whose)| whose))
 }
 
-/// Whether the kernel tells of a socket that is there: where it cannot load `tcp_diag` it says of each one that there is none.
+/// Whether the kernel reports an existing socket. If it cannot load `tcp_diag`, it reports each socket as missing.
 fn tells() -> io::Result<bool> {
     static TELLS: AtomicBool = AtomicBool::new(false);
     if TELLS.load(Ordering::Relaxed) {
@@ -61,16 +63,17 @@ fn tells() -> io::Result<bool> {
     }
     let own = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let found = listening(own.local_addr()?.port())?.is_some();
-    // What does not tell may be loaded later.
+    // A kernel that does not report may load the module later.
     TELLS.store(found, Ordering::Relaxed);
     Ok(found)
 }
 
-/// The other end of a connection on this machine; `None`: there is none yet (it is made with the last step of the handshake, or with
-/// the first byte where its owner wants it so), or no more. `local`, `peer`: the addresses of this end.
+/// The owner of the other end of a connection on this machine. `None`: the end does not exist yet (it is made with the
+/// last step of the handshake, or with the first byte if its owner chose that), or no longer. `local`, `peer`: the
+/// addresses of this end.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report it.
 pub fn other_end(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<Whose>> {
     Ok(look(peer, local)?.filter(|(state, _)| CONNECTED.contains(state)).map(|(_, whose)| whose))
 }
@@ -79,7 +82,7 @@ fn look(its: SocketAddrV4, others: SocketAddrV4) -> io::Result<Option<(u8, Whose
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
     send(netlink.as_raw_fd(), &question(its, others), MsgFlags::empty())?;
     let mut answer = [0u8; ANSWER_BYTES_MAX];
-    // It is there when the question was taken.
+    // The answer is there when the request was accepted.
     let (length, from) = recvfrom::<NetlinkAddr>(netlink.as_raw_fd(), &mut answer)?;
     if from.is_none_or(|from| from.pid() != 0) {
         return Err(io::Error::other("an answer that is not the kernel's"));
@@ -101,7 +104,7 @@ fn question(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
     body.extend(BY_FAMILY.to_ne_bytes());
     body.extend(REQUEST.to_ne_bytes());
     body.extend([0; 8]);
-    // An address of IPv4 finds a socket of IPv6 that serves it as well.
+    // A search by IPv4 address also finds an IPv6 socket that serves it.
     body.extend([INET, TCP, 0, 0]);
     body.extend(ANY_STATE.to_ne_bytes());
     body.extend(its.port().to_be_bytes());
@@ -116,7 +119,7 @@ fn question(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
     body
 }
 
-/// Its state, and whose it is.
+/// Its state and its owner.
 fn read(answer: &[u8]) -> io::Result<Option<(u8, Whose)>> {
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "an answer that cannot be read");
     let length = usize::try_from(number(answer, 0).ok_or_else(odd)?).map_err(|_| odd())?;
@@ -177,7 +180,7 @@ mod tests {
             assert_eq!(there.map(|whose| whose.uid), own, "{address}");
             let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let (local, peer) = (v4(stream.local_addr().unwrap()), v4(stream.peer_addr().unwrap()));
-            // Nobody has accepted it yet: whose it will be is known all the same.
+            // Nobody has accepted the connection yet: its owner is known all the same.
             let end = other_end(local, peer).unwrap().unwrap();
             assert_eq!(end.cgroup, there.unwrap().cgroup, "{address}");
             assert!(end.cgroup.is_some(), "{address}");
@@ -197,7 +200,7 @@ mod tests {
         answer[..4].copy_from_slice(&88u32.to_ne_bytes());
         answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
         assert_eq!(read(&answer).unwrap(), Some((0, Whose { uid: 0, cgroup: None })));
-        // An attribute that says that it is longer than all of it, and one of no length.
+        // An attribute with a length beyond the message, and one of length zero.
         for length in [200u16, 0, 3] {
             let mut odd = answer.clone();
             odd.extend(length.to_ne_bytes());

@@ -1,15 +1,15 @@
-//! What a process that does not end hangs on, as far as `/proc` tells. Nothing here touches a file system but `/proc`: the one
-//! that it hangs on would hang us too.
+//! Why a process does not end, as far as `/proc` shows it. This module reads no other file system: the one on which the
+//! process hangs would hang us too.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Open files that are looked at.
+/// Open files that are examined.
 const FILES_MAX: usize = 256;
-/// Mounts that are named.
+/// Mounts that are named in the text.
 const MOUNTS_MAX: usize = 3;
-/// Kinds of file systems whose server may be away, by how their names begin.
+/// Kinds of file systems with a server that may be unreachable, by the beginning of their names.
 const REMOTE: [&str; 12] = ["nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "afs", "autofs", "dvs"];
 
 /// `pid 77, state D, in rpc_wait_bit_killable, with files on /home (nfs4)`.
@@ -19,7 +19,7 @@ pub fn told(pid: i32) -> String {
     if let Some(state) = fs::read_to_string(process.join("stat")).ok().and_then(|stat| state_in(&stat)) {
         text.push_str(&format!(", state {state}"));
     }
-    // `0` where it waits for nothing in the kernel, or we may not know.
+    // `0` if the process waits for nothing in the kernel, or if we may not read it.
     if let Some(place) = fs::read_to_string(process.join("wchan")).ok().filter(|place| !place.is_empty() && place != "0") {
         text.push_str(&format!(", in {}", place.trim()));
     }
@@ -35,18 +35,19 @@ pub fn told(pid: i32) -> String {
     text
 }
 
-/// The state in the text of `/proc/<pid>/stat`.
+/// The state letter in the text of `/proc/<pid>/stat`.
 fn state_in(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The mount that the file is on, by the process's own mounts, where its file system is of a kind whose server may be away.
+/// The mount with the file, from the process's own mounts, if its file system is of a kind with a server that may be
+/// unreachable.
 fn remote_mount(mountinfo: &str, file: &Path) -> Option<String> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         Some((mount.split(' ').nth(4)?, kind.split(' ').next()?))
     });
-    // The longest one counts; of two at one place, the later one lies on top.
+    // The longest mount point is the file's mount; of two at one path, the later one is on top.
     let (point, kind) = mounts.filter(|(point, _)| file.starts_with(point)).max_by_key(|(point, _)| point.len())?;
     REMOTE.iter().any(|remote| kind.starts_with(remote)).then(|| format!("{point} ({kind})"))
 }

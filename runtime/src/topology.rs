@@ -1,17 +1,18 @@
-//! What this machine is made of, looked at once per start of the agent.
+//! The hardware of this machine, discovered once at each start of the agent.
 //!
 //! ```text
 //!   machine   processors, caches, memory domains    /sys/devices/system
-//!   pci       who is near whom on the bus            /sys/bus/pci
-//!   nvidia    GPUs, MIG instances, NVLink            NVML, loaded when it is there
-//!   amd       GPUs, xGMI                             ROCm SMI, loaded when it is there
+//!   pci       nearness of devices on the bus         /sys/bus/pci
+//!   nvidia    GPUs, MIG instances, NVLink            NVML, loaded if it is installed
+//!   amd       GPUs, xGMI                             ROCm SMI, loaded if it is installed
 //!   simulated GPUs that the configuration names      always shown as simulated
-//!   watch     how the GPUs are, looked at again      bus, kernel log, drivers
+//!   watch     the health of GPUs, checked repeatedly bus, kernel log, drivers
 //!   load      how busy the GPUs are                  NVML, amdgpu's files and ROCm SMI
 //! ```
 //!
-//! No library of a vendor is needed to build or to start; where there is none there are no GPUs of that vendor, which is
-//! the normal case. Everything is read below a root that is a parameter, so that a recorded machine can be a test.
+//! No library of a vendor is needed to build or to start. Without the library the machine has no GPUs of that vendor,
+//! which is the normal case. All files are read below a root that is a parameter, so that a test can use a recorded
+//! machine.
 
 mod amd;
 mod files;
@@ -37,21 +38,21 @@ use pci::Pci;
 use std::collections::BTreeSet;
 use vendor::{Found, Vendor};
 
-/// GPUs whose memory is one with a processor's, by what their model's name has in it.
+/// GPUs that share their memory with a processor, by a part of their model's name.
 const SUPERCHIPS: [&str; 3] = ["GH200", "GB200", "MI300A"];
 
-/// What was found, and what could not be.
+/// What was found, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovered {
     /// The node.
     pub topology: NodeTopology,
     /// One line for each vendor whose GPUs were found, with its driver.
     pub found: Vec<String>,
-    /// GPUs that the bus shows and nobody can speak for, each with the remedy.
+    /// GPUs that the bus shows and no driver reports, each with the remedy.
     pub lacking: Vec<String>,
 }
 
-/// Looks at the machine. `allowed`: the processors that this process may run on.
+/// Discovers the machine. `allowed`: the processors that this process may run on.
 pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGpu]) -> Discovered {
     let pci = Pci::look(files);
     let mut out = Discovered::default();
@@ -90,14 +91,14 @@ pub fn allowed_cpus() -> BTreeSet<u32> {
     (0u32..).take(nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
 }
 
-/// Puts one vendor's GPUs behind those that are there.
+/// Appends one vendor's GPUs.
 fn add(all: &mut GpuTopology, found: Found) {
     let first = u32::try_from(all.gpus.len()).unwrap_or(u32::MAX);
     all.gpus.extend(found.gpus.into_iter().map(|g| GpuDevice { index: g.index + first, ..g }));
     all.links.extend(found.links.into_iter().map(|l| GpuLink { gpu_a: l.gpu_a + first, gpu_b: l.gpu_b + first, ..l }));
 }
 
-/// Pairs that no vendor's link joins meet on the bus, as fast as the slower of both is attached to it. Instances of
+/// Pairs without a vendor's link communicate over the bus, as fast as the slower of the two is attached. Instances of
 /// partitioned GPUs do not reach each other at all.
 fn join_by_bus(gpu: &mut GpuTopology, pci: &Pci) {
     for (at, a) in gpu.gpus.iter().enumerate() {
@@ -113,7 +114,7 @@ fn join_by_bus(gpu: &mut GpuTopology, pci: &Pci) {
     }
 }
 
-/// Tells each memory domain its GPUs; a domain whose GPU shares its memory becomes a unified one.
+/// Adds the GPUs to each memory domain. A domain that a GPU shares becomes a unified one.
 fn attach(node: &mut NodeTopology) {
     for gpu in &node.gpu.gpus {
         let Some(domain) = node.memory.domains.iter_mut().find(|d| d.numa_node.is_some() && d.numa_node == gpu.numa_node) else {

@@ -1,5 +1,5 @@
-//! The mechanism against the real kernel. What needs root or a cgroup v2 tree counts as ignored where that is not
-//! there, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
+//! The mechanisms on the real kernel. A test that needs root or a cgroup v2 tree counts as ignored if that is missing,
+//! or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
 
 use lattice_model::{AllocationId, Image, Principal, RankOutcome};
 use lattice_runtime::cgroup::Slice;
@@ -43,7 +43,7 @@ fn trial(name: &str, missing: Option<&'static str>, test: fn() -> Result<(), Fai
     }
 }
 
-/// A directory of one test, gone with it.
+/// A directory of one test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -54,7 +54,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// A file that begins as a SquashFS; nobody mounts it here.
+    /// A file that begins as a SquashFS; nothing mounts it here.
     fn image(&self, name: &str, bytes: usize) -> Image {
         let path = self.0.join(name);
         let contents: Vec<u8> = b"hsqs".iter().copied().chain((0..bytes).map(|i| i.to_le_bytes()[1])).collect();
@@ -66,7 +66,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Detached: a child that another test is just making may still hold a copy of a descriptor of ours.
+        // Detached: a child that another test is just making may still hold a copy of our descriptor.
         let _ = nix::mount::umount2(&self.0.join("full"), nix::mount::MntFlags::MNT_DETACH);
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -115,14 +115,14 @@ fn image_rights() -> Result<(), Failed> {
     let (copy, dir) = (fs::metadata(admitted.held.path())?, fs::metadata(&cache)?);
     assert_eq!((copy.mode() & 0o7777, copy.uid(), dir.mode() & 0o7777), (0o400, 0, 0o700));
     assert_eq!(fs::read(admitted.held.path())?, fs::read(&image.path)?);
-    // What others brought is no one's who may not read it.
+    // A user who may not read an image does not get the copy of another user.
     assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
     mode(0o444);
     assert!(!image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough)?.copied);
-    // A directory on the way that the user may not enter.
+    // A directory in the path that the user may not enter.
     fs::set_permissions(&scratch.0, Permissions::from_mode(0o700))?;
     assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
-    // None of it changed who we are.
+    // None of it changed this process's own ids.
     assert_eq!((nix::unistd::geteuid().as_raw(), nix::unistd::getgroups()?), (0, groups));
     assert!(fs::read(admitted.held.path()).is_ok());
     Ok(())
@@ -154,7 +154,7 @@ fn image_refusals() -> Result<(), Failed> {
         other => return Err(format!("{other:?}").into()),
     }
     assert_eq!(entries(&cache), Vec::<String>::new());
-    // What a killed agent left half copied does no harm.
+    // A partial copy of a killed agent does no harm.
     fs::write(image::cached(&cache, &good.sha256).with_extension("sqfs.part"), vec![1; 5000])?;
     assert!(admit(good.path.clone(), &good.sha256)?.copied);
     assert_eq!(fs::read(image::cached(&cache, &good.sha256))?, fs::read(&good.path)?);
@@ -209,16 +209,16 @@ fn image_unused() -> Result<(), Failed> {
     let paths = |unused: Vec<cache::UnusedImage>| unused.into_iter().map(|u| u.path).collect::<Vec<_>>();
     assert_eq!(paths(cache::unused(&cache)?), [image::cached(&cache, &new.sha256)]);
     assert!(!cache::remove_unused(held.path())? && held.path().exists());
-    // That it was seen in use counts as a use.
+    // An image that was seen in use counts as used.
     drop(held);
     let unused = cache::unused(&cache)?;
     assert!(unused.len() == 2 && unused.iter().all(|u| u.bytes > 0 && u.last_used > long_ago + Duration::from_secs(900)), "{unused:?}");
-    // Held again where it lies; gone, it is copied again.
+    // It can be locked again while it is in the cache; once removed, it is copied again.
     assert!(cache::hold(&cache, &old.sha256)?.is_some());
     assert!(cache::remove_unused(&image::cached(&cache, &old.sha256))?);
     assert!(cache::hold(&cache, &old.sha256)?.is_none());
     assert!(admit(&old)?.copied);
-    // What is being copied is in use; what a killed agent left of a copy is not.
+    // An image that is being copied is in use; the partial copy of a killed agent is not.
     let part = image::cached(&cache, &"a".repeat(64)).with_extension("sqfs.part");
     let copying = File::create(&part)?;
     copying.lock()?;
@@ -244,7 +244,7 @@ fn image_no_room() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Also where nobody but the kernel knows of it: neither an agent nor a shim is left.
+/// Also if only the kernel uses it: neither an agent nor a shim is left.
 fn image_with_loop() -> Result<(), Failed> {
     let scratch = Scratch::new("mounted");
     let file = image::cached(&scratch.0, &"b".repeat(64));
@@ -252,7 +252,7 @@ fn image_with_loop() -> Result<(), Failed> {
     let (device, _path) = mounts::attach_loop(&file)?;
     assert!(cache::unused(&scratch.0)?.is_empty() && !cache::remove_unused(&file)? && file.exists());
     drop(device);
-    // The kernel lets go of it a moment after the last close.
+    // The kernel releases it a moment after the last close.
     let freed = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         cache::remove_unused(&file).unwrap()
@@ -261,7 +261,8 @@ fn image_with_loop() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs to its end, once on a copy of our memory and once in ours; what it wrote to both outputs, which is the same.
+/// Runs a program to its end, once on a copy of our memory and once in ours; returns its output, which must be the
+/// same.
 fn run(
     argv: &[&str],
     env: &[(&str, &str)],
@@ -305,7 +306,7 @@ fn run(
     });
     let lent = process::spawn_loaded(&program).map(|(pid, pidfd)| (ended(pid, &pidfd), written()));
     match (&copied, &lent) {
-        // Its pid is part of what it may say.
+        // Its pid may be part of the output.
         (Ok((one, _)), Ok((other, _))) => assert_eq!(one, other),
         _ => assert_eq!(copied, lent),
     }
@@ -320,7 +321,8 @@ fn program_nothing_of_ours() -> Result<(), Failed> {
     let (outcome, text) = of(&["sh", "-c", "id -u; id -g; id -G; pwd; echo $A; ulimit -n; umask"])?;
     assert_eq!(text.lines().collect::<Vec<_>>(), ["65534", "65534", "65534 4242", "/tmp", "b", "64", "0022"]);
     assert_eq!(outcome, RankOutcome::Exited { code: 0 });
-    // Of the program itself: a shell has descriptors and a signal mask of its own making. The fifth is the directory that is listed.
+    // Checks the program itself: a shell changes descriptors and signal mask. The fifth is the directory that `ls`
+    // reads.
     assert_eq!(of(&["ls", "/proc/self/fd"])?.1, "0\n1\n2\n3\n4\n");
     assert_eq!(of(&["grep", "-hE", "^Sig(Blk|Ign)", "/proc/self/status"])?.1, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
     let stat = of(&["cat", "/proc/self/stat"])?.1;

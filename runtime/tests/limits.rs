@@ -1,6 +1,6 @@
-//! Limits against the real kernel: what is set holds for real processes. The same program runs on a hybrid machine, and
-//! in a guest with all controllers in the v2 tree (`lab/guest`); what a machine has no controller for counts as ignored
-//! there, or fails with `LATTICE_TEST_REQUIRE_ALL=1`, but for memory under version 1: it may be somebody else's.
+//! Limits on the real kernel: they hold for real processes. The same program runs on a hybrid machine, and in a guest
+//! with all controllers in the v2 tree (`lab/guest`). A test without its controller counts as ignored, or fails with
+//! `LATTICE_TEST_REQUIRE_ALL=1`; memory under version 1 is excepted, because other software may use it.
 
 use lattice_model::{AllocationId, RankOutcome};
 use lattice_runtime::cgroup::controllers::{Controller, Controllers, V1Group, open_v1_procs};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 fn main() {
-    // Set by `hog` below: this program as the work that takes memory.
+    // Set by `hog` below: this program is then the work that uses memory.
     if let Some(mebibytes) = std::env::var_os("LATTICE_TEST_HOG").and_then(|m| m.to_str()?.parse::<usize>().ok()) {
         hog(mebibytes);
         return;
@@ -41,7 +41,7 @@ fn main() {
         trial("all_of_it_is_removed_again", needs(Controller::Pids), removed),
     ];
     let memory = needs(Controller::Memory);
-    // Not a lack: where memory is under version 1 it is left alone, and these run in the guest.
+    // Not a failure: memory under version 1 is not touched, and these tests run in the guest.
     let memory_left_alone = memory.is_some() && Path::new("/sys/fs/cgroup/memory").exists();
     let name = "memory_limit_kills_the_launch_whole";
     trials.push(if memory_left_alone {
@@ -61,7 +61,7 @@ fn trial(name: &str, missing: Option<&'static str>, test: fn() -> Result<(), Fai
     }
 }
 
-/// The controllers, as a machine that is all ours has them.
+/// The controllers of a machine that is all ours.
 struct Bed {
     slice: Slice,
     controllers: Controllers,
@@ -77,7 +77,7 @@ impl Bed {
 
     fn at(root: PathBuf) -> Self {
         let slice = Slice::find(&root).unwrap();
-        // Memory only where nothing else is: a whole v2 tree, or a guest.
+        // Memory only if no other software uses it: a whole v2 tree, or a guest.
         let mut v1 = BTreeSet::from([Controller::Cpu, Controller::Cpuset, Controller::Pids, Controller::Io]);
         if std::env::var_os("LATTICE_TEST_V1_MEMORY").is_some() {
             v1.insert(Controller::Memory);
@@ -161,7 +161,7 @@ impl Work {
         Started { pid, pidfd }
     }
 
-    /// Runs to its end: how it ended, and what it wrote.
+    /// Runs a program to its end: how it ended, and what it wrote.
     fn run(&self, argv: &[&str], env: &[(&str, &str)]) -> (RankOutcome, String) {
         let path = std::env::temp_dir().join(format!("lattice-limits-out-{}", self.id));
         let child = self.start(argv, env, &File::create(&path).unwrap());
@@ -178,7 +178,7 @@ fn wait(child: &Started) {
     nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
 }
 
-/// Milliseconds of processor time that the work has had: the v2 tree counts them, with or without controllers.
+/// Milliseconds of processor time that the work used: the v2 tree counts them, with or without controllers.
 fn used_ms(work: &Work) -> u64 {
     let stat = fs::read_to_string(work.scope.work().path().join("cpu.stat")).unwrap();
     stat.lines().find_map(|l| l.strip_prefix("usage_usec ")?.parse::<u64>().ok()).unwrap() / 1000
@@ -199,7 +199,7 @@ fn cpu_quota() -> Result<(), Failed> {
         wait(child);
         process::reap(child.pid)?;
     }
-    // One period of 100 ms more than its time may be used at the beginning; a busy machine gives less.
+    // At the beginning one period of 100 ms more than its time may be used; a busy machine gives less.
     assert!(used <= wall / 2 + 150, "{used} ms of processor time in {wall} ms under a quota of one half");
     assert!(used >= wall / 20, "{used} ms of processor time in {wall} ms: it hardly ran");
     Ok(())
@@ -233,7 +233,7 @@ fn fork_bomb() -> Result<(), Failed> {
         let groups = bed.controllers.v1_groups(work.id);
         let v1 = groups.iter().find(|g| g.controller() == Controller::Pids).map(|g| g.path());
         let events = fs::read_to_string(v1.unwrap_or_else(|| work.scope.work().path().to_owned()).join("pids.events"));
-        // Where the kernel counts no refusals, that it is full has to do.
+        // If the kernel does not count refusals, the full group is the evidence.
         events.map_or_else(
             |_| u64::from(work.scope.work().processes().len() >= 40),
             |t| t.trim().trim_start_matches("max ").parse().unwrap_or(0),
@@ -259,7 +259,7 @@ fn io_limit() -> Result<(), Failed> {
     let bed = Bed::new();
     let device = fs::read_dir("/dev")?.flatten().find_map(|e| {
         let about = e.metadata().ok().filter(|m| m.file_type().is_block_device())?;
-        // Whole devices alone have limits.
+        // Only whole devices have limits.
         let device = (libc::major(about.rdev()), libc::minor(about.rdev()));
         let whole = format!("/sys/dev/block/{}:{}", device.0, device.1);
         (Path::new(&whole).exists() && !Path::new(&whole).join("partition").exists()).then_some(device)
@@ -276,7 +276,7 @@ fn io_weight() -> Result<(), Failed> {
     let bed = Bed::new();
     let limits = Limits { io_weight: Some(2500), ..Limits::default() };
     let Some(weight) = bed.controllers.io_weight() else {
-        // Said, and refused where it is asked for all the same.
+        // The missing controller is reported, and a request for it is refused.
         assert!(matches!(bed.work(&limits), Err(LimitError::Unavailable { controller: Controller::Io, .. })));
         return Ok(());
     };
@@ -290,7 +290,7 @@ fn io_weight() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the kernel does not take is an error, never a limit that is not there.
+/// A limit that the kernel does not accept is an error.
 fn refused() -> Result<(), Failed> {
     let bed = Bed::new();
     let none = Limits { cpus: Some("60000".parse()?), ..Limits::default() };
@@ -335,7 +335,7 @@ fn removed() -> Result<(), Failed> {
         wait(&child);
         process::reap(pid).unwrap();
     });
-    // As an agent without a v2 tree would: by the groups of version 1 alone.
+    // As an agent without a v2 tree: only by the groups of version 1.
     if groups.is_empty() {
         scope.whole().kill()?;
     }
@@ -363,7 +363,7 @@ fn memory_limit() -> Result<(), Failed> {
     if bed.is_v2(Controller::Memory) {
         wait(&bystander);
         assert_eq!(process::reap(bystander.pid)?, Some(RankOutcome::Signalled { signal: 9 }));
-        // What lies beside the work, as its shim does, has no more than the work.
+        // A process beside the work, as its shim is, gets no more memory than the work.
         let beside = bed.work(&limits)?;
         let hog = beside.start_in(&beside.scope.shim(), &[&own], &[("LATTICE_TEST_HOG", "512")], &null);
         wait(&hog);

@@ -1,5 +1,5 @@
-//! Where processes may run and what they may open, against the real kernel. What this machine has not counts as ignored, or fails with
-//! `LATTICE_TEST_REQUIRE_ALL=1`.
+//! Where processes may run and what they may open, on the real kernel. A test that this machine cannot run counts as
+//! ignored, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
 
 use lattice_model::{AllocationId, RankOutcome};
 use lattice_runtime::binding::{Binding, Memory};
@@ -20,7 +20,7 @@ fn main() {
     let root = (!nix::unistd::geteuid().is_root()).then_some("needs root");
     let filter = root.or_else(|| Slice::find(Path::new("lattice-test")).is_err().then_some("needs a cgroup v2 tree"));
     if let Some(group) = std::env::var_os(MAKER) {
-        // A second process of this program: makes the filter and is gone.
+        // Runs in a second process of this program, which installs the filter and exits.
         devices::keep_out(&Scope::at(group.into()).work(), &[(MAJOR, 1)].into()).unwrap();
         return;
     }
@@ -43,7 +43,7 @@ fn trial(name: &str, missing: Option<&'static str>, test: fn() -> Result<(), Fai
     }
 }
 
-/// Runs a program bound so to its end: how it ended and what it wrote.
+/// Runs a program with this binding to its end: how it ended and what it wrote.
 fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotStarted> {
     run_in(argv, binding, None)
 }
@@ -84,7 +84,7 @@ fn run_with(argv: &[&str], binding: &Binding, cgroup: Option<&OwnedFd>, v1: &[Ow
     Ok((outcome, text))
 }
 
-/// Those on which this process may run.
+/// The processors on which this process may run.
 fn ours() -> BTreeSet<u32> {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
     (0u32..).take(nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
@@ -120,10 +120,10 @@ fn nowhere() -> Result<(), Failed> {
 
 /// Set for the process that only makes a filter.
 const MAKER: &str = "LATTICE_TEST_MAKES_FILTER";
-/// Of the numbers for local and experimental use, one that has no driver.
+/// A number for local and experimental use, without a driver.
 const MAJOR: u32 = 240;
 
-/// Two devices without a driver, in a folder and beside a cgroup of their own; all of it gone in the end.
+/// Two devices without a driver, in a directory and with their own cgroup; all removed on drop.
 struct Devices {
     folder: PathBuf,
     slice: Slice,
@@ -146,7 +146,7 @@ impl Devices {
         Self { folder, slice, scope }
     }
 
-    /// What opening a device says, by a process born in the cgroup below the filter, or outside.
+    /// The result of opening a device, by a process born in the cgroup below the filter, or outside.
     fn open(&self, minor: u32, inside: bool) -> String {
         let path = self.folder.join(minor.to_string());
         let directory = inside.then(|| self.scope.launch(1).open_dir().unwrap());
@@ -174,11 +174,11 @@ fn filtered() -> Result<(), Failed> {
     for (minor, inside, said) in [(1, true, DENIED), (2, true, ALLOWED), (1, false, ALLOWED), (2, false, ALLOWED)] {
         assert!(devices.open(minor, inside).contains(said), "{minor} {inside}: {}", devices.open(minor, inside));
     }
-    // Another list takes the first one's place.
+    // A new list replaces the first one.
     devices::keep_out(&devices.scope.work(), &[(MAJOR, 2)].into())?;
     assert!(devices.open(1, true).contains(ALLOWED) && devices.open(2, true).contains(DENIED));
     assert_eq!(devices::attached(&devices.scope.work())?, 1);
-    // Nor can it be made anew inside.
+    // The device cannot be made inside either.
     let made = devices.folder.join("made");
     let directory = devices.scope.work().open_dir()?;
     let (outcome, text) = run_in(&["mknod", &made.display().to_string(), "c", "240", "2"], &Binding::default(), Some(&directory))?;

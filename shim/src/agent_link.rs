@@ -1,4 +1,5 @@
-//! The one agent that listens to us, if any. It may vanish at any moment; a newer connection replaces an older one.
+//! The connection to the one agent, if there is one. The agent may vanish at any moment; a newer connection replaces an
+//! older one.
 
 use crate::shim_log::say;
 use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FromShim, PROTOCOL_MAJOR, ToShim, encode};
@@ -8,44 +9,45 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// What an agent that does not read may leave unread, in bytes. Then it is dropped; the replay tells it again.
+/// Bytes that an agent may leave unread. Beyond that it is disconnected; the replay reports everything again.
 const UNREAD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
-/// Read at a time, in bytes.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Chunks read before others have their turn: more than the longest frame.
+/// Chunks read before other events are handled: more than the longest frame.
 const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 
-/// How long a listener is left alone after it could not be taken from, in milliseconds: what is missing (descriptors, memory) is not
-/// there in the next moment either, and whoever waits goes on waiting.
+/// Pause of a listener after an accept failed, in milliseconds: missing resources (descriptors, memory) will be missing
+/// in the next moment too, and waiting peers stay in the queue.
 pub const REST_MS: u64 = 1000;
 
 /// The listening socket and the present connection.
 pub struct AgentLink {
     listener: UnixListener,
-    /// The listener's in `epoll` events, and the connection's.
+    /// Tokens of the listener and of the connection in `epoll` events.
     tokens: [u64; 2],
     connection: Option<Connection>,
-    /// Until when the listener is left alone (milliseconds, CLOCK_BOOTTIME).
+    /// Until when the listener is paused (milliseconds, CLOCK_BOOTTIME).
     rests_until: Option<u64>,
-    /// That it could not be taken from was said, and has not worked since.
+    /// Whether the failure to accept was logged, with no success since.
     told: bool,
 }
 
 struct Connection {
     stream: UnixStream,
     decoder: Decoder<ToShim>,
-    /// Frames not yet taken by the socket; of the first, `sent` bytes are.
+    /// Frames that the socket has not accepted yet; `sent` bytes of the first one are sent.
     unread: VecDeque<Vec<u8>>,
     unread_bytes: usize,
     sent: usize,
-    /// What it may leave unread; a replay raises it, being no sign that the agent does not read.
+    /// Bytes that the agent may leave unread. A replay raises the limit, because its size does not show that the agent
+    /// fails to read.
     unread_bytes_max: usize,
     waits_to_write: bool,
     greeted: bool,
 }
 
 impl AgentLink {
-    /// Not connected. `tokens` are the listener's and the connection's in `epoll` events.
+    /// Not connected yet. `tokens` are those of the listener and of the connection in `epoll` events.
     pub fn new(listener: UnixListener, tokens: [u64; 2]) -> Self {
         Self { listener, tokens, connection: None, rests_until: None, told: false }
     }
@@ -55,8 +57,8 @@ impl AgentLink {
         &self.listener
     }
 
-    /// Takes every connection that waits; the last one stays. Only root and our own user are let in. `now` is in milliseconds of
-    /// CLOCK_BOOTTIME.
+    /// Accepts every waiting connection; the last one stays. Only root and our own user are accepted. `now` is in
+    /// milliseconds of CLOCK_BOOTTIME.
     pub fn accept(&mut self, now: u64, epoll: &Epoll) {
         loop {
             let stream = match accepted(self.listener.accept()) {
@@ -96,7 +98,7 @@ impl AgentLink {
         }
     }
 
-    /// It would be told again and again that somebody waits.
+    /// Pauses the listener: epoll would report the waiting peer again and again.
     fn rest(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
         if !std::mem::replace(&mut self.told, true) {
             say(&format!("no agent can be let in, which is tried again every {} s: {error}", REST_MS / 1000));
@@ -105,19 +107,19 @@ impl AgentLink {
         self.rests_until = Some(now + REST_MS);
     }
 
-    /// When [`Self::wake`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    /// When [`Self::wake`] must be called (milliseconds, CLOCK_BOOTTIME).
     pub fn rests_until(&self) -> Option<u64> {
         self.rests_until
     }
 
-    /// Listens again, where it is time.
+    /// Listens again when the pause is over.
     pub fn wake(&mut self, now: u64, epoll: &Epoll) {
         if self.rests_until.take_if(|until| *until <= now).is_some() {
             let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[0]));
         }
     }
 
-    /// Reads what came. What does not hold to the protocol costs the agent its connection, and nothing else.
+    /// Reads what arrived. A protocol violation costs the agent its connection, and nothing else.
     pub fn receive(&mut self, epoll: &Epoll) -> Vec<ToShim> {
         let mut messages = Vec::new();
         if let Some(connection) = &mut self.connection
@@ -128,7 +130,7 @@ impl AgentLink {
         messages
     }
 
-    /// Queues a message; [`Self::flush`] sends it. Without an agent it is not needed: the replay has it.
+    /// Queues a message; [`Self::flush`] sends it. Without an agent it is dropped: the replay contains it.
     pub fn tell(&mut self, message: &FromShim) {
         let Some(connection) = self.connection.as_mut().filter(|c| c.greeted) else { return };
         match encode(message) {
@@ -140,14 +142,14 @@ impl AgentLink {
         }
     }
 
-    /// The whole state was queued: that it is much is no fault of the agent's.
+    /// The replay was queued completely: its size is not the agent's fault.
     pub fn replayed(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.unread_bytes_max = connection.unread_bytes + UNREAD_BYTES_MAX;
         }
     }
 
-    /// Sends what the socket takes, and waits for room where it does not take all.
+    /// Sends what the socket accepts, and waits for writability if something is left.
     pub fn flush(&mut self, epoll: &Epoll) {
         let token = self.tokens[1];
         let Some(connection) = &mut self.connection else { return };
@@ -158,7 +160,8 @@ impl AgentLink {
 
     fn drop_connection(&mut self, epoll: &Epoll, why: &str) {
         if let Some(connection) = self.connection.take() {
-            // A child between clone and exec may hold a copy: closing alone would leave it registered.
+            // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
+            // registered.
             let _ = epoll.delete(&connection.stream);
             if !why.is_empty() {
                 say(&format!("the agent's connection was dropped: {why}"));
@@ -167,11 +170,11 @@ impl AgentLink {
     }
 }
 
-/// What a listener that does not block gave; `None`: nobody waits any more.
+/// The result of a non-blocking accept; `None`: no peer waits.
 pub fn accepted<T>(taken: io::Result<T>) -> io::Result<Option<T>> {
     match taken {
         Ok(taken) => Ok(Some(taken)),
-        // One that went away meanwhile; who waits behind it is told by the next event.
+        // A peer that disconnected meanwhile; the next event reports the peers behind it.
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
             Ok(None)
         }
@@ -180,7 +183,7 @@ pub fn accepted<T>(taken: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Connection {
-    /// An error is the reason to drop the connection; empty when the agent closed it.
+    /// An error is the reason to drop the connection; an empty text means that the agent closed it.
     fn receive(&mut self, messages: &mut Vec<ToShim>) -> Result<(), String> {
         let mut chunk = vec![0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
@@ -221,7 +224,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // It is gone. What it said before that is still to be read; the end of that drops it.
+                    // The agent is gone. Its earlier messages are still read; the end of them drops the connection.
                     self.unread.clear();
                     (self.unread_bytes, self.sent) = (0, 0);
                 }

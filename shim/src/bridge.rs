@@ -1,11 +1,11 @@
 //! `lattice-pmix` beside one launch: it serves PMIx to the ranks with the machine's own library (decision 0036).
 //!
 //! ```text
-//!   start ─▶ Ready (with each rank's variables) ─▶ the ranks are made ─▶ … ─▶ the last one ended: the socket is closed, it ends
+//!   start ─▶ Ready (with each rank's variables) ─▶ ranks start ─▶ … ─▶ the last rank ended: socket closed, bridge ends
 //! ```
 //!
-//! It runs as the launch's user and in a cgroup beside the launch's: what it does with what ranks send it can do to that user's work
-//! alone, and no signal for the launch's processes is for it. It ends when its socket is closed.
+//! It runs as the launch's user, in a cgroup beside the launch's: data from ranks can harm only that user's work, and
+//! signals for the launch's processes do not reach it. It ends when its socket is closed.
 
 use crate::log_files;
 use crate::rank_socket::PmiSocket;
@@ -23,21 +23,21 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Its program, beside our own.
+/// Its program, in the directory of our own.
 const PROGRAM: &str = "lattice-pmix";
-/// How long it may take to be ready, in milliseconds: it looks at the machine's processors and reads a library.
+/// How long it may take to become ready, in milliseconds: it reads the machine's processors and loads a library.
 pub const READY_MS_MAX: u64 = 20_000;
-/// What it may leave unread of what it is told, in bytes.
+/// Bytes of our messages that it may leave unread.
 const UNREAD_BYTES_MAX: usize = 1024 * 1024;
-/// Read at a time, in bytes.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks read before others have their turn.
+/// Chunks read before other events are handled.
 const CHUNKS_PER_TURN: usize = 64;
 
 /// A running bridge.
 pub struct Bridge {
     pub pid: i32,
-    /// What it leaves, to be removed when it has ended.
+    /// Its directory, to be removed when it has ended.
     pub directory: PathBuf,
     start: Start,
     socket: PmiSocket,
@@ -48,25 +48,25 @@ pub struct Bridge {
 /// Names and values.
 pub type Variables = Vec<(String, String)>;
 
-/// The part of PMIx in a launch that has it.
+/// The PMIx state of a launch.
 pub struct Pmix {
     pub server: PmixServer,
-    /// Until it is gone, or no rank is left.
+    /// The bridge, until it has ended or no rank is left.
     pub bridge: Option<Bridge>,
-    /// What each local rank finds it by.
+    /// The variables by which each local rank finds it.
     pub env: Vec<Variables>,
 }
 
-/// What came from a bridge.
+/// What was received from a bridge.
 #[derive(Default)]
 pub struct Heard {
     pub said: Vec<FromBridge>,
-    /// Why nothing more will come.
+    /// Why nothing more will arrive.
     pub lost: Option<String>,
 }
 
-/// Makes the directory where a launch's ranks and its bridge keep what lives as long as they do. Not among the shim's own files:
-/// no user may go there. Where anybody may make directories, only a name that cannot be foreseen is not taken before.
+/// Makes the directory of a launch's ranks and bridge. It is not among the shim's own files, because users may not
+/// enter those. Where anybody may make directories, its name must be unpredictable, so that nobody takes it first.
 fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<PathBuf> {
     let path = nix::unistd::mkdtemp(&std::env::temp_dir().join(format!("lattice-pmix-{}-XXXXXX", allocation.short())))?;
     match File::open(&path).and_then(|made| log_files::give(&made, owner)) {
@@ -78,7 +78,7 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
     }
 }
 
-/// Removes it, when nobody is left who writes there.
+/// Removes the directory when no process is left that writes there.
 pub fn remove_directory(path: &Path) {
     if let Err(error) = remove_tree(path) {
         crate::shim_log::say(&format!("{} is left: {error}", path.display()));
@@ -86,7 +86,7 @@ pub fn remove_directory(path: &Path) {
 }
 
 impl Bridge {
-    /// Starts it in a cgroup of its own and tells it its launch.
+    /// Starts it in its own cgroup and sends it its launch.
     pub fn start(spec: &LaunchSpec, namespace: &str, node: &NodeId, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
         let program = program().map_err(|error| format!("where the shim's own program is cannot be told: {error}"))?;
         if !program.exists() {
@@ -107,7 +107,7 @@ impl Bridge {
         let system = |error: io::Error| format!("making its socket: {error}");
         let first = job.local().first().copied().unwrap_or_default();
         log_files::create_directory(around.dir, spec.number).map_err(refused)?;
-        // What the library complains of lies where its user looks first.
+        // The library's complaints go to the rank's error log, where its user looks first.
         let [_, err] = log_files::create(around.dir, spec.number, first, around.owner).map_err(refused)?;
         let group = around.work.pmix_group(spec.number).map_err(|error| error.to_string())?;
         let (ours, theirs) = UnixStream::pair().map_err(system)?;
@@ -140,7 +140,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// Its socket has something for us, or room.
+    /// Its socket is readable or writable.
     pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> Heard {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.socket.send(&[], epoll, self.token);
@@ -148,13 +148,13 @@ impl Bridge {
         self.receive()
     }
 
-    /// Returns when its socket has something for us, or after this time.
+    /// Returns when its socket is readable, or after this time.
     pub fn wait(&self, at_most: PollTimeout) {
-        // Interrupted, it is looked at early.
+        // If a signal interrupts it, the caller only checks earlier.
         let _ = poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], at_most);
     }
 
-    /// Takes what lies in its socket.
+    /// Reads what is in its socket.
     pub fn receive(&mut self) -> Heard {
         let mut heard = Heard::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -180,8 +180,9 @@ impl Bridge {
         heard
     }
 
-    /// Says something. One that is gone tells so itself. It is the user's: what it does not read must not gather here, and a good one
-    /// has read the end of one fence before it comes to the next, and answers of which each was asked for.
+    /// Sends a message. A bridge that ended reports that itself. It runs as the user: what it does not read must not
+    /// pile up here. A correct bridge has read the end of one fence before it enters the next, and reads the answers
+    /// that it requested.
     pub fn tell(&mut self, message: &ToBridge, epoll: &Epoll) -> Result<(), String> {
         if self.socket.unread() > UNREAD_BYTES_MAX {
             return Err("it does not read what it is told".to_owned());
@@ -191,15 +192,16 @@ impl Bridge {
         Ok(())
     }
 
-    /// It ends by that.
+    /// Closes its socket, which ends it.
     pub fn close(self, epoll: &Epoll) {
-        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
+        // registered.
         let _ = epoll.delete(&self.socket);
     }
 }
 
 fn program() -> io::Result<PathBuf> {
-    // Of a program that was replaced since, the folder is still told.
+    // The directory is correct even if the program was replaced since.
     let own = std::env::current_exe()?;
     Ok(own.parent().unwrap_or(Path::new("/")).join(PROGRAM))
 }

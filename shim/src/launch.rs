@@ -24,65 +24,65 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 
-/// In the place of a local rank's number: the first rank's terminal. Ranks are far fewer.
+/// In place of a local rank's number: the first rank's terminal. Real ranks are far fewer.
 const TERMINAL: u32 = u32::MAX;
-/// And the launch's bridge to PMIx.
+/// The same for the launch's PMIx bridge.
 pub const BRIDGE: u32 = u32::MAX - 1;
-/// Beside a local rank's number: its standard input.
+/// Added to a local rank's number: its standard input.
 const INPUT: u32 = 1 << 31;
 
-/// What a launch's ranks brought about.
+/// What a launch's ranks caused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// To be told to the agent.
+    /// To be sent to the agent.
     Fence { number: u32, blob: Vec<u8> },
-    /// The same.
+    /// To be sent to the agent.
     Call(Call),
-    /// The launch is to be brought down, here and everywhere.
+    /// The launch must be ended, here and everywhere.
     Abort { code: i32, why: String },
 }
 
 /// A launch that was started here.
 pub struct Launch {
     pub spec: LaunchSpec,
-    /// Which ones are here, by local rank.
+    /// The global numbers of the local ranks.
     numbers: Vec<u32>,
     ranks: Vec<Rank>,
-    /// Local ranks whose socket reached its end while their process lives, or that said their last by it, until the server is told.
-    /// Apart from `ranks`, because it is looked through at each turn of the loop.
+    /// Local ranks that closed their socket, or sent their last message, while their process lives, until the server is
+    /// notified. Separate from `ranks`, because the loop checks it at each turn.
     hung_up: BTreeMap<u32, HungUp>,
-    /// Local ranks whose port is left alone, and until when (milliseconds, CLOCK_BOOTTIME).
+    /// Local ranks with a paused port, and until when (milliseconds, CLOCK_BOOTTIME).
     resting_ports: BTreeMap<u32, u64>,
-    /// Strangers who came to the local ranks' ports. One that is beleaguered holds up no other.
+    /// The number of strangers at each local rank's port. A port under attack delays no other.
     strangers: BTreeMap<u32, u64>,
-    /// That a port could not be taken from was said.
+    /// Whether a failure to accept on a port was logged.
     port_failure_told: bool,
     server: Server,
-    /// What a rank may leave unread of its answers, in bytes.
+    /// Bytes of answers that a rank may leave unread.
     answer_bytes_max: usize,
-    /// When other nodes are asked again (milliseconds, CLOCK_BOOTTIME), and the pauses after that.
+    /// When unanswered calls are repeated (milliseconds, CLOCK_BOOTTIME), and the pauses after that.
     asks_again: Option<(u64, Backoff)>,
-    /// Where it is served PMIx.
+    /// Its PMIx server, if it has one.
     pmix: Option<Pmix>,
-    /// How far bringing it down is.
+    /// The state of ending it.
     pub down: Down,
-    /// Told to the agent as an abort that began here.
+    /// The abort that began here, as reported to the agent.
     pub aborted: Option<(i32, String)>,
-    /// The first rank's, where it is here and has one.
+    /// The first rank's terminal, if that rank is here and has one.
     terminal: Option<RankTerminal>,
-    /// Standard input of those ranks here that read it, where there are any.
+    /// Standard input of the ranks here that read it, if there are any.
     input: Option<RankInput>,
-    /// What of it was killed for its memory, the last time.
+    /// The latest kill in it for lack of memory.
     pub memory_kill: Option<MemoryKill>,
 }
 
-/// Bringing one launch down.
+/// The states of ending one launch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Down {
     No,
-    /// An abort that began here is told to the head, which tells every node. Until then, and no longer than until this time
-    /// (milliseconds, CLOCK_BOOTTIME), the ranks stay: a peer on another node that sees one end may abort with a code of its own,
-    /// and be heard first.
+    /// An abort that began here is reported to the head, which notifies every node. Until then, but not beyond this
+    /// time (milliseconds, CLOCK_BOOTTIME), the ranks stay alive: a peer on another node that sees one of them end may
+    /// abort with its own code, and the head might receive that one first.
     Telling {
         until: u64,
     },
@@ -96,7 +96,7 @@ pub enum Down {
 struct Rank {
     state: RankState,
     pmi: Option<PmiSocket>,
-    /// Where it has not come yet.
+    /// Its port, until the rank has connected.
     port: Option<PmiPort>,
 }
 
@@ -116,7 +116,7 @@ impl Launch {
         self.numbers.get(local as usize).copied().unwrap_or(u32::MAX)
     }
 
-    /// The ranks that live.
+    /// The pids of the living ranks.
     pub fn pids(&self) -> Vec<i32> {
         let pid = |rank: &Rank| match rank.state {
             RankState::Running { pid, .. } => Some(pid),
@@ -130,7 +130,7 @@ impl Launch {
         self.ranks.iter().all(|r| matches!(r.state, RankState::Ended(_)))
     }
 
-    /// Local ranks that have ended, and how.
+    /// Local ranks that have ended, with their outcomes.
     pub fn outcomes(&self) -> impl Iterator<Item = (u32, RankOutcome)> {
         (0..).zip(&self.ranks).filter_map(|(local, rank)| match rank.state {
             RankState::Running { .. } => None,
@@ -138,11 +138,11 @@ impl Launch {
         })
     }
 
-    /// The fences that an agent must be told after a connect.
+    /// The fences to replay to an agent after a connect.
     pub fn replay(&self) -> Vec<Happening> {
         let fence = |action| match action {
             Action::Fence { number, blob } => Some(Happening::Fence { number, blob }),
-            // The abort is replayed from `aborted`, with those that did not begin in PMI.
+            // Aborts are replayed from `aborted`, together with those that did not begin in PMI.
             Action::Send { .. } | Action::LastWords { .. } | Action::Call(_) | Action::Abort { .. } => None,
         };
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.replay()).filter_map(|action| match action {
@@ -152,32 +152,32 @@ impl Launch {
         self.server.replay().into_iter().filter_map(fence).chain(pmix).collect()
     }
 
-    /// Its terminal, where it has one here that is not hung up.
+    /// Its terminal, if it has one here that is not hung up.
     pub fn terminal(&mut self) -> Option<&mut RankTerminal> {
         self.terminal.as_mut()
     }
 
-    /// A piece of standard input came: see [`lattice_runtime::shim::ToShim::Input`].
+    /// Accepts a piece of standard input: see [`lattice_runtime::shim::ToShim::Input`].
     pub fn take_input(&mut self, offset: u64, bytes: &[u8], last: bool, epoll: &Epoll) {
         if let Some(input) = &mut self.input {
             input.take(offset, bytes, last, epoll);
         }
     }
 
-    /// How much of it was taken by those of its ranks here that read it, where any ever did.
+    /// How much of the input the ranks here that read it have taken; `None`: no rank ever read it.
     pub fn input_taken(&self) -> Option<Taken> {
         self.input.as_ref().map(RankInput::taken)
     }
 
-    /// The same, where the agent is to hear of it.
+    /// The same, if it should be reported to the agent.
     pub fn input_news(&mut self) -> Option<Taken> {
         self.input.as_mut().and_then(RankInput::news)
     }
 
-    /// Its ranks were told to end. The terminal hangs up: an interactive shell does not end by SIGTERM.
+    /// Its ranks were signalled to end. Hangs up the terminal: an interactive shell does not end by SIGTERM.
     pub fn is_told_to_end(&mut self) {
         if let Some(pmix) = &mut self.pmix {
-            // It has nothing to do about it.
+            // This event causes no actions.
             pmix.server.handle(PmixEvent::BroughtDown, &mut Vec::new());
         }
         if self.terminal.is_some()
@@ -194,14 +194,14 @@ impl Launch {
         happenings
     }
 
-    /// The ranks that have not come to a fence in which others wait.
+    /// The ranks that have not arrived at a fence in which others wait.
     pub fn absent(&self) -> Vec<u32> {
         let pmix = self.pmix.as_ref().map(|pmix| &pmix.server).filter(|server| server.is_used());
         pmix.map_or_else(|| self.server.absent(), PmixServer::absent)
     }
 
-    /// A rank's process was reaped. What it wrote before its end is taken first: one that finalized and ended at once
-    /// is none that died. (All of that lies in the socket by now, and a child of the rank may hold the other end open.)
+    /// A rank's process was reaped. Its last messages are read first: a rank that finalized and ended at once did not
+    /// fail. (All of them are in the socket by now; a child of the rank may hold the other end open.)
     pub fn rank_ended(
         &mut self,
         local: u32,
@@ -221,7 +221,7 @@ impl Launch {
         if self.rank(local) == 0
             && let Some(mut terminal) = self.terminal.take()
         {
-            // With its leader the kernel has hung up the session: nothing is shown any more.
+            // The end of the session leader makes the kernel hang up the session: no more output follows.
             terminal.show();
             terminal.close(epoll);
         }

@@ -1,4 +1,4 @@
-//! The files that ranks write to: append-only, the user's own, in a directory of root's.
+//! The files that ranks write to: append-only, owned by the user, in a directory of root.
 
 use lattice_model::Principal;
 use lattice_runtime::process::NotStarted;
@@ -19,7 +19,8 @@ pub fn create_directory(dir: &ShimDir, number: u32) -> Result<(), NotStarted> {
     }
 }
 
-/// Makes standard output and error of one rank: mode 0600, owned by the user, who can so open `/dev/stdout` again.
+/// Makes the files for standard output and error of one rank: mode 0600, owned by the user, who can therefore open
+/// `/dev/stdout` again.
 pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Result<[File; 2], NotStarted> {
     let one = |stream| {
         let path = dir.log(number, rank, stream);
@@ -34,7 +35,7 @@ fn open_owned(path: &std::path::Path, owner: &Principal) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file the owner's. A shim that is not root runs as the owner anyway.
+/// Makes the owner the owner of a file. A shim that is not root runs as the owner anyway.
 pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
     if nix::unistd::geteuid().is_root() {
         fchown(file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
@@ -42,7 +43,7 @@ pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
     Ok(())
 }
 
-/// Says in a rank's own error log why it did not start: where its user will look first.
+/// Writes to a rank's own error log why it did not start: its user looks there first.
 pub fn tell(dir: &ShimDir, number: u32, rank: u32, why: &str) {
     let file = OpenOptions::new().append(true).open(dir.log(number, rank, LogStream::Err));
     let _ = file.and_then(|mut f| writeln!(f, "lattice: {why}"));

@@ -1,7 +1,8 @@
-//! Log files that do not fill the disk: what is in the log store is punched out of their beginnings, all but the last for
-//! live reading; while the store is away, what is beyond the spool's limit goes as well. With or without an agent.
+//! Keeps log files from filling the disk. Uploaded bytes are punched out of the files' beginnings, except the last ones
+//! for live reading. While the store is unavailable, bytes beyond the spool's limit are removed as well. This works
+//! with and without an agent.
 //!
-//! The files keep their lengths, so that writers and readers notice nothing: a hole is where a file begins.
+//! The files keep their lengths, so writers and readers notice nothing: a hole is the beginning of a file.
 
 use crate::shim_log::say;
 use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
@@ -11,32 +12,32 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Holes begin and end at blocks, in bytes.
+/// Holes begin and end at block boundaries, in bytes.
 const BLOCK: u64 = 4096;
-/// Punched at once, in bytes: whoever writes to the file waits meanwhile.
+/// Bytes punched at a time: writers of the file wait meanwhile.
 const STEP: u64 = 16 << 20;
-/// Between two looks, in milliseconds: as often as growth asks for.
+/// The shortest and longest interval between two looks, in milliseconds; growth decides.
 const LOOK_MS: (u64, u64) = (100, 500);
 
 type Key = (u32, u32, LogStream);
 
-/// What is known of the log files.
+/// What is known about the log files.
 pub struct LogRing {
     room: Option<LogRoom>,
     files: BTreeMap<Key, LogFile>,
-    /// Launches of which nothing is left that could write, and whether their files were looked at since.
+    /// Launches without a process that could write, and whether their files were looked at since.
     over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
 }
 
-/// One log file, in bytes from its beginning.
+/// One log file; positions in bytes from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LogFile {
     end: u64,
-    /// It begins here.
+    /// Everything before this was punched out.
     start: u64,
-    /// The store has it to here.
+    /// Everything before this is in the store.
     flushed: u64,
     /// The agent's count of truncations.
     segment: u32,
@@ -48,30 +49,30 @@ impl LogRing {
         Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms }
     }
 
-    /// The store has these.
+    /// These files are uploaded so far.
     pub fn flushed(&mut self, files: &[FlushedLog], now_ms: u64) {
         for file in files {
             let known = self.files.entry((file.number, file.rank, file.stream)).or_default();
             if file.segment > known.segment {
                 *known = LogFile { segment: file.segment, end: known.end, ..LogFile::default() };
             }
-            // An agent that was restarted may know less: what is flushed stays so.
+            // A restarted agent may know less, but uploaded bytes stay uploaded.
             known.flushed = known.flushed.max(file.bytes);
         }
         self.due = now_ms;
     }
 
-    /// No process of this launch is left: its files stay as they are, and are looked at once more.
+    /// No process of this launch is left: its files no longer change, and are looked at once more.
     pub fn over(&mut self, number: u32) {
         self.over.entry(number).or_insert(false);
     }
 
-    /// When to look next, in milliseconds of the clock that `look` is given.
+    /// When to look next, in milliseconds of the clock passed to `look`.
     pub fn due(&self) -> Option<u64> {
         self.room.map(|_| self.due)
     }
 
-    /// Looks at the files and makes room, if it is time.
+    /// Looks at the files and punches holes, if it is time.
     pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
         let grown = self.take_lengths(dir);
@@ -84,14 +85,14 @@ impl LogRing {
             }
             self.files.entry(key).and_modify(|f| f.start = to);
         }
-        // So often that half the ring is not outgrown between two looks.
+        // Often enough that the files do not grow by more than half the ring between two looks.
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
         let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);
         self.looked_at = now_ms;
         self.due = now_ms + wait.clamp(LOOK_MS.0, LOOK_MS.1);
     }
 
-    /// How many bytes came since the last look.
+    /// Reads the lengths of the files; returns how many bytes were added since the last look.
     fn take_lengths(&mut self, dir: &ShimDir) -> u64 {
         let mut grown = 0;
         let Ok(launches) = fs::read_dir(dir.logs()) else { return 0 };
@@ -118,7 +119,7 @@ impl LogRing {
             let (Some((rank, stream)), Ok(metadata)) = (entry.file_name().to_str().and_then(parse), entry.metadata()) else { continue };
             let file = self.files.entry((number, rank, stream)).or_default();
             if metadata.len() < file.end {
-                // Its program truncated it: what is there now is all new.
+                // Its program truncated it: all present bytes are new.
                 *file = LogFile { segment: file.segment, ..LogFile::default() };
             }
             grown += metadata.len() - file.end;
@@ -134,7 +135,7 @@ fn parse(name: &str) -> Option<(u32, LogStream)> {
     Some((rank.parse().ok()?, stream))
 }
 
-/// To where each file that is too long is to be punched.
+/// The position up to which each oversized file is punched.
 fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
     let mut sizes: Vec<u64> = files.values().map(|f| f.end - f.start).collect();
     let kept = level(&mut sizes, room.ring_bytes);
@@ -152,13 +153,14 @@ fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
     too_long.collect()
 }
 
-/// The most that each may keep so that all together keep no more than `most`: what short ones leave is the long ones'.
+/// The most bytes that each file may keep so that all together keep at most `most`: long files share what short ones
+/// leave.
 fn level(sizes: &mut [u64], most: u64) -> u64 {
     sizes.sort_unstable();
     let (mut left, mut count) = (most, sizes.len() as u64);
     for size in sizes {
         if *size > left / count {
-            // A file's end is never punched: by it is known that it only grew.
+            // The end of a file is never punched: it shows that the file only grew.
             return (left / count).max(BLOCK);
         }
         left -= *size;

@@ -1,8 +1,8 @@
 //! `lattice-shim DIR`: the small process beside every allocation, one per node.
 //!
 //! It holds what must outlive the agent: the ranks themselves, their PMI sockets, their exit statuses, the walltime and
-//! the mounts. An agent may be killed at any moment, also in the middle of a frame; work goes on, and whoever connects
-//! next is told everything again.
+//! the mounts. An agent may be killed at any moment, also in the middle of a frame. The work continues, and the next
+//! agent that connects gets a full replay.
 //!
 //! ```text
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
@@ -42,7 +42,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The descriptor on which the agent gives us the listening socket.
+/// The descriptor on which we inherit the listening socket from the agent.
 const LISTENER_FD: i32 = 3;
 
 fn main() -> ExitCode {
@@ -65,7 +65,7 @@ fn run() -> anyhow::Result<()> {
     let text = std::fs::read(dir.config()).with_context(|| format!("reading {}", dir.config().display()))?;
     let mut config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
     ensure!(config.protocol == PROTOCOL_MAJOR, "protocol {} was asked for, this shim speaks {PROTOCOL_MAJOR}", config.protocol);
-    // The rest is kept for an agent that lost its memory; here it would only take room.
+    // The rest is for an agent that lost its state; here it would only use memory.
     let script = config.share.as_deref().filter(|share| share.nodes.first().is_some_and(|(head, _)| head.as_str() == config.node));
     let script = script.and_then(|share| match &share.spec.entrypoint {
         Entrypoint::Script { text, .. } => Some(text.to_string()),
@@ -75,14 +75,14 @@ fn run() -> anyhow::Result<()> {
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
         say(&format!("who this is could not be written down: {error}"));
     }
-    // What we hold counts with the work: at the limit the work is to end, and we are to report that.
+    // Our memory counts with the work's: at the limit the work must end, and we must report that.
     if config.scope.clone().map(Scope::at).is_some_and(|scope| scope.memory_bytes_max().is_some())
         && let Err(error) = process::spare_self_from_oom()
     {
         say(&format!("at the limit of memory the kernel may kill this shim before its work: {error}"));
     }
     let node = config.node.parse().context("the node's name in shim.json")?;
-    // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.
+    // Orphans of our processes become our children to reap, so that we know when none is left.
     nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
     let open_files = raise_open_files();
     let may_gain = config.work_may_gain_privileges;
@@ -100,7 +100,7 @@ fn run() -> anyhow::Result<()> {
 }
 
 fn inherited_listener() -> anyhow::Result<UnixListener> {
-    // SAFETY: nothing of ours was opened yet, so whatever is number 3 was given to us; if nothing is, the next call fails.
+    // SAFETY: nothing was opened here yet, so descriptor 3, if it is open, was inherited; if not, the next call fails.
     let given = unsafe { std::os::fd::BorrowedFd::borrow_raw(LISTENER_FD) };
     let listens = nix::sys::socket::getsockopt(&given, nix::sys::socket::sockopt::AcceptConn);
     ensure!(listens == Ok(true), "descriptor {LISTENER_FD} is not a listening socket: lattice-shim is started by lattice-agent");
@@ -108,19 +108,21 @@ fn inherited_listener() -> anyhow::Result<UnixListener> {
     let owned = unsafe { OwnedFd::from_raw_fd(LISTENER_FD) };
     fcntl(owned.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).context("the listening socket")?;
     fcntl(owned.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("the listening socket")?;
-    // The agent listened first. Who listens last is the peer that the kernel names to whoever connects from now on.
+    // The agent called listen first. The kernel names the last process that called listen as the peer of later
+    // connections.
     nix::sys::socket::listen(&owned, nix::sys::socket::Backlog::MAXALLOWABLE).context("the listening socket")?;
     Ok(UnixListener::from(owned))
 }
 
-/// Two descriptors a rank would soon end at the usual soft limit. What the ranks get is what we were given.
+/// A rank needs two descriptors, which would soon reach the usual soft limit. Ranks get the limit that we were started
+/// with.
 fn raise_open_files() -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     Some((soft, hard))
 }
 
-/// Where nothing is mounted there is nothing to hide from anybody, and no rights are needed.
+/// Makes all mounts. Without mounts there is nothing to hide, and no rights are needed.
 fn mount_all(config: &ShimConfig) -> anyhow::Result<()> {
     if config.image.is_none() && config.mounts.is_empty() {
         return Ok(());

@@ -1,20 +1,20 @@
-//! What the shim gives up once its mounts are made, and the work that it starts with it.
+//! The privileges that the shim drops once its mounts are made, and so also those of the work that it starts.
 //!
 //! | what | the shim | work of a user | work of root |
 //! |---|---|---|---|
-//! | capabilities in use | [`NEEDED`]; all where work is root's | none | the shim's |
+//! | capabilities in use | [`NEEDED`]; all if the work runs as root | none | the shim's |
 //! | bounding set | without [`OF_THE_MACHINE`] | the same | the same |
-//! | `NoNewPrivs` | unless the site lets work gain privileges | the same | the same |
+//! | `NoNewPrivs` | set unless the site lets work gain privileges | the same | the same |
 //!
-//! With `NoNewPrivs` a program of root gets no capability that the shim lacks. So where the owner is root, the shim keeps
-//! what it has.
+//! With `NoNewPrivs` a program of root gets no capability that the shim lacks. So if the owner is root, the shim keeps
+//! all of its own.
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::geteuid;
 
-/// Numbers of linux/capability.h.
+/// Capability numbers of linux/capability.h.
 const CAP_CHOWN: u32 = 0;
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_FOWNER: u32 = 3;
@@ -34,25 +34,25 @@ const CAP_AUDIT_CONTROL: u32 = 30;
 const CAP_MAC_OVERRIDE: u32 = 32;
 const CAP_MAC_ADMIN: u32 = 33;
 
-/// What serving an allocation needs.
+/// The capabilities that a shim needs to serve an allocation.
 const NEEDED: [u32; 8] = [
-    // Log files, scripts and terminals are the owner's, and are opened, punched and removed here.
+    // Log files, scripts and terminals belong to the owner; the shim opens, punches and removes them.
     CAP_CHOWN,
     CAP_DAC_OVERRIDE,
     CAP_FOWNER,
     // Signals to the owner's processes.
     CAP_KILL,
-    // To start them as the owner.
+    // To start programs as the owner.
     CAP_SETGID,
     CAP_SETUID,
-    // Whose the other end of a rank's PMI port is, is read in `/proc/PID/fd`.
+    // To find the process at the other end of a rank's PMI port in `/proc/PID/fd`.
     CAP_SYS_PTRACE,
-    // Exits are written down on a file system that is full but for what it reserves. Work cannot set its oom_score_adj
-    // below its start's.
+    // To write exits to a file system that is full except for its reserve. Also, work cannot set its oom_score_adj
+    // below the value at its start.
     CAP_SYS_RESOURCE,
 ];
 
-/// What acts on the whole machine. No program of an allocation can get it, by whatever setuid program.
+/// Capabilities that affect the whole machine. No program of an allocation can get them, not even a setuid program.
 const OF_THE_MACHINE: [u32; 9] = [
     CAP_SYS_MODULE,
     CAP_SYS_RAWIO,
@@ -65,7 +65,7 @@ const OF_THE_MACHINE: [u32; 9] = [
     CAP_MAC_ADMIN,
 ];
 
-/// Of linux/capability.h, version 3.
+/// From linux/capability.h, version 3.
 const VERSION_3: u32 = 0x2008_0522;
 
 /// `struct __user_cap_header_struct`.
@@ -84,10 +84,10 @@ struct Half {
     inheritable: u32,
 }
 
-/// Gives up what [the table](self) says. Before the first program is started, in a process of one thread.
+/// Drops privileges as in [the table](self). Call it before the first program is started, in a process with one thread.
 pub fn drop_unneeded(owner_is_root: bool, work_may_gain_privileges: bool) -> anyhow::Result<()> {
     let mut halves = capabilities().context("giving up privileges: reading the capabilities")?;
-    // A shim that is not root can neither shrink its bounding set nor has anything else to give up.
+    // A shim that is not root cannot shrink its bounding set, and has nothing else to drop.
     if halves[0].effective & 1 << CAP_SETPCAP != 0 {
         for capability in OF_THE_MACHINE {
             drop_from_bounding_set(capability).context("giving up privileges: shrinking the bounding set")?;
@@ -122,6 +122,6 @@ fn set_capabilities(halves: &[Half; 2]) -> Result<(), Errno> {
 }
 
 fn drop_from_bounding_set(capability: u32) -> Result<(), Errno> {
-    // SAFETY: integers alone.
+    // SAFETY: only integers.
     Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }).map(drop)
 }

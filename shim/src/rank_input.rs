@@ -1,7 +1,8 @@
-//! Standard input of a launch's ranks here: a pipe each, and what not all of them took yet.
+//! Standard input of a launch's ranks here: a pipe for each, and a buffer of what not all of them took yet.
 //!
-//! Each byte is taken once, by its place, so an agent may send anything again. What is kept is no more than who sends may have under
-//! way: a rank that does not read stops the input and nothing else. One that ended, or closed its end, is waited for no longer.
+//! Each byte is taken once, by its position, so an agent may send anything again. The buffer holds no more than the
+//! sender's window: a rank that does not read stops the input and nothing else. A rank that ended, or closed its end,
+//! is no longer waited for.
 
 use crate::shim_log::say;
 use lattice_model::Principal;
@@ -13,10 +14,10 @@ use nix::unistd::{Gid, Uid, fchown, pipe2, write};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Progress that is told, in bytes, while more waits to be read.
+/// Progress is reported after this many bytes while more waits to be read.
 const TOLD_EVERY_BYTES: u64 = 128 * 1024;
 
-/// A pipe: ours, which does not block, and the rank's end, which is its user's own as a file.
+/// A pipe: our non-blocking end, and the rank's end, owned by its user.
 pub fn pipe(owner: &Principal) -> nix::Result<(OwnedFd, OwnedFd)> {
     let (theirs, ours) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -24,18 +25,18 @@ pub fn pipe(owner: &Principal) -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// See the module.
+/// The standard input of all local ranks; see the module.
 #[derive(Default)]
 pub struct RankInput {
-    /// Those that read, by local rank.
+    /// The reading ranks, by local rank.
     readers: BTreeMap<u32, Reader>,
-    /// What not all of them took.
+    /// Bytes that not all of them took.
     kept: VecDeque<u8>,
-    /// Bytes before that.
+    /// Number of bytes before `kept`.
     before: u64,
-    /// Nothing follows.
+    /// Whether the end of the input was received.
     last: bool,
-    /// What was told last.
+    /// The progress that was last reported.
     told: Option<Taken>,
 }
 
@@ -44,25 +45,26 @@ struct Reader {
     /// Bytes that it took.
     at: u64,
     waits_to_write: bool,
-    /// In `epoll` events.
+    /// Its token in `epoll` events.
     token: u64,
 }
 
 impl RankInput {
-    /// Another rank that reads, of which `token` tells in `epoll`.
+    /// Adds a rank that reads; its pipe has `token` in `epoll`.
     pub fn add(&mut self, local: u32, pipe: OwnedFd, token: u64, epoll: &Epoll) {
-        // That nobody has its other end any more is told unasked.
+        // epoll reports a closed other end without a request.
         match epoll.add(&pipe, EpollEvent::new(EpollFlags::empty(), token)) {
             Ok(()) => drop(self.readers.insert(local, Reader { pipe, at: 0, waits_to_write: false, token })),
             Err(errno) => say(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
         }
     }
 
-    /// A piece came.
+    /// Accepts a piece of input.
     pub fn take(&mut self, offset: u64, bytes: &[u8], last: bool, epoll: &Epoll) {
         let end = self.before + self.kept.len() as u64;
         let known = end.checked_sub(offset).and_then(|known| usize::try_from(known).ok());
-        // What does not follow is sent again, and is asked for where that is needed.
+        // A piece with a gap before it is ignored: the shim requests the missing bytes where needed, and the sender
+        // repeats them.
         let Some(new) = known.and_then(|known| bytes.get(known..)).filter(|_| !self.last) else { return };
         if self.readers.is_empty() || self.kept.len() + new.len() > WINDOW_BYTES {
             return;
@@ -74,7 +76,7 @@ impl RankInput {
         }
     }
 
-    /// A rank's pipe has room, or no reader any more.
+    /// A rank's pipe is writable, or has no reader any more.
     pub fn ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll) {
         if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
             self.remove(local, epoll);
@@ -83,21 +85,22 @@ impl RankInput {
         }
     }
 
-    /// A rank reads no more.
+    /// A rank no longer reads.
     pub fn remove(&mut self, local: u32, epoll: &Epoll) {
         if let Some(reader) = self.readers.remove(&local) {
-            // A child between clone and exec may hold a copy: closing alone would leave it registered.
+            // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
+            // registered.
             let _ = epoll.delete(&reader.pipe);
         }
         self.let_go();
     }
 
-    /// How much every rank that reads has taken.
+    /// How much every reading rank has taken.
     pub fn taken(&self) -> Taken {
         self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Over)
     }
 
-    /// The same, where it is worth telling: not each of many small steps.
+    /// The same, if it should be reported: not each small step.
     pub fn news(&mut self) -> Option<Taken> {
         let now = self.taken();
         let far = match (self.told, now) {
@@ -113,7 +116,7 @@ impl RankInput {
         let end = self.before + self.kept.len() as u64;
         while reader.at < end {
             let (front, back) = self.kept.as_slices();
-            // What one of them did not take is kept, so it fits.
+            // Bytes that a rank did not take are kept, so the difference fits.
             let skip = usize::try_from(reader.at - self.before).unwrap_or(usize::MAX);
             let rest = front.get(skip..).filter(|rest| !rest.is_empty()).or_else(|| back.get(skip.saturating_sub(front.len())..));
             match write(&reader.pipe, rest.unwrap_or_default()) {
@@ -202,7 +205,7 @@ mod tests {
         input.take(0, &much, false, &epoll);
         let Taken::UpTo(at_first) = input.taken() else { panic!("both read") };
         assert!(at_first > 0 && at_first < much.len() as u64, "a pipe holds {at_first}");
-        // There is no room for more than a window.
+        // There is only space for one window.
         input.take(much.len() as u64, &vec![1; at_first as usize + 1], false, &epoll);
         assert_eq!(input.kept.len(), WINDOW_BYTES - at_first as usize);
         let mut heard = vec![0; much.len()];

@@ -1,13 +1,13 @@
-//! How a rank speaks PMI: by a socket that it inherits, or by a port of its own on the loopback interface.
+//! A rank's PMI connection: an inherited socket, or its own port on the loopback interface.
 //!
-//! A port is for programs that close what they inherit. Anybody on the machine can connect to it, and TCP names no peer; so
-//! who connects is looked for: the kernel's table has the inode of the connection's other end, and some process of the
-//! launch must hold it. Anybody else's connection is closed unread, and the port goes on waiting, after a moment in which it is left
-//! alone: to look costs time which the launch's other ranks would lack.
+//! The port is for programs that close inherited descriptors. Anybody on the machine can connect to it, and TCP does
+//! not identify the peer. So the shim finds the peer: the kernel's table has the inode of the connection's other end,
+//! and some process of the launch must hold it. Any other connection is closed unread. The port then waits again, after
+//! a pause: the search costs time that the launch's other ranks need.
 //!
-//! A secret in the environment would not do: the first message of the libraries is fixed, and every
-//! process of the user can read an environment. The kernel's table is read as text, because
-//! netlink's socket diagnosis is a module that may be missing.
+//! A secret in the environment would not work: the libraries' first message is fixed, and every process of the user can
+//! read an environment. The kernel's table is read as text, because netlink's socket diagnosis is a module that may be
+//! missing.
 
 use crate::agent_link::accepted;
 use crate::log_files;
@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// Bytes to a rank and from it.
+/// The stream to and from a rank.
 trait Stream: Read + Write + AsFd {}
 impl Stream for UnixStream {}
 impl Stream for TcpStream {}
@@ -28,13 +28,13 @@ impl Stream for TcpStream {}
 /// A rank's connection.
 pub struct PmiSocket {
     stream: Box<dyn Stream>,
-    /// Answers not yet taken by the socket.
+    /// Answers that the socket has not accepted yet.
     answers: Vec<u8>,
     waits_to_write: bool,
 }
 
 impl PmiSocket {
-    /// Of a stream that does not block.
+    /// From a non-blocking stream.
     pub fn new(stream: UnixStream) -> Self {
         Self::of(Box::new(stream))
     }
@@ -47,12 +47,13 @@ impl PmiSocket {
         self.stream.read(chunk)
     }
 
-    /// How many bytes of answers wait for room.
+    /// Bytes of answers that wait to be sent.
     pub fn unread(&self) -> usize {
         self.answers.len()
     }
 
-    /// Sends what the socket takes; the rest waits for room. A rank that is gone needs no answer: its end is told by other means.
+    /// Sends what the socket accepts; the rest waits. A rank that is gone needs no answer: its end is reported in
+    /// another way.
     pub fn send(&mut self, bytes: &[u8], epoll: &Epoll, token: u64) {
         self.answers.extend_from_slice(bytes);
         let mut sent = 0;
@@ -81,27 +82,27 @@ impl AsFd for PmiSocket {
     }
 }
 
-/// A rank's port, until it has come.
+/// A rank's port, until the rank has connected.
 pub struct PmiPort {
     listener: TcpListener,
     address: SocketAddrV4,
-    /// Whether its user knows that somebody else came.
+    /// Whether the rank's log already mentions a stranger.
     told: bool,
 }
 
-/// Who came to a port.
+/// The result of accepting on a port.
 pub enum Came {
     Rank(PmiSocket),
-    /// It was looked for and let go.
+    /// The peer was not a process of the launch, and was disconnected.
     Stranger,
     Nobody,
 }
 
-/// Whose port it is, and who may come.
+/// The owner of a port, and the processes that may connect.
 pub struct PortOf<'a> {
     pub dir: &'a ShimDir,
     pub work: &'a Work,
-    /// The launch's number, and its ranks that live.
+    /// The launch's number, and its living ranks.
     pub launch: u32,
     pub pids: &'a [i32],
     /// The rank.
@@ -109,7 +110,7 @@ pub struct PortOf<'a> {
 }
 
 impl PmiPort {
-    /// Any free one.
+    /// Opens any free port.
     pub fn open() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -124,8 +125,8 @@ impl PmiPort {
         self.address.port()
     }
 
-    /// The next connection, where a process of the launch made it, not blocking. One at a time: others have their turn between two
-    /// that are refused. An error: none can be taken now.
+    /// Accepts the next connection, non-blocking, if a process of the launch made it. One at a time, so that other
+    /// events are handled between two refused ones. An error: none can be accepted now.
     pub fn accept(&mut self, of: &PortOf<'_>) -> io::Result<Came> {
         let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Came::Nobody) };
         let taken = self.check(peer, of).and_then(|()| {
@@ -144,12 +145,12 @@ impl PmiPort {
         Ok(Came::Stranger)
     }
 
-    /// Whether the other end is a process of the launch.
+    /// Checks that the other end is a process of the launch.
     fn check(&self, peer: SocketAddrV4, of: &PortOf<'_>) -> Result<(), String> {
         let inode = inode_of(peer, self.address).map_err(|error| format!("its other end cannot be found: {error}"))?;
         let inode = inode.ok_or_else(|| "its other end is gone".to_owned())?;
         let link = format!("socket:[{inode}]");
-        // Most ranks come themselves; a process that one of them started is looked for after these.
+        // Most ranks connect themselves; processes that they started are searched afterwards.
         let held = of.pids.iter().any(|pid| holds(*pid, &link))
             || of.work.processes_of_launch(of.launch, of.pids).iter().any(|pid| holds(*pid, &link));
         if held { Ok(()) } else { Err("no process of the launch made it".to_owned()) }
@@ -175,14 +176,15 @@ fn inode_of(local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Option<u64>
         // sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode …
         let mut fields = line.split_ascii_whitespace().skip(1);
         if fields.next() == Some(&local) && fields.next() == Some(&remote) {
-            // One that its process has closed has none.
+            // A socket that its process has closed has no inode.
             return Ok(fields.nth(6).and_then(|inode| inode.parse().ok()).filter(|inode| *inode != 0));
         }
     }
     Ok(None)
 }
 
-/// An address as the table has it: the bytes of the address as one number of this machine, and the port, in hexadecimal.
+/// An address in the table's notation: the bytes of the address as one number of this machine, and the port, in
+/// hexadecimal.
 fn in_table(address: SocketAddrV4) -> String {
     format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port())
 }

@@ -1,8 +1,9 @@
 //! The allocation's script: launch 0, rank 0, on the first node.
 //!
-//! It is written to the shim's directory, mode 0400 and the user's own. The directories above are root's, so it is
-//! opened here and handed down as descriptor 3: its interpreter reads `/proc/self/fd/3`, which asks for rights on the
-//! file alone. The interpreter line is read here, not by the kernel, so that a state directory mounted `noexec` does not matter.
+//! It is written to the shim's directory, mode 0400, owned by the user. The directories above belong to root, so the
+//! shim opens it and passes it on as descriptor 3: its interpreter reads `/proc/self/fd/3`, which checks only the
+//! file's own permissions. The shim reads the interpreter line, not the kernel, so a state directory that is mounted
+//! `noexec` does not matter.
 
 use crate::log_files;
 use lattice_model::Principal;
@@ -12,10 +13,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Used where the script names none.
+/// Used if the script names no interpreter.
 const INTERPRETER_DEFAULT: &str = "/bin/sh";
 
-/// Program and arguments that run the script which is descriptor 3.
+/// Program and arguments that run the script on descriptor 3.
 pub fn argv(text: &str, args: &[String]) -> Vec<String> {
     let (interpreter, option) = interpreter(text);
     let mut argv = vec![interpreter.to_owned()];
@@ -25,7 +26,7 @@ pub fn argv(text: &str, args: &[String]) -> Vec<String> {
     argv
 }
 
-/// As the kernel reads it (execve(2), "Interpreter scripts"): a path, and all the rest of the line as one argument.
+/// As the kernel reads it (execve(2), "Interpreter scripts"): a path, and the rest of the line as one argument.
 fn interpreter(text: &str) -> (&str, Option<&str>) {
     let line = text.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default().trim();
     match line.split_once([' ', '\t']) {
@@ -35,8 +36,8 @@ fn interpreter(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Makes the files of the script that this node is to run, so that a disk without room for them is seen while the work can still
-/// begin on another node.
+/// Makes the script's files for this node, so that a full disk is detected while the work can still begin on another
+/// node.
 pub fn make_files(dir: &ShimDir, text: &str, owner: &Principal) -> Result<(), NotStarted> {
     log_files::create_directory(dir, 0)?;
     log_files::create(dir, 0, 0, owner)?;

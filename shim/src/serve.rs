@@ -1,4 +1,4 @@
-//! The shim's one loop, and what it does about each happening.
+//! The shim's one event loop, and its reaction to each event.
 
 mod attached;
 mod attaching;
@@ -40,10 +40,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use waiting::Waiting;
 
-/// Happenings taken from the kernel at once.
+/// Events taken from the kernel at a time.
 const EVENTS_PER_TURN: usize = 64;
 
-/// Tokens of what is waited for; those of ranks' sockets are beyond.
+/// Tokens of the waiting points; those of ranks' sockets are beyond.
 const LISTENER: u64 = 0;
 const AGENT: u64 = 1;
 const SIGNALS: u64 = 2;
@@ -51,7 +51,7 @@ const TIMER: u64 = 3;
 const WORK_EVENTS: u64 = 4;
 const MEMORY_EVENTS: u64 = 5;
 
-/// How a process ends that had no more memory.
+/// The outcome of a process that was killed for lack of memory.
 const KILLED: RankOutcome = RankOutcome::Signalled { signal: 9 };
 
 fn socket_token(number: u32, local: u32) -> u64 {
@@ -59,16 +59,16 @@ fn socket_token(number: u32, local: u32) -> u64 {
     u64::from(number) << 32 | u64::from(local)
 }
 
-/// Everything that one shim knows.
+/// The state of one shim.
 pub struct Shim {
     dir: ShimDir,
     config: ShimConfig,
     node: NodeId,
     work: Work,
-    /// Why no process can be started, where that is so.
+    /// Why no process can be started, if that is so.
     failed: Option<String>,
     open_files: Option<(u64, u64)>,
-    /// `tasks` of the groups of version 1 that every process joins.
+    /// `tasks` files of the groups of version 1 that every process joins.
     v1_groups: Vec<OwnedFd>,
     null: File,
     epoll: Epoll,
@@ -77,20 +77,20 @@ pub struct Shim {
     work_events: Option<File>,
     memory: Option<MemoryWatch>,
     memory_events: Option<File>,
-    /// What of the script was killed for its memory, the last time.
+    /// The latest kill in the script for lack of memory.
     script_kill: Option<MemoryKill>,
     agent: AgentLink,
     exits: Writer,
     script: Script,
     /// By number.
     launches: BTreeMap<u32, Launch>,
-    /// Launches whose ranks are made when their PMIx is served. By number.
+    /// Launches that start their ranks when their PMIx server is ready. By number.
     waiting: BTreeMap<u32, Waiting>,
-    /// What is left of launches that have PMIx. By number.
+    /// Directories that launches with PMIx leave. By number.
     directories: BTreeMap<u32, PathBuf>,
-    /// Launches that were never started here, and why.
+    /// Launches that were refused here, and why.
     refused: BTreeMap<LaunchId, String>,
-    /// Launches that the agent is done with: not to be started again.
+    /// Launches that the agent has finished with: they must not start again.
     forgotten: BTreeSet<LaunchId>,
     attached: Attached,
     processes: BTreeMap<i32, Process>,
@@ -107,7 +107,7 @@ enum Script {
     Ended(RankOutcome),
 }
 
-/// Which process of ours a pid is.
+/// What a pid of our processes is.
 #[derive(Clone, Copy)]
 enum Process {
     Script,
@@ -116,7 +116,8 @@ enum Process {
     Attached { session: u64 },
 }
 
-/// The allocation's time. All times are milliseconds of CLOCK_BOOTTIME, which goes on while a machine sleeps.
+/// The allocation's walltime. All times are milliseconds of CLOCK_BOOTTIME, which continues while a machine is
+/// suspended.
 #[derive(Clone, Copy)]
 enum Walltime {
     NotYet,
@@ -133,16 +134,16 @@ enum Ending {
         why: StopReason,
         kill_at: u64,
     },
-    /// SIGKILL was sent, and will be again.
+    /// SIGKILL was sent, and is repeated.
     Killing {
         why: StopReason,
         again_at: u64,
     },
-    /// Nothing is left.
+    /// No process is left.
     Stopped {
         why: StopReason,
     },
-    /// The shim itself ends once nothing is left, or at a time.
+    /// The shim ends once no process is left, or at this time.
     Quitting {
         again_at: u64,
         give_up_at: u64,
@@ -150,7 +151,7 @@ enum Ending {
 }
 
 impl Shim {
-    /// Set up, not yet serving. `failed`: why processes cannot be started here. `open_files`: the limit that they get.
+    /// Set up, not yet serving. `failed`: why processes cannot be started here. `open_files`: the limit for them.
     pub fn new(
         dir: ShimDir,
         config: ShimConfig,
@@ -233,7 +234,7 @@ impl Shim {
         })
     }
 
-    /// Until Quit. One order: take what happened, write ends to disk, then tell.
+    /// Serves until Quit. The order is always: take events, write ends to disk, then report.
     pub fn serve(mut self) -> anyhow::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         loop {
@@ -259,7 +260,7 @@ impl Shim {
     fn take(&mut self, token: u64, flags: EpollFlags) {
         match token {
             LISTENER => {
-                // What the older agent said before it was replaced holds.
+                // Messages that an older agent sent before it was replaced are still valid.
                 self.take_messages();
                 self.agent.accept(now_ms(), &self.epoll);
             }
@@ -267,7 +268,7 @@ impl Shim {
             SIGNALS => self.take_signals(),
             TIMER => drop(self.timer.wait()),
             WORK_EVENTS => {
-                // Reading arms the next notification.
+                // Reading re-arms the notification.
                 if let Some(events) = &mut self.work_events {
                     let _ = events.rewind().and_then(|()| events.read(&mut [0; 256]));
                 }
@@ -389,7 +390,7 @@ impl Shim {
         }
     }
 
-    /// Asks other nodes again what they have not answered: whoever was on the way before may have lost it.
+    /// Sends unanswered calls to other nodes again: an agent in between may have lost them.
     fn ask_again_now(&mut self, number: u32) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let happenings = launch.ask_again_now();
@@ -411,7 +412,7 @@ impl Shim {
 
     fn take_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
-            // Whoever ends us by hand (or the machine, going down) means the work.
+            // SIGTERM from a person, or from the machine shutting down, is meant for the work.
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
                 self.stop(StopReason::Asked, self.config.grace_ms);
             }
@@ -431,7 +432,7 @@ impl Shim {
                 }
                 Some(Process::Bridge { number }) => self.bridge_ended(number),
                 Some(Process::Attached { session }) => self.attached_ended(session, outcome),
-                // Left behind by one of ours, and nobody's to tell.
+                // An orphan of one of our processes: nobody needs a report.
                 None => {}
             }
         }
@@ -448,13 +449,13 @@ impl Shim {
         if over {
             launch.close_bridge(&self.epoll);
         }
-        // The abort that this end means goes first: who reads of the end knows by then what it was.
+        // The abort that this end causes goes first, so that its receiver knows the reason of the end.
         self.happened(number, happenings);
         self.tell_input(number, false);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
         self.agent.tell(&FromShim::RankEnded { launch: id, rank, outcome });
         if over {
-            // It is waited for; the directory is not.
+            // A rank may wait for this; removing the directory can take longer.
             self.agent.flush(&self.epoll);
             self.remove_launch(number);
         }
@@ -477,7 +478,7 @@ impl Shim {
             match happening {
                 Happening::Fence { number, blob } => self.agent.tell(&FromShim::Fence { launch: id, number, blob }),
                 Happening::Call(call) => self.agent.tell(&FromShim::Call { launch: id, call }),
-                // We are bringing it down ourselves: its ranks die of that, and it is not why.
+                // We are ending the launch: its ranks die because of that, and their deaths are not the reason.
                 Happening::Abort { .. } if launch.down != Down::No || !matches!(self.ending, Ending::No) => {}
                 Happening::Abort { code, why } => {
                     launch.aborted = Some((code, why.clone()));

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// A line in `shim.log`. On a full disk it is lost, and nothing else is (`eprintln!` would panic).
+/// Writes a line to `shim.log`. On a full disk only the line is lost (`eprintln!` would panic).
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,9 +1,9 @@
-//! What differs from rank to rank of what programs find under Slurm (`--slurm-env`). What is the same for all of them, their
-//! launch has in its environment.
+//! The variables of `--slurm-env` that differ from rank to rank. The launch's environment has those that are the same
+//! for all.
 
 use lattice_model::{LaunchSpec, NodeRanks};
 
-/// The variables of one rank, where the launch asks for them.
+/// The variables of one rank, if the launch requests them.
 pub fn of_rank(spec: &LaunchSpec, part: &NodeRanks, rank: u32, local: u32) -> Vec<(String, String)> {
     if !spec.shape.slurm_env {
         return Vec::new();

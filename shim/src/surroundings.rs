@@ -1,4 +1,4 @@
-//! Where processes are started.
+//! The context in which processes are started.
 
 use crate::work::Work;
 use lattice_model::Principal;
@@ -8,7 +8,7 @@ use nix::sys::epoll::Epoll;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
-/// What every start of a process needs to know of its surroundings.
+/// What every start of a process needs.
 pub struct Surroundings<'a> {
     pub dir: &'a ShimDir,
     pub owner: &'a Principal,
@@ -17,8 +17,8 @@ pub struct Surroundings<'a> {
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
     pub v1_groups: &'a [BorrowedFd<'a>],
-    /// What this process may hold of what ranks put, and as much again of what they do not read, in bytes.
+    /// Bytes that this process may hold of values that ranks put, and as many again of answers that they do not read.
     pub held_bytes_max: usize,
-    /// Each local rank's place; the policy by which its memory is taken is the launch's.
+    /// Each local rank's place. The launch has the policy for its memory.
     pub places: Vec<RankPlace>,
 }

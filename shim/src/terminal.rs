@@ -1,5 +1,5 @@
-//! The terminal of a launch's first rank. We are its keyboard and its screen, so that it outlives the agent: what it shows
-//! goes into the rank's log file, what is typed comes by the agent.
+//! The terminal of a launch's first rank. The shim acts as its keyboard and screen, so that it outlives the agent:
+//! output goes into the rank's log file, and the agent delivers what is typed.
 
 use crate::shim_log::say;
 use lattice_model::{Principal, TerminalSize};
@@ -11,19 +11,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes typed that the terminal has not taken: more than a person pastes.
+/// Typed bytes that the terminal has not accepted: more than a person pastes.
 const TYPED_BYTES_MAX: usize = 1024 * 1024;
-/// Read at a time, in bytes.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks read before others have their turn.
+/// Chunks read before other events are handled.
 const CHUNKS_PER_TURN: usize = 16;
 
-/// Our end.
+/// Our end of the terminal.
 pub struct RankTerminal {
     master: OwnedFd,
-    /// The rank's standard output, as it is logged.
+    /// The log file of the rank's standard output.
     log: File,
-    /// Bytes shown that the log could not take, and that it does not tell of yet.
+    /// Output bytes that the log could not store and does not mention yet.
     lost: u64,
     typed: VecDeque<u8>,
     waits_to_write: bool,
@@ -32,14 +32,14 @@ pub struct RankTerminal {
 }
 
 impl RankTerminal {
-    /// Ours, and the rank's end, to be held until its process has it. `token` is ours in `epoll`.
+    /// Makes our end, and the rank's end, which must be held until its process has it. `token` is ours in `epoll`.
     pub fn make(owner: &Principal, size: TerminalSize, log: File, epoll: &Epoll, token: u64) -> io::Result<(Self, OwnedFd)> {
         let pty::Terminal { master, slave, .. } = pty::open(owner, size, Modes { echo: true, cooked_output: true })?;
         epoll.add(&master, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
         Ok((Self { master, log, lost: 0, typed: VecDeque::new(), waits_to_write: false, overflown: false, token }, slave))
     }
 
-    /// It has something for us, or room. `false`: nobody has the other end any more, and it is to be closed.
+    /// The terminal is readable or writable. `false`: nobody has the other end any more, and ours must be closed.
     pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> bool {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.enter(epoll);
@@ -47,7 +47,7 @@ impl RankTerminal {
         !flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) || self.show()
     }
 
-    /// Logs what was shown and not read yet. `false`: there will be no more.
+    /// Logs pending output. `false`: there will be no more.
     pub fn show(&mut self) -> bool {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
@@ -61,8 +61,8 @@ impl RankTerminal {
         true
     }
 
-    /// What a full disk does not take is lost, and told of where it is missing once there is room: the program must not be
-    /// held by that.
+    /// Output that a full disk does not accept is lost; the log marks the gap once there is space. The program must not
+    /// be blocked by that.
     fn log(&mut self, shown: &[u8]) {
         if self.lost > 0 {
             let text = format!("\r\n[lattice: {} bytes that were shown here are missing: the node's disk was full]\r\n", self.lost);
@@ -84,7 +84,7 @@ impl RankTerminal {
         self.lost += rest.len() as u64;
     }
 
-    /// Types. What a program does not read for so long that it is too much is lost.
+    /// Types these bytes. If a program does not read, bytes beyond the limit are lost.
     pub fn typed(&mut self, bytes: &[u8], epoll: &Epoll) {
         let room = TYPED_BYTES_MAX - self.typed.len();
         if bytes.len() > room && !std::mem::replace(&mut self.overflown, true) {
@@ -100,7 +100,7 @@ impl RankTerminal {
                 Ok(n) => drop(self.typed.drain(..n)),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => break,
-                // Nobody is there to read it.
+                // Nobody can read it any more.
                 Err(_) => self.typed.clear(),
             }
         }
@@ -117,9 +117,10 @@ impl RankTerminal {
         let _ = pty::set_size(self.master.as_fd(), size);
     }
 
-    /// Closes it: whoever has the other end is hung up.
+    /// Closes it: programs at the other end are hung up.
     pub fn close(self, epoll: &Epoll) {
-        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
+        // registered.
         let _ = epoll.delete(&self.master);
     }
 }

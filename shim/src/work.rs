@@ -1,20 +1,21 @@
-//! All processes of the allocation on this node: where they are born, and how they are ended.
+//! All processes of the allocation on this node: where they are started, and how they are ended.
 
 use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::{identity, process};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-/// How processes are kept together.
+/// How the processes of the work are tracked.
 pub enum Work {
-    /// By the scope's cgroups: nothing escapes.
+    /// By the scope's cgroups: no process escapes.
     Scope(Scope),
-    /// This machine has no cgroup v2 tree: by being our descendants (we are their subreaper), a launch's by its ranks' sessions.
+    /// This machine has no cgroup v2 tree: all work by descent from us (we are its subreaper), a launch by its ranks'
+    /// sessions.
     Tree,
 }
 
 impl Work {
-    /// Makes a launch's cgroup, to start processes in.
+    /// Makes a launch's cgroup, to start processes in it.
     pub fn launch_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
         match self {
             Self::Scope(scope) => {
@@ -26,7 +27,7 @@ impl Work {
         }
     }
 
-    /// Makes the cgroup of a launch's server of PMIx, to start it in.
+    /// Makes the cgroup of a launch's PMIx server, to start it in.
     pub fn pmix_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
         match self {
             Self::Scope(scope) => {
@@ -48,7 +49,7 @@ impl Work {
         }
     }
 
-    /// Removes an attached terminal's cgroup where nothing lives in it any more.
+    /// Removes an attached terminal's cgroup if it is empty.
     pub fn remove_attached(&self, number: u32) {
         if let Self::Scope(scope) = self {
             let _ = scope.attached(number).remove();
@@ -63,7 +64,8 @@ impl Work {
         }
     }
 
-    /// Kills all work. Something may survive where there is no scope, or a kernel without `cgroup.kill`: repeat until [`Self::is_empty`].
+    /// Kills all work. Processes may survive without a scope, or with a kernel without `cgroup.kill`: repeat until
+    /// [`Self::is_empty`].
     pub fn kill_all(&self) {
         match self {
             Self::Scope(scope) => {
@@ -79,11 +81,11 @@ impl Work {
         }
     }
 
-    /// Sends a signal to all processes of one launch; `ranks` are the pids of those that live.
+    /// Sends a signal to all processes of one launch; `ranks` are the pids of the living ones.
     pub fn signal_launch(&self, number: u32, ranks: &[i32], signal: i32) {
         match self {
             Self::Scope(scope) if signal == libc::SIGKILL && scope.launch(number).kill().is_ok() => {
-                // Nobody is left to be served. One that cannot be killed ends when its socket is closed.
+                // It has no rank left to serve. If it cannot be killed, it ends when its socket is closed.
                 let _ = scope.pmix_server(number).kill();
             }
             Self::Scope(scope) => scope.launch(number).signal(signal),
@@ -91,7 +93,7 @@ impl Work {
         }
     }
 
-    /// The processes of one launch; `ranks` are the pids of those that live.
+    /// The processes of one launch; `ranks` are the pids of the living ones.
     pub fn processes_of_launch(&self, number: u32, ranks: &[i32]) -> Vec<i32> {
         match self {
             Self::Scope(scope) => scope.launch(number).processes(),
@@ -102,7 +104,7 @@ impl Work {
         }
     }
 
-    /// Whether no process is left (zombies aside).
+    /// Whether no process is left (zombies are not counted).
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Scope(scope) => matches!(scope.work().is_populated(), Ok(false)),
@@ -110,7 +112,7 @@ impl Work {
         }
     }
 
-    /// What tells that a scope may have become empty.
+    /// A file that signals when a scope may have become empty.
     pub fn events(&self) -> Option<File> {
         match self {
             Self::Scope(scope) => scope.work().events().ok(),
@@ -118,12 +120,12 @@ impl Work {
         }
     }
 
-    /// Removes a launch's cgroups where nothing lives in them any more, and tells whether that is so of the launch's own. What ranks
-    /// left running keeps it.
+    /// Removes a launch's cgroups if they are empty. Returns whether the launch's own is gone: processes that ranks
+    /// left running keep it.
     pub fn remove_launch(&self, number: u32) -> bool {
         match self {
             Self::Scope(scope) => {
-                // A server that still ends keeps its own: it is removed when the server was reaped.
+                // The cgroup of a server that is still ending stays: it is removed when the server was reaped.
                 let _ = scope.pmix_server(number).remove();
                 scope.launch(number).remove().is_ok()
             }

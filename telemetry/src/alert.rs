@@ -8,8 +8,8 @@
 //!      └──────────────────────── so for for_ms ────────────── Recovering
 //! ```
 //!
-//! An alert has two bounds, so that what swings about one of them is one alert and not many. A time without
-//! measurements proves nothing: it raises no alert and clears none.
+//! An alert has two bounds, so that a value that oscillates around one of them makes one alert and not many. A time
+//! without measurements proves nothing: it neither raises nor clears an alert.
 
 pub mod idle;
 pub mod rules;
@@ -118,7 +118,7 @@ mod tests {
                     prop_assert!(lasted(&|value| rule.is_well(value)).is_some_and(|ms| ms >= for_ms));
                 }
                 if !before && !after {
-                    // Nothing that lasted is withheld.
+                    // No condition that lasted long enough is missed.
                     prop_assert!(lasted(&|value| rule.is_beyond(value)).is_none_or(|ms| ms < for_ms));
                 }
             }

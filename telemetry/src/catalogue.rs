@@ -1,10 +1,10 @@
-//! Every metric that a process of ours has: its name, type, unit, labels, source and meaning, in one place.
+//! Every metric of our processes: its name, type, unit, labels, source and meaning, in one place.
 //!
-//! What is not in here cannot be exposed: [`crate::sample::Samples`] takes a [`Family`], not a name. `docs/metrics.md` is made of
-//! this list, and a test fails where the two differ.
+//! A metric that is not listed here cannot be exposed: [`crate::sample::Samples`] takes a [`Family`], not a name.
+//! `docs/metrics.md` is generated from this list, and a test fails where the two differ.
 //!
-//! Names are the documents' where they have one, else `lattice_<part>_<what>_<unit>` with base units (seconds, bytes), and
-//! `_total` for counters. `process_…` are the names that every Prometheus client library has.
+//! Names are those of the requirement if it has one, else `lattice_<part>_<what>_<unit>` with base units (seconds,
+//! bytes), and `_total` for counters. `process_…` are the names that every Prometheus client library uses.
 
 pub mod agent;
 pub mod alert;
@@ -20,7 +20,7 @@ pub mod serving;
 
 pub use family::{Family, Kind, LATENCY_SECONDS, Of, Unit};
 
-/// All of them, by part.
+/// All metrics, by part.
 pub fn all() -> impl Iterator<Item = &'static Family> {
     let parts =
         [process::ALL, node::ALL, gpu::ALL, allocation::ALL, alert::ALL, agent::ALL, serving::ALL, gossip::ALL, push::ALL, quorum::ALL];
@@ -41,7 +41,7 @@ mod tests {
             let plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             assert!(plain(name) && family.labels.iter().all(|label| plain(label)), "{name}");
             assert!(name.starts_with("lattice_") || name.starts_with("process_"), "{name}");
-            // The documents end the names of some gauges in _total: these keep their names.
+            // In the requirement some gauges end in _total: these keep their names.
             let of_the_documents = ["lattice_nodes_total", "lattice_allocations_total", "lattice_network_vni_pool_total"].contains(&name);
             assert_eq!(name.ends_with("_total") && !of_the_documents, family.kind == Kind::Counter, "{name}");
             let stem = name.trim_end_matches("_total");

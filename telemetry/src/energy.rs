@@ -2,19 +2,19 @@
 //! and stores the result.
 //!
 //! ```text
-//!   RAPL's counters, which wrap ──▶ NodeMeter: what processors and memory drew, never falling ─┐
-//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ Account of each allocation
+//!   RAPL's counters, which wrap ──▶ NodeMeter: energy of processors and memory, never falling ─┐
+//!   GPUs' counters, from the driver's start ───────────────────────────────────────────────────┼──▶ each Account
 //!   the allocation's processor time ───────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Work that has the whole node has all that processors and memory draw. Of a shared node each allocation has its part of all
-//! processors' time: what they draw while they idle belongs to none. That is an estimate, and is labelled as one.
+//! Work that has the whole node gets all energy of processors and memory. On a shared node each allocation gets its
+//! share of all processors' time; idle energy belongs to no allocation. That share is an estimate, and is labelled as
+//! one.
 //!
-//! All of it is on the disk: what was drawn while no agent measured is counted at the next measurement.
+//! All counts are on the disk: energy used while no agent measured is counted at the next measurement.
 //!
-//! Shares by busy time would charge a whole node's idling to a single thread; shares by cores would
-//! charge work that waits. RAPL's counters are for root alone (CVE-2020-8694), so the open page has
-//! none of the node's energy.
+//! Rejected: shares by busy time would charge a whole node's idling to a single thread; shares by cores would charge
+//! work that waits. Only root may read RAPL's counters (CVE-2020-8694), so the public page shows no energy of the node.
 
 use crate::readers::Domain;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// The most domains and GPUs that are stored.
 const KEPT_MAX: usize = 128;
 
-/// What the node's processors and memory have drawn since the first measurement.
+/// The energy of the node's processors and memory since the first measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMeter {
     domains: BTreeMap<String, Counted>,
@@ -46,7 +46,8 @@ impl NodeMeter {
             let counted = self.domains.entry(domain.name.clone()).or_insert(Counted { total: 0, last: now, adds: domain.adds });
             let more = match now.checked_sub(counted.last) {
                 Some(more) => more,
-                // From where it was to its end, and from 0 to here. One without a known end was reset.
+                // From the last value to the range's end, and from 0 to the present one. A counter without a known
+                // range was reset.
                 None if domain.range_microjoules >= counted.last => domain.range_microjoules - counted.last + now,
                 None => now,
             };
@@ -70,7 +71,7 @@ fn joules(microjoules: u64) -> f64 {
     microjoules as f64 / 1e6
 }
 
-/// What one allocation has drawn here. In whole millionths: the stored number is the same to the last digit.
+/// The energy of one allocation on this node. In whole millionths of a joule, so that the stored number is exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     cpu_microjoules: u64,
@@ -78,32 +79,32 @@ pub struct Account {
     last: Option<Mark>,
 }
 
-/// What there was to read at one moment.
+/// The readings at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// On the clock since the boot.
+    /// On the clock since boot.
     pub at_ms: u64,
     /// [`NodeMeter::microjoules`].
     pub node_microjoules: Option<u64>,
     /// Processor time of the allocation's work.
     pub cpu_us: Option<u64>,
-    /// The counters of the GPUs that it has.
+    /// The counters of its GPUs.
     pub gpu_microjoules: BTreeMap<String, u64>,
 }
 
 impl Account {
-    /// Takes what was read. `processors`: how many the node has; `whole`: whether the allocation has all of it.
+    /// Adds the readings. `processors`: how many the node has; `whole`: whether the allocation has all of it.
     pub fn take(&mut self, mut mark: Mark, processors: u32, whole: bool) {
         let Some(last) = self.last.take() else {
             self.last = Some(mark);
             return;
         };
         for (gpu, now) in &mark.gpu_microjoules {
-            // One whose driver was loaded anew begins at 0 again.
+            // A counter restarts at 0 when its driver is reloaded.
             let more = last.gpu_microjoules.get(gpu).map_or(0, |was| now.checked_sub(*was).unwrap_or(*now));
             self.gpu_microjoules = self.gpu_microjoules.saturating_add(more);
         }
-        // A GPU that did not answer this time goes on from where it was.
+        // A GPU without an answer this time continues from its last value.
         for (gpu, was) in last.gpu_microjoules.into_iter().take(KEPT_MAX) {
             mark.gpu_microjoules.entry(gpu).or_insert(was);
         }
@@ -117,7 +118,7 @@ impl Account {
                 let part = if had_us > 0.0 { (used_us / had_us).min(1.0) } else { 0.0 };
                 self.cpu_microjoules = self.cpu_microjoules.saturating_add((now.saturating_sub(was) as f64 * part) as u64);
             }
-            // What was read before and is silent now goes on from where it was; what was never read begins now.
+            // A meter without an answer this time continues from its last value; one that was never read starts now.
             (None, _) if last.node_microjoules.is_some() => {
                 (mark.node_microjoules, mark.cpu_us, mark.at_ms) = (last.node_microjoules, last.cpu_us, last.at_ms);
             }
@@ -129,12 +130,12 @@ impl Account {
         self.last = Some(mark);
     }
 
-    /// Of processors and memory; `None`: there is no meter.
+    /// Energy of processors and memory; `None`: there is no meter.
     pub fn cpu_joules(&self) -> Option<f64> {
         self.last.as_ref().and_then(|last| last.node_microjoules).map(|_| joules(self.cpu_microjoules))
     }
 
-    /// Of its GPUs; `None`: none of them has a counter.
+    /// Energy of its GPUs; `None`: none of them has a counter.
     pub fn gpu_joules(&self) -> Option<f64> {
         self.last.as_ref().filter(|last| !last.gpu_microjoules.is_empty()).map(|_| joules(self.gpu_microjoules))
     }
@@ -162,10 +163,10 @@ mod tests {
             meter.take(&[package(now)]);
             assert_eq!(meter.microjoules(), Some(total), "at {now}");
         }
-        // The parts of a package are exported and not added.
+        // Parts of a package are exported and not added.
         meter.take(&[package(4), Domain { name: "package-0/core".to_owned(), adds: false, ..package(7) }]);
         assert_eq!((meter.microjoules(), meter.domains().count()), (Some(1_104), 2));
-        // One without a known range was reset.
+        // A counter without a known range was reset.
         let mut meter = NodeMeter::default();
         for now in [100, 10] {
             meter.take(&[Domain { range_microjoules: 0, ..package(now) }]);
@@ -184,13 +185,13 @@ mod tests {
         }
         assert_eq!((whole.cpu_joules(), whole.gpu_joules()), (Some(80.0), Some(300.0)));
         assert_eq!((part.cpu_joules(), part.gpu_joules()), (Some(40.0), Some(300.0)));
-        // A GPU that does not answer once, and one whose driver was loaded again.
+        // A GPU that fails to answer once, and one with a reloaded driver.
         part.take(mark(2000, 180, 7, &[]), 4, false);
         part.take(mark(3000, 180, 7, &[("A", 1310)]), 4, false);
         assert_eq!(part.gpu_joules(), Some(310.0));
         part.take(mark(4000, 180, 7, &[("A", 4)]), 4, false);
         assert_eq!(part.gpu_joules(), Some(314.0));
-        // A meter that does not answer once: four of eight processor seconds, of 80 J.
+        // A meter that fails to answer once: four of eight processor seconds, of 80 J.
         part.take(Mark { node_microjoules: None, ..mark(5000, 0, 9, &[]) }, 4, false);
         part.take(mark(6000, 260, 11, &[]), 4, false);
         assert_eq!(part.cpu_joules(), Some(80.0));

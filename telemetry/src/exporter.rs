@@ -25,7 +25,7 @@ impl Exporter {
         Self(Arc::new(Inner { process, common, parts, requests: Mutex::new([(200, 0)].into()) }))
     }
 
-    /// All metrics now. Reads a few files of `/proc`: call it where blocking is allowed.
+    /// All present metrics. Reads a few files of `/proc`: call it where blocking is allowed.
     pub fn samples(&self, whose: Whose) -> Samples {
         let mut samples = Samples::new(self.0.common.clone());
         process::read(&mut samples);

@@ -32,7 +32,7 @@ pub fn page(samples: &Samples) -> String {
     out
 }
 
-/// The labels of one series, those of every series first.
+/// The labels of one series, with those of every series first.
 pub(crate) fn labels_of<'a>(
     samples: &'a Samples,
     names: &'a [&'static str],
@@ -56,7 +56,7 @@ fn line(out: &mut String, name: &str, suffix: &str, labels: &[(&str, &str)], le:
     let _ = writeln!(out, " {}", number(value));
 }
 
-/// As Go's parser reads it: infinity and what is no number have names of their own.
+/// As Go's parser reads it: infinity and NaN have names of their own.
 pub(crate) fn number(value: f64) -> String {
     if value.is_nan() {
         "NaN".to_owned()

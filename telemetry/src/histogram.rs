@@ -1,22 +1,22 @@
-//! How often a duration was in which range. Counting takes no lock.
+//! A histogram of durations. Counting takes no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts durations.
+/// Counts durations by range.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is beyond the last.
+    /// One for each bound, and one for values beyond the last.
     buckets: Box<[AtomicU64]>,
     nanoseconds: AtomicU64,
 }
 
-/// What a histogram had counted at one moment.
+/// The counts of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counts {
     pub bounds: &'static [f64],
-    /// How many were at most each bound, and not at most the one before.
+    /// How many were at most this bound, and above the one before.
     pub buckets: Vec<u64>,
     pub sum: f64,
 }
@@ -27,7 +27,7 @@ impl Histogram {
         Self { bounds, buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), nanoseconds: AtomicU64::new(0) }
     }
 
-    /// Counts one.
+    /// Counts one duration.
     pub fn observe(&self, took: Duration) {
         let seconds = took.as_secs_f64();
         let at = self.bounds.partition_point(|bound| *bound < seconds);
@@ -35,7 +35,7 @@ impl Histogram {
         self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// What it has counted. What is counted meanwhile may be in one number and not yet in another.
+    /// The present counts. A value that is counted meanwhile may be in one number and not yet in another.
     pub fn counts(&self) -> Counts {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         Counts { bounds: self.bounds, buckets, sum: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9 }
@@ -43,7 +43,7 @@ impl Histogram {
 }
 
 impl Counts {
-    /// What came since `before`, which is of the same thing; `None`: it is not.
+    /// The counts since `before`, which must be of the same histogram; `None`: it is not.
     pub fn since(&self, before: &Self) -> Option<Self> {
         if self.bounds != before.bounds || self.buckets.len() != before.buckets.len() {
             return None;
@@ -52,7 +52,7 @@ impl Counts {
         Some(Self { bounds: self.bounds, buckets: buckets?, sum: (self.sum - before.sum).max(0.0) })
     }
 
-    /// Both together; `None`: they are not counted in the same ranges.
+    /// The sum of both; `None`: they have different ranges.
     pub fn and(&self, other: &Self) -> Option<Self> {
         if self.bounds != other.bounds || self.buckets.len() != other.buckets.len() {
             return None;
@@ -61,19 +61,20 @@ impl Counts {
         Some(Self { bounds: self.bounds, buckets, sum: self.sum + other.sum })
     }
 
-    /// A bound that at least `percent` of them do not exceed; `None`: there were none, or it is beyond the last.
+    /// The least bound that at least `percent` of the values do not exceed; `None`: there are no values, or it is
+    /// beyond the last bound.
     pub fn percentile(&self, percent: u64) -> Option<f64> {
         let wanted = self.count().checked_mul(percent)?.div_ceil(100).max(1);
         let (bound, _) = self.cumulative().find(|(_, count)| *count >= wanted)?;
         bound.is_finite().then_some(bound)
     }
 
-    /// How many there were.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Upper ends with how many were at most that, as Prometheus has it; the last one is infinity.
+    /// Upper bounds with the number of values at most that, as in Prometheus; the last one is infinity.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.buckets.iter().scan(0, |sum, count| {

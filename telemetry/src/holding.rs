@@ -1,10 +1,10 @@
-//! An answer's body that holds something until it is over, or nobody wants it any more.
+//! A response body that holds a value until the body ends or is dropped.
 
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// `body`, and what is let go of with it.
+/// `body`, and a value that is dropped with it.
 #[derive(Debug)]
 pub struct Holding<B, T> {
     body: B,
@@ -12,7 +12,7 @@ pub struct Holding<B, T> {
 }
 
 impl<B, T> Holding<B, T> {
-    /// Holds `held` as long as there is the body.
+    /// Holds `held` for as long as the body lives.
     pub fn new(body: B, held: T) -> Self {
         Self { body, _held: held }
     }

@@ -1,18 +1,17 @@
-//! Measuring: what the work of each allocation uses, and the state of the node and of our own processes.
+//! Measurement: the resource use of each allocation's work, and the state of the node and of our own processes.
 //!
 //! ```text
 //!   readers (cgroup v2, cgroup v1, procfs) ──▶ Usage ──▶ windows (pure) ─┐
 //!   readers::Rapl, GPUs' drivers ──▶ energy (pure): joules of each allocation
-//!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve: /metrics
-//!   parts of the process that count (Collect): gossip, journal, Raft … ──┘        │
-//!                                                                                 └──▶ push: remote write, with a buffer on disk
+//!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve
+//!   counting parts of the process (Collect): gossip, journal, Raft … ────┘        │
+//!                                                                                 └──▶ push: buffer on disk, store
 //! ```
 //!
 //! Every metric is a [`catalogue::Family`] with unit, source and meaning: nothing else can be exported, and
-//! `docs/metrics.md` is made of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
+//! `docs/metrics.md` is generated from it ([`reference`]). A value that a machine cannot measure is absent, never 0.
 //!
-//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails loses only its own
-//! numbers.
+//! Nothing here makes decisions, and nothing waits for it: a failing scrape, push or reader loses only its own values.
 
 #![forbid(unsafe_code)]
 

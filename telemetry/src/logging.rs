@@ -1,7 +1,7 @@
-//! What both daemons log on stderr: lines for people, or objects for a collector of logs, a line each.
+//! The log of both daemons on stderr: lines for people, or one JSON object a line for a log collector.
 //!
-//! `LATTICE_LOG` says how much (directives of `tracing`), `LATTICE_LOG_FORMAT` in which form. Variables, not settings: what is wrong
-//! with the settings is logged too.
+//! `LATTICE_LOG` sets the level (directives of `tracing`), `LATTICE_LOG_FORMAT` the form. These are variables and not
+//! settings, because errors in the settings are logged too.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -15,11 +15,11 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How much is logged.
+/// The variable for the level.
 const LEVELS: &str = "LATTICE_LOG";
-/// Where nobody says.
+/// The level if the variable is not set.
 const LEVELS_DEFAULT: &str = "info,openraft=off";
-/// In which form.
+/// The variable for the form.
 const FORMAT: &str = "LATTICE_LOG_FORMAT";
 
 /// A form of the log.
@@ -27,7 +27,7 @@ const FORMAT: &str = "LATTICE_LOG_FORMAT";
 pub enum Form {
     /// For people.
     Text,
-    /// For programs: an object a line.
+    /// For programs: one object a line.
     Json,
 }
 
@@ -39,10 +39,10 @@ Environment:
                       [default: info,openraft=off]
   LATTICE_LOG_FORMAT  text, or json (one object a line) [default: text]";
 
-/// What the environment asks for and there is not.
+/// An invalid value in the environment.
 #[derive(Debug, Error, PartialEq)]
 pub enum Unknown {
-    /// A form.
+    /// An unknown form.
     #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
     Form(String),
     /// How much: the text, and what is wrong with it.
@@ -51,10 +51,10 @@ pub enum Unknown {
 }
 
 impl Form {
-    /// What the environment asks for; text where it says nothing.
+    /// The form that the environment requests; text if it is not set.
     ///
     /// # Errors
-    /// Where the variable is something else, or that for how much is logged says nothing that can be understood.
+    /// The form is unknown, or the level cannot be parsed.
     pub fn wanted() -> Result<Self, Unknown> {
         let wanted = |variable| std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned();
         levels(&wanted(LEVELS))?;
@@ -69,8 +69,8 @@ impl Form {
         }
     }
 
-    /// Begins the log of a process. `component` is what it is (`agent`, `quorum`), `node_id` who: its node's id, a member's name.
-    /// A panic is an object too where the rest is.
+    /// Starts the log of a process. `component` is its kind (`agent`, `quorum`), `node_id` its node's id or a member's
+    /// name. In JSON form a panic is an object too.
     pub fn begin(self, component: &'static str, node_id: Option<&str>) {
         let wanted = std::env::var(LEVELS).unwrap_or_default();
         let filter = levels(&wanted).unwrap_or_else(|_| EnvFilter::new(LEVELS_DEFAULT));
@@ -84,7 +84,7 @@ impl Form {
         }
     }
 
-    /// Why the process ends, as its last line.
+    /// Logs why the process ends, as its last line.
     pub fn last_words(self, text: &str, error: &str) {
         match self {
             Self::Text => eprintln!("{text}: {error}"),
@@ -104,7 +104,7 @@ struct Objects {
     node_id: Option<String>,
 }
 
-/// One line: the documents' fields, and what is the event's own.
+/// One line: the common fields, and the event's own.
 #[derive(Serialize)]
 struct Line<'a> {
     timestamp: String,
@@ -113,7 +113,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<&'a str>,
     message: String,
-    /// The part of the program.
+    /// The module of the program.
     target: &'a str,
     #[serde(flatten)]
     more: Map<String, Value>,
@@ -143,7 +143,7 @@ where
     }
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Said {
     message: String,
@@ -152,7 +152,7 @@ struct Said {
 
 impl Said {
     fn say(&mut self, field: &Field, value: Value) {
-        // Numbers and words keep their names; who speaks is `node_id`, whom it is about may be another `node`.
+        // Numbers and texts keep their names. `node_id` is the logging node; an event about another node has `node`.
         let name = match field.name() {
             "allocation" => "allocation_id".to_owned(),
             name @ ("timestamp" | "level" | "component" | "node_id" | "target") => format!("event_{name}"),

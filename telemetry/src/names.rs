@@ -1,26 +1,26 @@
-//! What measures are called: our names, and those of the documents that mean the same.
+//! Names of measures: ours, and those of the requirement with the same meaning.
 
 use crate::catalogue::{Family, allocation};
 use lattice_model::config::nearest;
 
-/// The documents' names of metrics that are exported in the same unit, with our names.
+/// Metric names of the requirement that are exported in the same unit, with our names.
 pub const ALSO: &[(&str, &str)] =
     &[("network_tx_bytes", "network_sent_bytes"), ("network_rx_bytes", "network_received_bytes"), ("gpu_util", "gpu_utilization")];
-/// The documents' names of metrics that are exported in another unit: their name, our name, our unit.
+/// Metric names of the requirement that are exported in another unit: their name, our name, our unit.
 const OTHERWISE: &[(&str, &str, &str)] = &[("cpu_utilization", "cpu_cores", "cores that are busy, not a percentage of a node's")];
 
-/// One of the ten numbers that the documents promise to users.
+/// One of the ten numbers that the requirement promises to users.
 #[derive(Debug)]
 pub struct Promised {
-    /// The documents' name and unit.
+    /// The requirement's name and unit.
     pub theirs: &'static str,
     pub their_unit: &'static str,
     /// The name in `lattice top`, `watch` and `compare`, and its unit there.
     pub ours: &'static str,
     pub unit: &'static str,
-    /// How theirs is made of ours; empty: it is the same.
+    /// How theirs is computed from ours; empty: it is the same.
     pub made: &'static str,
-    /// What is pushed of it, and which of its series.
+    /// The pushed metric, and which of its series.
     pub family: &'static Family,
     pub stat: &'static str,
 }
@@ -34,7 +34,7 @@ const fn promised(
     Promised { theirs, their_unit, ours, unit, made, family, stat }
 }
 
-/// All of them, in the documents' order.
+/// All of them, in the requirement's order.
 pub static PROMISED: [Promised; 10] = [
     promised(("gpu_utilization", "%"), ("gpu_utilization", "ratio"), "× 100", (&allocation::GPU_UTILIZATION, "mean")),
     promised(("gpu_memory_used", "bytes"), ("gpu_memory_used", "bytes"), "", (&allocation::GPU_MEMORY_USED, "mean")),
@@ -48,10 +48,10 @@ pub static PROMISED: [Promised; 10] = [
     promised(("io_latency_p99", "microseconds"), ("io_latency_p99", "seconds"), "× 1,000,000", (&allocation::IO_LATENCY, "p99")),
 ];
 
-/// Which of `known` is meant by a name, ours or the documents'.
+/// The name among `known` that a name means; the name may be ours or the requirement's.
 ///
 /// # Errors
-/// It is unknown: the name to use instead.
+/// The name is unknown; the error has the name to use instead.
 pub fn meant(name: &str, known: impl Iterator<Item = &'static str> + Clone) -> Result<&'static str, String> {
     let ours = ALSO.iter().find(|(theirs, _)| *theirs == name).map_or(name, |(_, ours)| ours);
     if let Some(found) = known.clone().find(|known| *known == ours) {
@@ -82,7 +82,7 @@ mod tests {
         }
         for one in &PROMISED {
             assert!(MEASURES.contains(&(one.ours, one.unit)) && one.family.labels.contains(&"stat"), "{one:?}");
-            // A query by the documents' name is answered, or refused with the name to use.
+            // A query by the requirement's name is answered, or refused with the name to use.
             assert!(of(one.theirs) == Ok(one.ours) || of(one.theirs).is_err_and(|why| why.contains(one.ours)), "{one:?}");
         }
         for (theirs, ours, _) in OTHERWISE {

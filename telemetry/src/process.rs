@@ -1,11 +1,11 @@
-//! This process, from `/proc/self`.
+//! Metrics of this process, from `/proc/self`.
 
 use crate::catalogue::process as family;
 use crate::procfs::{Stat, TICKS_PER_SECOND, boot_time_seconds, page_bytes};
 use crate::sample::Samples;
 use std::fs;
 
-/// Adds what can be read.
+/// Adds all values that can be read.
 pub fn read(samples: &mut Samples) {
     if let Some(stat) = fs::read("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
         samples.add(&family::CPU_SECONDS, &[], (stat.user_ticks + stat.system_ticks) as f64 / TICKS_PER_SECOND);
@@ -17,7 +17,7 @@ pub fn read(samples: &mut Samples) {
         }
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        // One of them is the directory that is being read.
+        // One of them is the descriptor of the directory that is being read.
         samples.count(&family::OPEN_FDS, &[], (open.count() as u64).saturating_sub(1));
     }
     if let Some(most) = fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(open_files_max) {

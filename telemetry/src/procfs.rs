@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
-/// `USER_HZ`, which Linux fixes for everything that programs see.
+/// `USER_HZ`, which is fixed in all interfaces of Linux.
 pub const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The fields of `/proc/<pid>/stat` that are measured.
@@ -11,7 +11,7 @@ pub const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Stat {
     pub parent: i32,
     pub minor_faults: u64,
-    /// Of children that were waited for, and of theirs.
+    /// Includes children that were waited for, and their children.
     pub children_minor_faults: u64,
     pub major_faults: u64,
     pub children_major_faults: u64,
@@ -20,18 +20,18 @@ pub struct Stat {
     pub children_user_ticks: u64,
     pub children_system_ticks: u64,
     pub threads: u64,
-    /// Since the machine was booted.
+    /// Since boot.
     pub started_ticks: u64,
     pub virtual_bytes: u64,
     pub resident_pages: u64,
 }
 
 impl Stat {
-    /// Reads a line. The program's name in it may have spaces and parentheses, and need be no text.
+    /// Parses a line. The program's name in it may contain spaces and parentheses, and need not be text.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let name_ends = line.iter().rposition(|byte| *byte == b')')?;
         let behind = std::str::from_utf8(&line[name_ends + 1..]).ok()?;
-        // Of the manual's fields, numbered from 1, the third comes first here.
+        // The manual numbers fields from 1; the third is the first one here.
         let mut fields = [0u64; 25];
         let mut parent = 0;
         let mut seen = 0;
@@ -39,7 +39,7 @@ impl Stat {
             if number == 4 {
                 parent = field.parse().ok()?;
             } else if matches!(number, 10..=17 | 20 | 22..=24) {
-                // Children's times can be negative in a field that is signed; the resident size as well.
+                // Times of children are in a signed field and can be negative, and so is the resident size.
                 fields[number] = u64::try_from(field.parse::<i128>().ok()?).unwrap_or(0);
             }
             seen = number;
@@ -62,7 +62,7 @@ impl Stat {
     }
 }
 
-/// A number behind a name, as in `/proc/<pid>/io`, `memory.stat` or `cpu.stat`; the name without its colon.
+/// The number after a name, as in `/proc/<pid>/io`, `memory.stat` or `cpu.stat`; the name without its colon.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once([' ', ':'])?;
@@ -70,7 +70,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Microseconds that some, or all, waited: the totals of a PSI file.
+/// Microseconds that some, or all, processes waited: the totals of a PSI file.
 pub fn pressure_totals(text: &str) -> (Option<u64>, Option<u64>) {
     let total = |kind: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
@@ -79,7 +79,7 @@ pub fn pressure_totals(text: &str) -> (Option<u64>, Option<u64>) {
     (total("some "), total("full "))
 }
 
-/// Bytes of a page of memory, which the kernel passes to each process at its start (getauxval(3), `AT_PAGESZ`).
+/// The page size in bytes, which the kernel passes to each process at its start (getauxval(3), `AT_PAGESZ`).
 pub fn page_bytes() -> u64 {
     const AT_PAGESZ: u64 = 6;
     static PAGE: OnceLock<u64> = OnceLock::new();
@@ -90,7 +90,7 @@ pub fn page_bytes() -> u64 {
     })
 }
 
-/// When the machine was booted, in seconds since 1970.
+/// Boot time of the machine, in seconds since 1970.
 pub fn boot_time_seconds() -> Option<f64> {
     static BOOTED: OnceLock<f64> = OnceLock::new();
     if let Some(seconds) = BOOTED.get() {

@@ -1,13 +1,13 @@
-//! Prometheus's remote write to VictoriaMetrics, or to what speaks the same.
+//! Prometheus's remote write to VictoriaMetrics or a compatible store.
 //!
 //! ```text
-//!   every interval: Samples ──▶ protobuf, snappy ──▶ a file in the buffer ──▶ POST ──▶ stored: the file goes
-//!                                                        │                     └── no answer, overloaded: again, ever more seldom
-//!                                                        └── too much: the oldest go, counted
+//!   every interval: Samples ──▶ protobuf, snappy ──▶ a file in the buffer ──▶ POST ──▶ stored: the file is removed
+//!                                                        │                     └── no answer, overloaded: retry
+//!                                                        └── over the limit: the oldest are dropped and counted
 //! ```
 //!
-//! What is gathered is on the disk before it is sent, so that an agent that is killed, or a store that is away, leaves no gap as
-//! far back as the buffer reaches. Sending and gathering are two tasks: a store that hangs keeps nobody from gathering.
+//! Gathered samples are on the disk before they are sent, so a killed agent or an unreachable store leaves no gap as
+//! far back as the buffer reaches. Sending and gathering are two tasks: a store that hangs does not stop gathering.
 
 mod buffer;
 mod disk;
@@ -37,22 +37,22 @@ use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// How long the store may take for one batch.
+/// Timeout of the store for one batch.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries of a batch.
+/// Pauses between tries of a batch.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Where everything is pushed to.
+/// The store that everything is pushed to.
 #[derive(Clone, Debug)]
 pub struct Store {
     client: Client,
     url: Url,
-    /// Its address without anything that could be a secret, for people.
+    /// Its address without anything that could be secret, for people.
     shown: String,
     authorization: Option<HeaderValue>,
 }
 
-/// An endpoint that cannot be used. What it was is not repeated: it may have a secret in it.
+/// An endpoint that cannot be used. It is not repeated: it may contain a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EndpointError {
     #[error("telemetry.tsdb_endpoint: it is no http:// or https:// address, such as http://victoriametrics:8428")]
@@ -81,11 +81,11 @@ pub(crate) fn write_url(endpoint: &str) -> Result<Url, EndpointError> {
     Ok(url)
 }
 
-/// An address of a store as it is configured: without a secret in it.
+/// A store's address from the configuration: it must not contain a secret.
 pub(crate) fn address(endpoint: &str) -> Result<Url, EndpointError> {
     let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     let url = url.ok_or(EndpointError::Address)?;
-    // Configurations are read by more people than files of tokens, and addresses find their way into logs.
+    // More people can read configurations than token files, and addresses get into logs.
     if !url.username().is_empty() || url.password().is_some() || url.query_pairs().any(|(name, _)| may_be_secret(&name)) {
         return Err(EndpointError::Secret);
     }
@@ -106,7 +106,7 @@ pub(crate) fn without_parameters(url: &Url) -> String {
     url.to_string()
 }
 
-/// A client of stores, which trusts the authorities in `ca`; empty: the system's.
+/// A client for stores that trusts the authorities in `ca`; empty: the system's.
 pub(crate) fn client(ca: &Path) -> Result<Client, StoreError> {
     let mut client = Client::builder().timeout(RESPONSE_TIMEOUT).connect_timeout(RESPONSE_TIMEOUT).redirect(Policy::none());
     if !ca.as_os_str().is_empty() {
@@ -126,7 +126,7 @@ impl Store {
         Ok(Self { client, shown: without_parameters(&url), url, authorization })
     }
 
-    /// Where it is, for people: scheme, host, port and path.
+    /// Its address, for people: scheme, host, port and path.
     pub fn url(&self) -> &str {
         &self.shown
     }
@@ -158,13 +158,13 @@ pub(crate) fn bearer(path: &Path) -> Result<HeaderValue, StoreError> {
     Ok(value)
 }
 
-/// What became of one batch.
+/// The result of sending one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sent {
     Stored,
-    /// The store will never take it.
+    /// The store will never accept it.
     Refused(StatusCode),
-    /// To be tried again.
+    /// It must be sent again.
     Failed(String),
 }
 
@@ -172,7 +172,7 @@ fn judge(status: StatusCode) -> Sent {
     if status.is_success() {
         return Sent::Stored;
     }
-    // A store whose rights were changed, that has moved or is overloaded may accept it later.
+    // A store that changed its rights, has moved or is overloaded may accept it later.
     let for_ever = status.is_client_error()
         && !matches!(
             status,
@@ -200,7 +200,7 @@ pub struct Pushed(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Held while its disk is used: only where blocking is allowed.
+    /// Locked while its disk is used: only where blocking is allowed.
     buffer: Mutex<Buffer>,
     standing: Arc<Standing>,
     more: Notify,
@@ -212,7 +212,7 @@ struct Inner {
 }
 
 impl Pushed {
-    /// With what waits in `buffer`.
+    /// With the batches that wait in `buffer`.
     pub fn new(buffer: Buffer) -> Self {
         let zero = || AtomicU64::new(0);
         let inner = Inner {
@@ -278,7 +278,7 @@ impl Pushed {
                     }
                 }
                 Ok(Err(error)) => {
-                    // A full disk: this batch is lost, and counted.
+                    // The disk is full: this batch is lost, and counted.
                     self.0.unwritten.fetch_add(1, Ordering::Relaxed);
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = %with_causes(&error), "metrics cannot be kept for the store: they are dropped while that is so");
@@ -338,7 +338,7 @@ impl Pushed {
                     continue;
                 }
             }
-            // It is not sent again while its file cannot be removed.
+            // Sending continues only when the file is removed, so that no batch is sent twice.
             while let Err(why) = self.with_buffer(move |buffer| buffer.remove(batch.number)).await {
                 if disk_backoff.is_new() {
                     tracing::warn!(%why, "metrics that the store has cannot be removed; it is tried again");
@@ -354,7 +354,7 @@ impl Pushed {
     }
 }
 
-/// Something that fails and is retried with growing pauses.
+/// An operation that fails and is retried with growing pauses.
 #[derive(Debug)]
 struct Retry {
     is_on: bool,
@@ -368,19 +368,19 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// It failed; whether it did not the time before.
+    /// It failed; returns whether the previous try had not.
     fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.is_on, true)
     }
 
-    /// It works; whether it failed before.
+    /// It succeeded; returns whether it had failed before.
     fn over(&mut self) -> bool {
         std::mem::take(self).is_on
     }
 
-    /// `None`: we stop.
+    /// `None`: the process stops.
     async fn pause(&mut self, stop: &CancellationToken) -> Option<()> {
-        // All nodes of a cluster find it at once, and do not come back at once.
+        // Random, because all nodes of a cluster see the failure at once and must not retry at once.
         let wait = self.delays.next_pause().mul_f64(rand::random_range(0.5..1.0));
         stop.run_until_cancelled(tokio::time::sleep(wait)).await
     }

@@ -1,4 +1,4 @@
-//! Asking the store that everything is pushed to, in PromQL.
+//! Queries in PromQL to the store that everything is pushed to.
 
 use crate::push::{self, StoreError};
 use reqwest::{Client, Url, header};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How many bytes of an answer are read, and how many points of one series.
+/// Bytes of an answer that are read.
 const RESPONSE_BYTES_MAX: usize = 4 << 20;
 const SERIES_POINTS_MAX: usize = 1000;
 /// How long a store may take to answer.
@@ -22,7 +22,7 @@ pub struct Query {
     authorization: Option<header::HeaderValue>,
 }
 
-/// A question that was not answered.
+/// A query without an answer.
 #[derive(Debug, Error)]
 pub enum QueryError {
     #[error("the store does not answer: {0}")]
@@ -33,7 +33,7 @@ pub enum QueryError {
     Malformed,
 }
 
-/// A moment in seconds since 1970, and what it was then.
+/// A time in seconds since 1970, and the value at that time.
 pub type Point = (f64, f64);
 
 #[derive(Deserialize)]
@@ -55,12 +55,12 @@ struct Series {
     value: Option<(f64, String)>,
 }
 
-/// Whether an address can be a store's, without a secret in it.
+/// Checks that an address can be a store's, and contains no secret.
 pub fn check(address: &str) -> Result<(), QueryAddressError> {
     push::address(address).map(drop).map_err(|_| QueryAddressError)
 }
 
-/// See [`check`]. What it was is not repeated: it may have a secret in it.
+/// See [`check`]. The address is not repeated: it may contain a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("it is no http:// or https:// address such as http://victoriametrics:8428, or has a user, a password or a token in it")]
 pub struct QueryAddressError;
@@ -73,26 +73,27 @@ impl Query {
         Ok(Self { client: push::client(ca)?, base, authorization })
     }
 
-    /// Where it is, for people.
+    /// Its address, for people.
     pub fn url(&self) -> String {
         push::without_parameters(&self.base)
     }
 
-    /// The one series of an expression, at `start`, and each `step` later, until `end`; all in seconds.
+    /// The single series of an expression, from `start` to `end` at each `step`; all in seconds.
     pub async fn range(&self, expression: &str, start: f64, end: f64, step: f64) -> Result<Vec<Point>, QueryError> {
         let answer = self.ask("query_range", expression, &range(start, end, step)).await?;
         let series = answer.into_iter().next().and_then(|series| series.values).unwrap_or_default();
         series.into_iter().take(SERIES_POINTS_MAX).map(point).collect()
     }
 
-    /// What an expression is at one moment; `None`: nothing.
+    /// The value of an expression at one time; `None`: it has none.
     pub async fn at(&self, expression: &str, time: f64) -> Result<Option<f64>, QueryError> {
         let answer = self.ask("query", expression, &[("time", time.to_string())]).await?;
         let value = answer.into_iter().next().and_then(|series| series.value);
         value.map(point).transpose().map(|point| point.map(|(_, value)| value))
     }
 
-    /// The same of each of its series, by what they have of a label. What has none of it, or is no number then, is left out.
+    /// The values of each of its series, by the value of a label. Series without that label, or without a number at
+    /// that time, are left out.
     pub async fn each(&self, expression: &str, time: f64, label: &str) -> Result<BTreeMap<String, f64>, QueryError> {
         let answer = self.ask("query", expression, &[("time", time.to_string())]).await?;
         by_label(answer, label)
@@ -124,8 +125,8 @@ impl Query {
     }
 }
 
-/// `nocache`: `VictoriaMetrics` else moves start and end to whole steps, from 50 points on, and every point is counted from a moment that
-/// is not the allocation's start. Prometheus ignores it.
+/// `nocache`: from 50 points on `VictoriaMetrics` otherwise rounds start and end to whole steps, so that points would
+/// not be aligned to the allocation's start. Prometheus ignores it.
 fn range(start: f64, end: f64, step: f64) -> [(&'static str, String); 4] {
     [("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string()), ("nocache", "1".to_owned())]
 }

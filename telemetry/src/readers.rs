@@ -1,15 +1,15 @@
-//! The readers of the numbers of an allocation's work, and which of them is believed first.
+//! The readers of an allocation's work, and their order of preference.
 //!
 //! ```text
-//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with its source
+//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage with sources
 //! ```
 //!
-//! First each reader gives the signs that something of the work has run (`rest`). If nothing has, the numbers that
-//! only its own processes change are as they were, and are not read again.
+//! First each reader gives the signs that some process of the work has run (`rest`). If none has, the values that only
+//! its own processes change are unchanged, and are not read again.
 //!
-//! A reader adds the numbers that no reader before it had. Counting by eBPF needs programs in the kernel, which belong
-//! to the agent: it gives that [`Reader`]. All numbers are in the kernel's memory: nothing here waits for a disk or a
-//! network. Only ports of adapters (`fabric`) may wait, for the adapter's firmware: they are read apart.
+//! A reader adds the values that no earlier reader had. Counting by eBPF needs programs in the kernel, which belong to
+//! the agent: the agent provides that [`Reader`]. All values are in the kernel's memory, so no reader waits for a disk
+//! or a network. Only ports of adapters (`fabric`) may wait, for the adapter's firmware: they are read separately.
 
 mod devices;
 pub mod fabric;
@@ -39,7 +39,7 @@ use crate::usage::{Source, Usage};
 use rest::Rest;
 use std::time::{Duration, Instant};
 
-/// What one measurement read.
+/// The result of one measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     pub usage: Usage,
@@ -66,14 +66,14 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For work in these cgroups. `counted`: the reader of what programs in the kernel count.
+    /// For work in these cgroups. `counted`: the reader of the counts of kernel programs.
     pub fn new(paths: CgroupPaths, counted: Option<Box<dyn Reader>>) -> Self {
         let mut readers: Vec<Box<dyn Reader>> = Vec::new();
         readers.extend(paths.v2.as_deref().map(|work| Box::new(v2::V2::new(work)) as Box<dyn Reader>));
         if !paths.v1.is_empty() {
             readers.push(Box::new(v1::V1::new(&paths.v1)));
         }
-        // The cgroup's own counts began with it.
+        // The cgroup's own counts started with the cgroup.
         readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
         Self { group: Group::new(paths), rest: Rest::default(), readers }
@@ -84,8 +84,8 @@ impl Meter {
         self.look(text, &mut Pass { processes_left: PROCESSES_MAX, scanned: None }).map(|look| look.usage)
     }
 
-    /// The same as a part of a pass, which lists a limited number of processes: those of this work count. If too few
-    /// are left for it, what is read of processes is absent.
+    /// The same as a part of a pass, which lists a limited number of processes: this work's count against the limit. If
+    /// too few are left for it, values from processes are absent.
     pub fn look(&mut self, text: &mut Text, pass: &mut Pass) -> Option<Look> {
         if !self.group.is_there() {
             return None;
@@ -112,13 +112,13 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
-    /// What each launch's ranks have used, as of the last measurement or later. `None`: it cannot be read now, or not
-    /// on this machine.
+    /// The use of each launch's ranks, at the last measurement or later. `None`: it cannot be read now, or not on this
+    /// machine.
     pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
         self.group.parts(text)
     }
 
-    /// Where it reads, in the order of preference.
+    /// Its sources, in order of preference.
     pub fn sources(&self) -> impl Iterator<Item = Source> {
         self.readers.iter().map(|reader| reader.source())
     }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((none.get(Measure::Memory), none.get(Measure::Processes)), (None, None));
     }
 
-    /// What programs in the kernel counted.
+    /// The counts of kernel programs.
     struct Counted(Arc<AtomicU64>);
 
     impl Reader for Counted {
@@ -240,7 +240,7 @@ mod tests {
     fn while_nothing_runs_what_changes_by_itself_is_read_and_what_work_alone_changes_stands() {
         let tree = Tree::new("rests");
         let waited = |us: u64| tree.put("work/io.pressure", &format!("some total={us}\nfull total={us}\n"));
-        // So many of everything, but for the signs.
+        // The same number for all values, except the signs.
         let all = |n: u64| {
             tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()).repeat(n as usize));
             tree.put("work/pids.current", &format!("{n}\n"));
@@ -263,7 +263,7 @@ mod tests {
         };
         let stands = [Measure::Processes, Measure::Threads, Measure::FaultsMinor];
         let moves = [Measure::Memory, Measure::OomKills, Measure::IoRead, Measure::IoWritten, Measure::PressureCpuSome];
-        // The signs are known from the second measurement on, and have to be the same twice.
+        // The signs are known from the second measurement on, and must be the same twice.
         for _ in 0..4 {
             let _ = look(0);
         }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(resting(&[Measure::PressureIoSome]), [0.0], "nobody ran into it");
         events.store(2, Ordering::Relaxed);
         assert_eq!(look(0)(&stands), [2.0; 3], "something ran");
-        // It waits for a disk from then on, and does not run.
+        // From then on it waits for a disk, and does not run.
         for second in 8..20 {
             waited(second * 1_000_000);
             assert_eq!(look(0)(&[Measure::PressureIoSome, Measure::PressureIoFull]), [second as f64; 2]);

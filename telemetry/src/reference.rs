@@ -1,4 +1,4 @@
-//! The reference page, made of the catalogue.
+//! The reference page, generated from the catalogue.
 
 use crate::catalogue::{self, Family, Of};
 use crate::names::{PROMISED, Promised};

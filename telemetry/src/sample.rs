@@ -1,10 +1,10 @@
-//! The numbers of one moment: what a scrape shows and a push sends.
+//! The values of one moment: the content of a scrape or a push.
 
 use crate::catalogue::{Family, Kind};
 use crate::histogram::Counts;
 use std::collections::BTreeMap;
 
-/// One number, under its labels' values in the family's order.
+/// One value, with its labels' values in the family's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub labels: Vec<String>,
@@ -18,7 +18,7 @@ pub enum Value {
     Counts(Counts),
 }
 
-/// Gathers samples by family, in the order of their names.
+/// Collects samples by family, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     common: Vec<(&'static str, String)>,
@@ -26,18 +26,18 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// `common`: labels that every series of this process has, such as its node.
+    /// `common`: labels of every series of this process, such as its node.
     pub fn new(common: Vec<(&'static str, String)>) -> Self {
         Self { common, families: BTreeMap::new() }
     }
 
-    /// Adds a number. `labels`: one value for each of the family's labels.
+    /// Adds a value. `labels`: one value for each of the family's labels.
     pub fn add(&mut self, family: &'static Family, labels: &[&str], value: impl Into<f64>) {
         assert_ne!(family.kind, Kind::Histogram, "{} is a histogram", family.name);
         self.put(family, labels, Value::Number(value.into()));
     }
 
-    /// Adds a counter or a size. Beyond 2^53 it loses its last digits, as every number of Prometheus does.
+    /// Adds a counter or a size. Beyond 2^53 it loses precision, as every number of Prometheus does.
     pub fn count(&mut self, family: &'static Family, labels: &[&str], value: u64) {
         self.add(family, labels, value as f64);
     }
@@ -59,23 +59,23 @@ impl Samples {
         &self.common
     }
 
-    /// What was gathered, by name.
+    /// The collected samples, by name.
     pub fn families(&self) -> impl Iterator<Item = (&'static Family, &[Sample])> {
         self.families.values().map(|(family, samples)| (*family, samples.as_slice()))
     }
 }
 
-/// A part of the process that has metrics, at any time and without waiting.
+/// A part of the process with metrics. It must answer at any time and without waiting.
 pub trait Collect: Send + Sync {
-    /// Adds its numbers. `whose`: whether those of allocations, which are their owners' business, are wanted as well.
+    /// Adds its values. `whose`: whether the values of allocations, which only authorised scrapers see, are included.
     fn collect(&self, samples: &mut Samples, whose: Whose);
 }
 
-/// Which numbers are wanted.
+/// Which values are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Of the process and its node.
+    /// The values of the process and its node.
     Ours,
-    /// Those of each allocation, too.
+    /// The values of each allocation as well.
     Everybodys,
 }

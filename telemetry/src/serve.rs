@@ -1,15 +1,18 @@
-//! `GET /metrics` over HTTP, and `GET /healthz` for who only wants to know whether the process can serve: 200, or 503 with the reason.
+//! `GET /metrics` over HTTP, and `GET /healthz` for clients that only check whether the process can serve: 200, or 503
+//! with the reason.
 //!
-//! A scraper connects, asks once, is answered and closed: there is no connection to keep. Where there are too many, the oldest one of
-//! the address that has most is closed: whoever asks at once is served, however many others hold theirs open. What a scraper may
-//! see depends on the token that it shows (`Authorization: Bearer …`): without one, the process and its node; with the right one,
-//! each allocation as well. A wrong one is refused.
+//! A scraper connects, sends one request, gets the answer and is disconnected: connections are not reused. If there are
+//! too many connections, the oldest one of the address with the most is closed, so a client that sends its request at
+//! once is served, however many idle connections others hold. The token (`Authorization: Bearer …`) decides what a
+//! scraper may see: without one, the process and its node; with the right one, each allocation as well. A wrong token
+//! is refused.
 //!
-//! Gathering costs more than asking: it is done by one at a time, and a page serves everybody who may see it for a second.
+//! Gathering costs more than serving: only one task gathers at a time, and a page is reused for a second for all who
+//! may see it.
 //!
-//! `/healthz` says whether an agent has a session, and a member a leader. 503 is for who sends work
-//! elsewhere, not for who restarts processes: an agent without a quorum has work that goes on.
-//! Shims serve no metrics: each allocation would be a target.
+//! `/healthz` shows whether an agent has a session, and whether a member has a leader. Use 503 to send requests
+//! elsewhere, not to restart processes: an agent without a quorum has work that continues. Shims serve no metrics,
+//! because each allocation would be a scrape target.
 
 use crate::exporter::Exporter;
 use crate::exposition;
@@ -36,18 +39,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once; for one more, an older one is closed.
+/// Connections at a time; for one more, an older one is closed.
 const CONNECTIONS_MAX: usize = 64;
-/// How long one may take, with its answer.
+/// How long a connection may last, including its answer.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
-/// How long until it has asked.
+/// Time limit for the request to arrive.
 const ASKING_MAX: Duration = Duration::from_secs(2);
-/// How long a page is shown again.
+/// How long a page is reused.
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of a token.
+/// Minimum length of a token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Whether the process can serve; an error is the reason why not, for people. Called often: it must answer at once.
+/// Whether the process can serve; an error is the reason for people. Called often, so it must return at once.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The token with which a scraper may see allocations. Only its digest is stored.
@@ -70,7 +73,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads it from a file of mode 0600.
+    /// Reads the token from a file of mode 0600.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let name = || path.display().to_string();
         let failed = |source| TokenError::Read { path: name(), source };
@@ -100,7 +103,7 @@ pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>
     loop {
         let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
         let Ok((stream, from)) = accepted else {
-            // Out of descriptors, for one: what is open ends, and then there are some.
+            // For example, no descriptor is free: when open connections end, there will be some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -117,14 +120,14 @@ pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>
     }
 }
 
-/// The connections that are open, by their age. Cloneable; all clones are one.
+/// The open connections, by age. Cloneable; clones share one state.
 #[derive(Clone, Default)]
 struct OpenConnections(Arc<Mutex<BTreeMap<u64, (IpAddr, CancellationToken)>>>);
 
-/// One of them; it is open no more when this is dropped.
+/// One open connection; it ends when this is dropped.
 struct OpenConnection {
     number: u64,
-    /// Where it is to end for another one.
+    /// Cancelled when it must end for another connection.
     closed: CancellationToken,
     open: OpenConnections,
 }
@@ -134,7 +137,7 @@ impl OpenConnections {
         self.0.lock()
     }
 
-    /// One more connection; if there are too many, another one is closed.
+    /// Adds a connection; if there are too many, another one is closed.
     fn add(&self, from: IpAddr) -> OpenConnection {
         let mut all = self.all();
         if all.len() >= CONNECTIONS_MAX {
@@ -157,7 +160,7 @@ impl OpenConnections {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        // A newer one has its number only where this one was taken out already, as the newest.
+        // A newer connection has this number only if this one was already removed, as the newest.
         let mut all = self.open.all();
         if !self.closed.is_cancelled() {
             all.remove(&self.number);
@@ -165,18 +168,18 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The pages as they were last made. Cloneable; all clones are one.
+/// The last generated pages. Cloneable; clones share one state.
 #[derive(Clone)]
 struct Pages(Arc<Inner>);
 
 struct Inner {
     exporter: Exporter,
     made: Mutex<Made>,
-    /// Who makes one has its place until it is made, whether or not anybody still waits for it.
+    /// The task that makes a page holds a permit until it is done, even if nobody waits for the page any more.
     makes: Arc<Semaphore>,
 }
 
-/// One for who shows no token, one for who does.
+/// One page for clients without a token, one for those with it.
 #[derive(Default)]
 struct Made {
     ours: Option<(Instant, Bytes)>,
@@ -205,13 +208,13 @@ impl Pages {
         self.made().of(whose).as_ref().filter(|(at, _)| at.elapsed() < PAGE_AGE_MAX).map(|(_, page)| page.clone())
     }
 
-    /// `None`: making it broke.
+    /// `None`: making the page failed.
     async fn page(&self, whose: Whose) -> Option<Bytes> {
         if let Some(page) = self.fresh(whose) {
             return Some(page);
         }
         let place = Arc::clone(&self.0.makes).acquire_owned().await.ok()?;
-        // Who was before us may have made it.
+        // The task before us may have made it.
         if let Some(page) = self.fresh(whose) {
             return Some(page);
         }
@@ -274,7 +277,7 @@ fn is_right(shown: &HeaderValue, token: &Token) -> bool {
     text.is_some_and(|(scheme, text)| scheme.eq_ignore_ascii_case("bearer") && Token::of(text.trim()) == *token)
 }
 
-/// As the documents have it.
+/// The answer in the form of the requirement.
 fn health(ready: Result<(), String>) -> Response<Full<Bytes>> {
     let (status, told) = match ready {
         Ok(()) => (StatusCode::OK, serde_json::json!({"status": "ok"})),
@@ -365,7 +368,7 @@ mod tests {
         serving.await.unwrap();
     }
 
-    /// Counts how often it is asked, and takes its time.
+    /// Counts its calls, and is slow.
     struct Slow(Arc<AtomicU64>);
 
     impl Collect for Slow {
@@ -383,7 +386,7 @@ mod tests {
         let exporter = Exporter::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(run(exporter, listener, None, is_ready(), stop.clone()));
-        // They take all places until others need them.
+        // These idle connections take all slots until others need them.
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
             idle.push(TcpStream::connect(address).await.unwrap());
@@ -393,7 +396,7 @@ mod tests {
         for asked in asking {
             assert!(asked.await.unwrap().starts_with("HTTP/1.1 200"));
         }
-        // One gathering for all; a machine that stands still for a second may make it a few more.
+        // One gathering for all; a machine that stalls for a second may cause a few more.
         let (times, took) = (gathered.load(Ordering::SeqCst), began.elapsed());
         assert!(times <= 1 + took.as_secs(), "{times} gatherings in {took:?}");
         assert!(took < CONNECTION_MAX, "those who say nothing kept the others out for {took:?}");

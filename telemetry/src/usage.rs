@@ -1,10 +1,10 @@
-//! What is measured of one allocation's work on a node, and where each number comes from.
+//! The measured values of one allocation's work on a node, and their sources.
 
 use crate::catalogue::{Family, allocation as family};
 use crate::histogram::Counts;
 use std::fmt;
 
-/// One number of an allocation's work.
+/// One measured value of an allocation's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
     CpuUser,
@@ -40,7 +40,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them, in the order of their numbers.
+    /// All measures, in the order of their numbers.
     pub const ALL: [Self; 30] = [
         Self::CpuUser,
         Self::CpuSystem,
@@ -74,7 +74,7 @@ impl Measure {
         Self::EnergyGpu,
     ];
 
-    /// The metric that it is, and that metric's labels behind the allocation.
+    /// Its metric, and that metric's labels after the allocation.
     pub fn family(self) -> (&'static Family, &'static [&'static str]) {
         match self {
             Self::CpuUser => (&family::CPU_SECONDS, &["user"]),
@@ -147,23 +147,23 @@ impl Measure {
     }
 }
 
-/// How long things took that the allocation's work did.
+/// Distributions of durations in the allocation's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distribution {
-    /// Stints on a processor, each until something else came.
+    /// Time slices on a processor, each until another task ran.
     OnCpu,
-    /// Waiting for a processor, before each stint.
+    /// Waiting for a processor, before each time slice.
     RunQueue,
-    /// Requests to block devices, from who asked to the device's answer.
+    /// Requests to block devices, from submission to the device's completion.
     BlockRead,
     BlockWrite,
 }
 
 impl Distribution {
-    /// All of them, in the order of their numbers.
+    /// All distributions, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::OnCpu, Self::RunQueue, Self::BlockRead, Self::BlockWrite];
 
-    /// The metric that it is, and that metric's labels behind the allocation.
+    /// Its metric, and that metric's labels after the allocation.
     pub fn family(self) -> (&'static Family, &'static [&'static str]) {
         match self {
             Self::OnCpu => (&family::ON_CPU, &[]),
@@ -184,18 +184,18 @@ impl Distribution {
     }
 }
 
-/// Where a number comes from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     CgroupV2,
     CgroupV1,
     /// Our programs in the kernel, which count by cgroup.
     Ebpf,
-    /// The allocation's processes one by one, as the cgroup lists them.
+    /// The allocation's processes one by one, from the cgroup's list.
     Procfs,
-    /// The processors' own meters, all of them the work's.
+    /// The processors' energy meters, counted entirely for the work.
     Rapl,
-    /// A part of these by processor time: an estimate.
+    /// A share of these by processor time: an estimate.
     RaplShare,
     /// The drivers of the GPUs that the work has.
     Gpu,
@@ -222,31 +222,32 @@ impl fmt::Display for Source {
     }
 }
 
-/// Devices that are not listed on their own.
+/// Label for devices that are not listed separately.
 pub const OTHER_DEVICES: &str = "other";
 
-/// What the allocation's work itself asked of one block device; of each pair reading is first, then writing. By eBPF alone.
+/// The requests of the allocation's work itself to one block device; each pair is reading, then writing. Only from
+/// eBPF.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceIo {
-    /// As the kernel calls it.
+    /// The kernel's name.
     pub name: String,
     pub bytes: [u64; 2],
     pub requests: [u64; 2],
-    /// How long these took together, each from who asked to the device's answer.
+    /// Total duration of the requests, each from submission to completion.
     pub seconds: [f64; 2],
 }
 
-/// The numbers of one measurement. Counters are since the work began, or, by procfs, since the agent did.
+/// The values of one measurement. Counters start with the work or, from procfs, with the agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     numbers: [Option<(f64, Source)>; Measure::ALL.len()],
     distributions: [Option<(Counts, Source)>; Distribution::ALL.len()],
-    /// A few, each once.
+    /// A few devices, each once.
     pub devices: Vec<DeviceIo>,
 }
 
 impl Usage {
-    /// What was measured.
+    /// A value and its source.
     pub fn get(&self, measure: Measure) -> Option<(f64, Source)> {
         self.numbers[measure as usize]
     }
@@ -256,7 +257,7 @@ impl Usage {
         self.numbers[measure as usize].is_none()
     }
 
-    /// Sets it, unless a better source has: readers come in the order of preference.
+    /// Sets a value, unless a better source has it: readers run in order of preference.
     pub fn offer(&mut self, measure: Measure, value: Option<f64>, source: Source) {
         let place = &mut self.numbers[measure as usize];
         if let (None, Some(value)) = (&place, value) {
@@ -264,7 +265,7 @@ impl Usage {
         }
     }
 
-    /// How long things took.
+    /// The distribution and its source.
     pub fn distribution(&self, of: Distribution) -> Option<(&Counts, Source)> {
         self.distributions[of as usize].as_ref().map(|(counts, source)| (counts, *source))
     }
@@ -274,20 +275,20 @@ impl Usage {
         self.distributions[of as usize].get_or_insert((counts, source));
     }
 
-    /// All distributions that there are.
+    /// All distributions of this measurement.
     pub fn distributions(&self) -> impl Iterator<Item = (Distribution, &Counts, Source)> {
         Distribution::ALL
             .into_iter()
             .filter_map(|of| self.distributions[of as usize].as_ref().map(|(counts, source)| (of, counts, *source)))
     }
 
-    /// The names of all that there is, with its source.
+    /// The names of all values, with their sources.
     pub fn sources(&self) -> impl Iterator<Item = (&'static str, Source)> {
         let numbers = self.all().map(|(measure, _, source)| (measure.name(), source));
         numbers.chain(self.distributions().map(|(of, _, source)| (of.name(), source)))
     }
 
-    /// Takes what `newer` has of this source, for what this one has of the same.
+    /// Replaces the values of this source by those of `newer`.
     pub fn take_newer(&mut self, newer: &Self, source: Source) {
         if source == Source::Ebpf {
             self.devices.clone_from(&newer.devices);
@@ -304,13 +305,13 @@ impl Usage {
         }
     }
 
-    /// Processor time in both modes.
+    /// Processor time in user mode and kernel.
     pub fn cpu_seconds(&self) -> Option<(f64, Source)> {
         let ((user, source), (system, _)) = (self.get(Measure::CpuUser)?, self.get(Measure::CpuSystem)?);
         Some((user + system, source))
     }
 
-    /// All that was measured.
+    /// All values.
     pub fn all(&self) -> impl Iterator<Item = (Measure, f64, Source)> {
         Measure::ALL.into_iter().filter_map(|measure| self.get(measure).map(|(value, source)| (measure, value, source)))
     }

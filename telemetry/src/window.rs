@@ -1,7 +1,7 @@
-//! A few numbers for all samples of a window of time. Pure: the caller gives the time.
+//! Summarises all samples of a time window in a few numbers. Pure: the caller gives the time.
 //!
-//! Windows begin at whole multiples of their length, so that those of all nodes are the same. Percentiles are the
-//! nearest rank: each is a value that was seen; of what was counted in ranges ([`latency`]) the end of a range.
+//! Windows begin at whole multiples of their length, so the windows of all nodes coincide. Percentiles are nearest
+//! rank: each is a measured value; for values counted by range ([`latency`]) it is a bound of the range.
 
 pub mod latency;
 pub mod smoothing;
@@ -9,12 +9,12 @@ pub mod smoothing;
 use smoothing::Smoothing;
 use std::collections::VecDeque;
 
-/// The documents' window of mode prod.
+/// The window length of mode prod, from the requirement.
 pub const PROD_MS: u64 = 30_000;
-/// Values of one window that percentiles are made of; of more, the first ones. Count, mean and max are of all.
+/// Values of one window used for percentiles; beyond that only the first ones. Count, mean and max use all.
 pub const VALUES_MAX: usize = 1024;
 
-/// One whole window.
+/// One complete window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// When it began, in milliseconds on the caller's clock.
@@ -27,7 +27,7 @@ pub struct Summary {
     pub max: f64,
 }
 
-/// The window that is open.
+/// The open window.
 #[derive(Clone, Debug)]
 pub struct Window {
     length_ms: u64,
@@ -46,8 +46,8 @@ impl Window {
         Self { length_ms, from_ms: 0, values: Vec::new(), count: 0, sum: 0.0, max: f64::NEG_INFINITY }
     }
 
-    /// Adds a value; returns the previous window if this value is the first of a later one. What is not a number is
-    /// ignored; a late value, or one by a clock that was set back, counts in the open window.
+    /// Adds a value; returns the previous window if this value is the first of a later one. NaN is ignored; a late
+    /// value, or one from a clock that was set back, counts in the open window.
     pub fn push(&mut self, at_ms: u64, value: f64) -> Option<Summary> {
         if !value.is_finite() {
             return None;
@@ -63,7 +63,7 @@ impl Window {
         closed
     }
 
-    /// Its numbers; `None`: it has no value yet.
+    /// Its summary; `None`: it has no value yet.
     pub fn so_far(&self) -> Option<Summary> {
         if self.count == 0 {
             return None;
@@ -90,13 +90,13 @@ impl Window {
     }
 }
 
-/// The least of these ascending values that at least `percent` of them do not exceed.
+/// The least of these ascending values such that at least `percent` of them do not exceed it.
 fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]
 }
 
-/// The open window, and the whole ones before it.
+/// The open window, and the complete ones before it.
 #[derive(Clone, Debug)]
 pub struct History {
     open: Window,
@@ -104,31 +104,32 @@ pub struct History {
 }
 
 impl History {
-    /// Keeps at most `whole_max` whole windows.
+    /// Keeps at most `whole_max` complete windows.
     pub fn new(length_ms: u64, whole_max: usize) -> Self {
         Self { open: Window::new(length_ms), whole: Whole::new(length_ms, whole_max) }
     }
 
-    /// Takes a value, see [`Window::push`].
+    /// Adds a value, see [`Window::push`].
     pub fn push(&mut self, at_ms: u64, value: f64) {
         if let Some(summary) = self.open.push(at_ms, value) {
             self.whole.keep(Some(summary));
         }
     }
 
-    /// Closes the open window early: no more values come, and only the windows to export are still stored.
+    /// Closes the open window early: no more values follow, and only the windows still to be exported are stored.
     pub fn close(&mut self, smoothing: Smoothing) {
         let last = self.open.close(self.open.from_ms);
         self.whole.close(last, smoothing);
         self.open.values = Vec::new();
     }
 
-    /// The whole windows.
+    /// The complete windows.
     pub fn whole(&self) -> &Whole {
         &self.whole
     }
 
-    /// Mean and max of all values since `since_ms`, to the window: one that began before counts where some of it is later.
+    /// Mean and max of all values since `since_ms`, rounded to windows: a window that ends after that time counts
+    /// entirely.
     pub fn since(&self, since_ms: u64) -> Option<(f64, f64)> {
         let open = self.open.so_far();
         let length_ms = self.open.length_ms;
@@ -141,17 +142,17 @@ impl History {
     }
 }
 
-/// Whole windows, the newest last.
+/// Complete windows, the newest last.
 #[derive(Clone, Debug)]
 pub struct Whole {
     length_ms: u64,
     max: usize,
-    /// `None`: there was nothing in it.
+    /// `None`: a window without values.
     windows: VecDeque<Option<Summary>>,
 }
 
 impl Whole {
-    /// At most so many.
+    /// Keeps at most `max` windows.
     fn new(length_ms: u64, max: usize) -> Self {
         Self { length_ms, max: max.max(1), windows: VecDeque::new() }
     }
@@ -163,7 +164,7 @@ impl Whole {
         self.windows.push_back(window);
     }
 
-    /// Nothing more comes; `last`: what was open.
+    /// No more values follow; `last`: the open window.
     fn close(&mut self, last: Option<Summary>, smoothing: Smoothing) {
         if last.is_some() {
             self.keep(last);
@@ -173,8 +174,8 @@ impl Whole {
         self.windows.shrink_to_fit();
     }
 
-    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. A smoothed window is
-    /// exported two lengths after its own, also that of work that has ended.
+    /// The window to export now. `ended_ms`: how long ago the work ended, if it has. A smoothed window is exported two
+    /// lengths after its own time, also for ended work.
     pub fn exported(&self, smoothing: Smoothing, ended_ms: Option<u64>) -> Option<Summary> {
         let (count, later) = (self.windows.len(), smoothing.later());
         let since_end = usize::try_from(ended_ms.unwrap_or(0) / self.length_ms).unwrap_or(usize::MAX);
@@ -188,14 +189,14 @@ impl Whole {
         Some(Summary { mean, ..window })
     }
 
-    /// The means of a window and of the two on each side of it, where these are all there.
+    /// The means of a window and of the two on each side of it, if all of them exist.
     fn around(&self, at: usize) -> Option<[f64; 5]> {
         let first = at.checked_sub(2)?;
         let mut means = [0.0; 5];
         let mut from_ms = self.windows.get(first).copied()??.from_ms;
         for (n, mean) in means.iter_mut().enumerate() {
             let window = self.windows.get(first + n).copied()??;
-            // Nothing was measured in between: it is no series of equal steps.
+            // A gap without measurements: the series has no equal steps.
             if window.from_ms != from_ms {
                 return None;
             }
@@ -210,7 +211,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The numbers of a window, by definition.
+    /// The summary of a window, directly from the definition.
     fn naive(from_ms: u64, values: &[f64]) -> Summary {
         let at_most = |bound: f64| values.iter().filter(|value| **value <= bound).count();
         let percentile = |percent: usize| {

@@ -1,4 +1,4 @@
-//! What `deploy/` asks a store for is there: every metric and every label is one of the catalogue.
+//! Checks that the catalogue has every metric and label that the queries in `deploy/` use.
 
 use lattice_telemetry::catalogue::{self, Family, Kind};
 use lattice_telemetry::names::PROMISED;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Labels that no family declares: of the process, of the store, of histograms, and what Grafana puts in.
+/// Labels that no family declares: of the process, of the store, of histograms, and of Grafana.
 const OF_ALL: [&str; 5] = ["node_id", "member_id", "job", "instance", "le"];
 
 fn deploy(path: &str) -> PathBuf {
@@ -36,7 +36,7 @@ fn family(name: &str) -> Option<&'static Family> {
     named(name).or_else(|| stem.and_then(named).filter(|family| family.kind == Kind::Histogram))
 }
 
-/// Each metric of an expression, with the labels that are asked of it.
+/// Each metric of an expression, with the labels that it is selected by.
 fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
@@ -44,7 +44,7 @@ fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
     while let Some(at) = rest.find(is_word) {
         let end = rest[at..].find(|c| !is_word(c)).map_or(rest.len(), |length| at + length);
         let (word, behind) = (&rest[at..end], &rest[end..]);
-        // What stands in quotes is no name.
+        // Quoted text is not a name.
         if rest[..at].ends_with('"') {
             let close = rest[at..].find('"').map_or(rest.len(), |length| at + length + 1);
             rest = &rest[close..];
@@ -66,7 +66,7 @@ fn shown(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()))
 }
 
-/// Whether an expression's series have this label: it is kept by what brings series together, or is one of a metric's.
+/// Whether an expression's series have this label: an aggregation keeps it, or it is a label of a metric.
 fn has_label(expression: &str, label: &str) -> bool {
     let words = || expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     if words().any(|word| word == "by") {
@@ -118,7 +118,7 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
         assert!(expressions.len() >= 8, "{}", file.display());
         let named: usize = expressions.iter().chain(&variables).map(|expression| check(&file, expression)).sum();
         assert!(named >= expressions.len(), "{}", file.display());
-        // What a legend shows is a label of what it is about, or one that the expression made.
+        // Each label in a legend is a label of the metric, or one that the expression makes.
         for panel in board["panels"].as_array().unwrap() {
             assert!(panel["title"].is_string() && panel["targets"].as_array().is_some_and(|t| !t.is_empty()), "{panel}");
             for target in panel["targets"].as_array().unwrap() {
@@ -135,7 +135,7 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
     assert_eq!(there, boards.len(), "a dashboard that is not checked");
 }
 
-/// The value of a label that a selector asks for: the only one, or one of several.
+/// The label value that a selector requires: a single one, or one of several.
 fn asks_for(expression: &str, metric: &str, stat: &str) -> bool {
     let behind = expression.split(metric).nth(1).and_then(|rest| rest.strip_prefix('{')?.split('}').next());
     behind.is_some_and(|labels| {
@@ -152,7 +152,7 @@ fn every_number_that_is_promised_to_users_has_a_panel() {
     for one in &PROMISED {
         assert!(expressions.iter().any(|asked| asks_for(asked, one.family.name, one.stat)), "{one:?}");
     }
-    // And what only the kernel's programs tell.
+    // And the metrics that only the kernel programs provide.
     for metric in ["lattice_allocation_context_switches_total", "lattice_allocation_run_queue_seconds_bucket"] {
         assert!(expressions.iter().any(|asked| asked.contains(metric)), "{metric}");
     }
@@ -178,7 +178,7 @@ fn alerts_of_each_severity_go_to_somebody() {
         let matcher = format!("severity=\"{severity}\"");
         assert!(routes.iter().any(|route| route["matchers"][0] == matcher.as_str()), "{severity}");
     }
-    // What Grafana provisions is what lies here.
+    // Grafana must provision the files of this directory.
     let provisioned = parsed("grafana-provisioning/dashboards/lattice.yaml");
     assert_eq!(provisioned["providers"][0]["options"]["path"], "/var/lib/grafana/dashboards/lattice");
     assert_eq!(parsed("grafana-provisioning/datasources/lattice.yaml")["datasources"][0]["type"], "prometheus");

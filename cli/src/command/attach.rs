@@ -17,18 +17,18 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// Pieces of input that wait for the agent.
+/// Pieces of input that may wait for the agent.
 const QUEUE: usize = 16;
-/// What a terminal makes SIGINT of.
+/// The byte that a terminal turns into SIGINT.
 const CTRL_C: u8 = 3;
 
-/// How a terminal was closed.
+/// The reason for which a terminal was closed.
 pub enum Closed {
     /// Its program ended with this code.
     Program(u8),
-    /// A signal from outside ended us, and what ran in it is hung up; what a shell says of that.
+    /// A signal from outside ended us, and its programs were hung up; a shell's exit code for the signal.
     Signal(u8),
-    /// The agent or the node went away under it.
+    /// The agent or the node was lost.
     Lost(Failure),
 }
 
@@ -47,7 +47,7 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     }
 }
 
-/// Opens a terminal in an allocation and brings it here until it closes. An error says why none could be opened.
+/// Opens a terminal in an allocation and shows it here until it closes. An error says why none could be opened.
 pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>) -> Result<Closed, Failure> {
     let (input_is_terminal, output_is_terminal) = (std::io::stdin().is_terminal(), std::io::stdout().is_terminal());
     let start = Start {
@@ -71,14 +71,14 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     let talked = {
         let mut signals = Signals::take()?;
         let raw = Raw::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))?;
-        // What was typed so far is the shell's that called us; what follows is for the other terminal.
+        // Text typed so far belongs to the calling shell; from here on it goes to the other terminal.
         keyboard::read(requests.clone(), |key| match key {
             Key::Bytes(bytes) => request(Typed::Input(bytes)),
             Key::End | Key::Broken(_) => request(Typed::End(EndOfInput {})),
         });
         talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
     };
-    // Here the terminal is the user's own again.
+    // From here on the terminal is restored.
     screen.tell();
     match talked {
         Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
@@ -96,14 +96,14 @@ fn size() -> Option<v1::TerminalSize> {
     terminal::size().map(|(rows, columns)| v1::TerminalSize { rows, columns })
 }
 
-/// The agent is gone, and the other terminal with it.
+/// The agent is lost, and the other terminal with it.
 fn lost(id: &str) -> Failure {
     let what = "the connection to the agent is lost: the terminal is closed, and what ran in it was hung up".to_owned();
     let hint = format!("the allocation goes on; `lattice attach {}` opens a new terminal once the agent is back", short(id));
     Failure::new(Exit::Unavailable, what).hint(hint)
 }
 
-/// Carries keys and screen until the program has ended, or something else closes the terminal.
+/// Transfers keys and output until the program has ended, or something else closes the terminal.
 async fn talk(
     events: &mut Streaming<v1::AttachEvent>,
     requests: &mpsc::Sender<v1::AttachRequest>,
@@ -111,7 +111,7 @@ async fn talk(
     signals: &mut Signals,
     raw: Option<&Raw>,
 ) -> Result<Closed, Failure> {
-    // It may have changed since the start was said.
+    // It may have changed since the start message.
     let mut resized = true;
     loop {
         tokio::select! {
@@ -134,7 +134,7 @@ async fn talk(
                 if raw.is_some() {
                     return Ok(Closed::Signal(ended_by(SignalKind::interrupt())));
                 }
-                // Input is no terminal that would make a key of it.
+                // Our input is not a terminal that would turn it into a key.
                 let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
             }
             _ = signals.terminate.recv() => return Ok(Closed::Signal(ended_by(SignalKind::terminate()))),
@@ -155,14 +155,14 @@ fn ended_by(signal: SignalKind) -> u8 {
     128 + u8::try_from(signal.as_raw_value()).unwrap_or(0)
 }
 
-/// What the other terminal shows.
+/// The output of the other terminal.
 struct Screen {
-    /// To be told when the terminal is the user's own again.
+    /// A message to print when the terminal is restored.
     notice: Option<String>,
 }
 
 impl Screen {
-    /// Shows a piece; the program's code, when it has ended.
+    /// Shows a piece; returns the program's code when it has ended.
     fn show(&mut self, event: v1::AttachEvent) -> Result<Option<u8>, Failure> {
         match event.what {
             Some(Shown::Output(bytes)) => {
@@ -184,7 +184,7 @@ impl Screen {
     }
 }
 
-/// What may come from outside meanwhile.
+/// Signals from outside during the connection.
 struct Signals {
     resized: Signal,
     interrupt: Signal,

@@ -10,11 +10,11 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::AllocationState;
 
-/// What has not ended.
+/// The states of work that has not ended.
 const ALIVE: [AllocationState; 4] =
     [AllocationState::Pending, AllocationState::Staging, AllocationState::Running, AllocationState::Suspended];
 
-/// Goes on after a failure; the exit code is the first one's.
+/// Continues after a failure; the exit code is that of the first failure.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let keys = if args.all_mine { own(&client, &args.state).await? } else { args.ids };
@@ -52,7 +52,7 @@ async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>,
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 
-/// The state is the one that the quorum has now: what had ended before stays as it ended.
+/// The state is the quorum's present one: work that had ended before keeps its end.
 fn line(cancelled: &v1::CancelResponse) -> String {
     let id = short(&cancelled.id);
     if cancelled.state == AllocationState::Cancelled.to_string() {

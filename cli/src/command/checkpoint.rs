@@ -16,7 +16,7 @@ use lattice_model::resources::bytes_text;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Reading all of a checkpoint takes as long as it is large.
+/// The time to read a checkpoint depends on its size.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Failure> {
@@ -83,12 +83,12 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An agent that is being restarted comes back: work that saves itself meanwhile must not be told otherwise.
+/// An agent that restarts comes back: work that saves itself meanwhile must not get an error.
 fn is_away(failure: &Failure) -> bool {
     failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
 }
 
-/// A connection to the agent, which may be away for a moment.
+/// A connection to the agent, which may be unavailable for a moment.
 async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failure> {
     match session.connect().await {
         Err(failure) if is_away(&failure) => patience.connect_again(session, failure).await,
@@ -96,7 +96,7 @@ async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failu
     }
 }
 
-/// Says something to the agent, again where it went away before it said that it heard.
+/// Sends a message to the agent, and repeats it if the connection broke before the acknowledgement.
 async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
     let patience = Patience::default();
     let mut client = reached(session, &patience).await?;
@@ -109,7 +109,7 @@ async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAn
     }
 }
 
-/// Waits to be asked. An agent that goes away meanwhile is waited for at its next start.
+/// Waits for a request. If the agent stops meanwhile, waits for its restart.
 async fn asked(session: &Session) -> Result<(), Failure> {
     let patience = Patience::default();
     let mut client = reached(session, &patience).await?;
@@ -138,7 +138,8 @@ fn key(session: &Session, args: CheckpointOne) -> Result<v1::CheckpointKey, Fail
     Ok(v1::CheckpointKey { allocation: session.key(&args.id)?, checkpoint: args.checkpoint.unwrap_or_default() })
 }
 
-/// Follows it to its end. An agent that goes away meanwhile is asked again by the same id: it is one checkpoint.
+/// Follows a checkpoint to its end. After a lost connection it repeats the request with the same id, so it is one
+/// checkpoint.
 async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure> {
     let deadline_ms = args.deadline.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let allocation = args.id.as_deref().map(|id| session.key(id)).transpose()?.unwrap_or_default();

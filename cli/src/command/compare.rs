@@ -32,7 +32,7 @@ fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// One line for each, and where the store told, one for each step from their starts.
+/// One line for each allocation, and, if the store has the data, one for each step from their starts.
 fn text(told: &v1::CompareResponse) -> String {
     let value = |value: Option<f64>| value.map(|value| shown(value, &told.unit)).unwrap_or_default();
     let mut table = Table::new(&["ALLOCATION", "STARTED", "RAN", "MEAN", "MAX", "SOURCE", "AGE"]);
@@ -55,7 +55,7 @@ fn text(told: &v1::CompareResponse) -> String {
         }
     }
     if !steps.is_empty() {
-        // Columns of ids, whose number is not known before.
+        // One column for each id; their number varies.
         let width = 14;
         text += &format!("\n{:>10}", "FROM START");
         told.allocations.iter().for_each(|one| text += &format!("  {:>width$}", short(&one.allocation)));

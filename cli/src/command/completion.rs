@@ -1,5 +1,5 @@
-//! `lattice completion`: a script with which a shell completes what is typed. It is made of the same definition that
-//! reads the command line, without what `--help` hides.
+//! `lattice completion`: prints a completion script for a shell. It is generated from the definition of the command
+//! line, without what `--help` hides.
 
 use crate::args::Cli;
 use crate::args::completion::Completion;
@@ -21,12 +21,12 @@ fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The generators offer hidden options and commands as well: they get a definition that has none.
+/// The generators also offer hidden options and commands, so they get a definition without any.
 fn without_hidden(command: &Command) -> Command {
-    // A name has to be static. There are some two hundred, once in a process that ends behind them.
+    // A name must be static. There are some two hundred, leaked once in a process that ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
     let aliases = command.get_visible_aliases().map(|alias| &*alias.to_owned().leak());
-    // Building adds these, and adds them again.
+    // Building the definition adds these, so they must not be added twice.
     let is_added = |name: &str| name == "help" || name == "version";
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())
@@ -37,7 +37,7 @@ fn without_hidden(command: &Command) -> Command {
         .subcommands(command.get_subcommands().filter(|c| !c.is_hide_set() && !is_added(c.get_name())).map(without_hidden))
 }
 
-/// What it says of other options may be about hidden ones.
+/// Its relations to other options may refer to hidden ones.
 fn on_its_own(arg: &Arg) -> Arg {
     let arg = arg.clone().conflicts_with(Resettable::Reset).overrides_with(Resettable::Reset);
     arg.requires(Resettable::Reset).required_unless_present(Resettable::Reset)

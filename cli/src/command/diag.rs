@@ -35,7 +35,7 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How its tables become narrower.
+/// How its tables are made narrower.
 const PROCESSES_FIT: Fit<'_> =
     Fit { left_out: &["FILES", "MEMORY", "LAUNCH"], shortened: &[("NAME", 8), ("WAITS IN", 12), ("NODE", 8)], wrapped: &[], given_up: &[] };
 const FINDINGS_FIT: Fit<'_> =
@@ -101,7 +101,7 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     parts.join("\n")
 }
 
-/// How old a finding is at most when it is shown.
+/// The greatest age of a finding when it is shown.
 fn age_ms(node: &v1::NodeDiagnosis, of: &v1::Finding) -> u64 {
     of.age_ms.unwrap_or(0).saturating_add(node.took_ms)
 }

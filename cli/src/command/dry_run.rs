@@ -1,4 +1,4 @@
-//! `lattice submit --dry-run`: what would be submitted, as the agent and the quorum have checked it.
+//! `lattice submit --dry-run`: the submission, as the agent and the quorum have checked it.
 
 use crate::failure::Failure;
 use crate::output::{Format, print};
@@ -31,7 +31,7 @@ fn memory_bytes(resources: &v1::ResourceRequest) -> u64 {
     if resources.memory_bytes > 0 { resources.memory_bytes } else { resources.memory_gb << 30 }
 }
 
-/// Of each node: amounts that were asked for; empty: all of it.
+/// The requested amounts of each node; empty: whole nodes.
 fn share(resources: &v1::ResourceRequest) -> Vec<String> {
     let amounts = [
         (resources.cpus > 0).then(|| format!("{} cores", resources.cpus)),

@@ -53,7 +53,7 @@ fn show_counters(session: &Session, counters: &[v1::GossipCounter]) -> Result<()
     }
 }
 
-/// One line for each change, until it is interrupted.
+/// Prints one line for each change, until it is interrupted.
 pub async fn watch(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut stream = answer(client.nodes().watch_gossip(v1::WatchGossipRequest {})).await?;
@@ -68,7 +68,7 @@ pub async fn watch(session: &Session) -> Result<(), Failure> {
             Format::Name => print_names([change.node.as_str()])?,
         }
     }
-    // An agent that is being stopped ends its streams in good order.
+    // An agent that stops closes its streams without an error.
     Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
 }
 

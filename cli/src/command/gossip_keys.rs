@@ -13,11 +13,11 @@ use lattice_api::v1::{GossipKey, ListGossipKeysResponse};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at how far it is.
+/// Interval of progress checks.
 const LOOK: Duration = Duration::from_millis(300);
-/// How long there may be no answer in a row: another member may come to lead.
+/// How long answers may be missing: another member may be elected.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// What an interruption leaves.
+/// The message after an interruption.
 const GOES_ON: &str = "the rotation continues: `lattice gossip keys` shows how far it is, and `rotate` waits for it again";
 
 pub async fn run(session: &Session, what: Option<GossipKeysCommand>) -> Result<(), Failure> {
@@ -58,12 +58,12 @@ async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result
     }
 }
 
-/// Whether nothing is left of what was before this key.
+/// Whether no older key than this one is left.
 fn is_over(now: &ListGossipKeysResponse, id: u32) -> bool {
     now.keys.iter().all(|key| key.id >= id)
 }
 
-/// What a rotation is at, and for whom it waits.
+/// The step of a rotation, and the nodes that it waits for.
 fn progress(now: &ListGossipKeysResponse) -> String {
     let Some(newest) = now.keys.last() else { return "the quorum names no gossip key".to_owned() };
     let all = now.nodes;

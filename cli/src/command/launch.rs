@@ -1,4 +1,4 @@
-//! `lattice launch`: ranks inside an allocation, or a job of its own that is waited for.
+//! `lattice launch`: ranks inside an allocation, or an own job that is waited for.
 
 use crate::args::launch::Launch;
 use crate::exits::ExitTable;
@@ -28,17 +28,18 @@ use lattice_model::launch::{PMI_VARIABLE, Pmi};
 use std::convert::Infallible;
 use tokio::sync::watch;
 
-/// What a shell says of a program that Ctrl-C ended.
+/// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-/// The allocation that this process runs in, as its agent told it.
+/// The allocation of this process, set by its agent.
 const ALLOCATION_VARIABLE: &str = "LATTICE_ALLOC_ID";
 
 pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
-    // `launch -- cmd`: with trailing arguments, the separator is clap's; a second one would be the program's own.
+    // `launch -- cmd`: with trailing arguments clap takes the first separator; a second one would belong to the
+    // program.
     if args.command.first().is_some_and(|first| first == "--") {
         args.command.remove(0);
     }
-    // What the parser does not know as an option it takes for the program.
+    // The parser takes an unknown option for the program.
     if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
         return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None));
     }
@@ -60,7 +61,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let flags = SubmitFlags { ranks, ..args.flags };
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
-    // One that is found in an image, or may be, is not looked at.
+    // A program that is in an image, or may be, is not examined.
     let pmi = (!behind.is_empty() && flags.uenv.is_none()).then(|| wireup(&first, &behind, &around));
     let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
     if let Some(pmi) = pmi {
@@ -75,13 +76,13 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
         asked => feeder::wanted(asked, args.pty),
     };
     spec.env.extend(input_variable(stdin));
-    // Who looks on sees it fail, and says himself whether it begins again.
+    // The user sees it fail, and decides whether to start it again.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
     let launch = v1::LaunchShape { programs: behind, ..spec.launch.clone().unwrap_or_default() };
     let launch = Some(launch).filter(|shape| *shape != v1::LaunchShape::default());
     let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
-    // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
+    // Before anything is submitted, so that an early Ctrl-C leaves no job behind.
     let own = Own::take(match stdin {
         Stdin::None if pty.is_some() => Gives::Terminal(None),
         Stdin::None => Gives::Nothing,
@@ -107,12 +108,12 @@ fn begins_again(spec: &v1::AllocationSpec) -> bool {
     spec.requeue.as_ref().is_some_and(|requeue| requeue.policy != Requeue::Never.name())
 }
 
-/// By which a launch says who reads standard input.
+/// The variable by which a launch names the ranks that read standard input.
 fn input_variable(stdin: Stdin) -> Option<(String, String)> {
     (stdin != Stdin::None).then(|| (STDIN_VARIABLE.to_owned(), stdin.to_string()))
 }
 
-/// What cannot be with files of ranks' own.
+/// Refuses options that conflict with one file for each rank.
 fn check_output(args: &Launch) -> Result<(), Failure> {
     let with = if args.label { "--label" } else { "--pty" };
     if args.per_rank && (args.label || args.pty) {
@@ -139,7 +140,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     env.extend(args.flags.variables(pmi));
     let stdin = feeder::wanted(args.stdin, args.pty);
     env.extend(input_variable(stdin));
-    // From outside, the user sees that no agent answers.
+    // Outside of an allocation the user sees at once that no agent answers.
     let patience = if args.alloc.is_some() { Patience::default() } else { Patience::within_allocation() };
     let mut client = patience.connect(session).await?;
     let allocation = session.key(typed)?;
@@ -176,32 +177,32 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves, patience).await
 }
 
-/// Whether somebody said how ranks find each other when the allocation that this process runs in was submitted.
+/// Whether the submission of this process's allocation chose the ranks' wire-up.
 fn is_said_by_the_allocation() -> bool {
     std::env::var(PMI_VARIABLE).ok().and_then(|said| said.parse::<Pmi>().ok()).is_some_and(Pmi::is_explicit)
 }
 
-/// How ranks of these programs find each other where no option says it.
+/// The wire-up for these programs if no option chooses it.
 fn wireup(first: &[String], behind: &[v1::launch_shape::Program], around: &Surroundings) -> Pmi {
     let programs = first.first().into_iter().chain(behind.iter().filter_map(|program| program.argv.first()));
     linked::of_all(programs.map(|program| linked::wireup(program, &around.dir, &around.env)))
 }
 
-/// Where what a launch says goes.
+/// Where a launch's output goes.
 pub struct Shown {
     pub screen: Screen,
     pub table: Option<ExitTable>,
 }
 
-/// When a signal that ends us does so: the launch is brought down for it.
+/// When a signal that ends us takes effect: the launch is ended because of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// Whoever had its terminal is gone, or waits for us.
+    /// At once: the owner of the terminal is gone, or waits for us.
     AtOnce,
     AtItsEnd,
 }
 
-/// Ranks in all and on each node, 0 where the allocation's own numbers hold.
+/// The total number of ranks and the number on each node; 0 means the allocation's own number.
 async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Option<u32>) -> Result<(u32, u32), Failure> {
     let Some(nodes) = flags.nodes else { return Ok((ranks.unwrap_or(0), flags.tasks_per_node.unwrap_or(0))) };
     if nodes.most.is_some() {
@@ -216,13 +217,12 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
     };
     let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(Failure::usage)?;
     let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
-    // Where it does not come out even, they are dealt out as evenly as it goes.
+    // If they do not divide evenly, they are distributed as evenly as possible.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
 }
 
-/// The request's id makes it safe to say again after a broken connection.
-/// The first Ctrl-C, or signal that ends us, brings the launch down, and its end is waited for unless `leaves` says otherwise; a second
-/// one leaves it.
+/// The request's id makes it safe to repeat after a broken connection. The first Ctrl-C, or signal that ends us, ends
+/// the launch, and we wait for its end unless `leaves` says otherwise; a second one leaves it.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
@@ -233,9 +233,9 @@ pub async fn follow_launch(
     patience: Patience,
 ) -> Result<u8, Failure> {
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
-    // What a shell says of the signal that brings it down, and whether we leave then.
+    // A shell's exit code for the signal that ends the launch, and whether we leave then.
     let mut ended_by: Option<(u8, bool)> = None;
-    // Raw from here on: Ctrl-C is a key like others then.
+    // Raw from here on: Ctrl-C is then an ordinary key.
     let mut giver = match feeder {
         Some(feeder) => Giver::Feeder(feeder),
         None if request.pty.is_some() => Giver::Typist(Typist::begin()?),
@@ -248,7 +248,7 @@ pub async fn follow_launch(
             tokio::pin!(once);
             let (mut has_begun, known) = (begun.clone(), begun.clone());
             let bring_down = async {
-                // What has not begun cannot be brought down.
+                // A launch that has not begun cannot be ended.
                 let _ = has_begun.wait_for(|begun| *begun).await;
                 let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
                 answer(client.allocations().abort_launch(abort)).await
@@ -307,7 +307,7 @@ pub async fn follow_launch(
     }
 }
 
-/// Who gives a launch what it reads.
+/// The source of a launch's input.
 enum Giver {
     Typist(Typist),
     Feeder(Feeder),

@@ -46,7 +46,7 @@ async fn list(client: &Client) -> Result<Vec<v1::Lease>, Failure> {
     Ok(answer(client.leases().list(v1::ListLeasesRequest {})).await?.leases)
 }
 
-/// Those named, or every one whose holder is bad: each only as it was listed, never a later grant.
+/// Revokes the named leases, or all with an unhealthy holder: each only as it was listed, never a later grant.
 async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result<(), Failure> {
     let leases = list(client).await?;
     let wanted: Vec<&v1::Lease> = if args.bad {
@@ -68,7 +68,7 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
     }
 }
 
-/// With `-o name` the token alone: what a script goes on with.
+/// With `-o name` only the token, for use in scripts.
 fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease_token(lease), time(lease.ttl_ms))),

@@ -1,8 +1,8 @@
 //! `lattice logs`.
 //!
-//! The log of a script is the script's own output: its `lattice launch` prints what the ranks
-//! write, as `srun` does, so that it can be piped. Showing the ranks' files as well would show
-//! every line twice. The log of an inline command is what the ranks of its one launch wrote.
+//! The log of a script is the script's own output: its `lattice launch` prints the output of its ranks, as `srun` does,
+//! so that it can be piped. Showing the ranks' files as well would show every line twice. The log of an inline command
+//! is the output of the ranks of its one launch.
 
 use crate::args::allocations::Logs;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: asked for again until the change is done.
+//! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: the request is repeated until the change is done.
 
 use crate::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use crate::failure::{Exit, Failure};
@@ -9,9 +9,9 @@ use lattice_api::v1::change_members_request::Change;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long there may be no answer in a row: a change may move the leadership.
+/// How long answers may be missing: a change may move the leadership.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// Between two tries where there was none.
+/// Pause before a retry.
 const AGAIN: Duration = Duration::from_millis(300);
 
 fn member(args: AddMember) -> v1::AddMember {

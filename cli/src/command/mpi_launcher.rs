@@ -1,8 +1,9 @@
-//! `lattice-mpi-launcher [OPTIONS OF SSH] HOST COMMAND`: this program by another name, called in the place of ssh by the `mpirun`
-//! of an MPI library inside an allocation.
+//! `lattice-mpi-launcher [OPTIONS OF SSH] HOST COMMAND`: this program under another name, which the `mpirun` of an MPI
+//! library calls instead of ssh inside an allocation.
 //!
-//! What the library starts is no rank of ours: it is one process on the node, without what tells ranks of each other. Its launch
-//! has a process on the allocation's first node as well, where launches are remembered; that one ends at once.
+//! The process that the library starts is not one of our ranks: it is a single process on the node, without the
+//! variables of ranks. Its launch also has a process on the allocation's first node, where launches are recorded; that
+//! one ends at once.
 
 use super::launch::{Leaves, Shown, follow_launch};
 use crate::args::Global;
@@ -23,17 +24,17 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The name by which it is called.
+/// The name under which it is called.
 const NAME: &str = "lattice-mpi-launcher";
-/// Options of ssh that have a value.
+/// Options of ssh with a value.
 const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
-/// Our own variables that are true of a rank alone.
+/// Our own variables that only a rank has.
 const OF_A_RANK: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
-/// Shells whose language the libraries know, and write the command in.
+/// Shells with a syntax that the libraries know and use for the command.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"];
 const SHELL_DEFAULT: &str = "/bin/sh";
 
-/// Whether this process was called by that name.
+/// Whether this process was called under that name.
 pub fn is_called() -> bool {
     env::args_os().next().is_some_and(|called| Path::new(&called).file_name() == Some(OsStr::new(NAME)))
 }
@@ -55,17 +56,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What the library says.
+/// The library's request.
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     host: String,
     user: Option<String>,
-    /// For a shell.
+    /// A command for a shell.
     command: String,
 }
 
 impl Call {
-    /// Options that a library adds are for ssh, which this is not: what they say of the connection is passed over.
+    /// Parses the arguments. Options that a library adds are for ssh; since there is no ssh connection they are
+    /// ignored.
     fn read(arguments: &[String]) -> Result<Self, Failure> {
         let mut user = None;
         let mut rest = arguments.iter();
@@ -95,7 +97,7 @@ impl Call {
     }
 }
 
-/// The nodes of the allocation that this process is in, in their order.
+/// The nodes of this process's allocation, in their order.
 fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
     let told = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let (Some(allocation), Some(list)) = (told("LATTICE_ALLOC_ID"), told("LATTICE_NODELIST")) else {
@@ -106,7 +108,8 @@ fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
     nodes.map(|nodes| (allocation, nodes)).map_err(|error| Failure::usage(format!("LATTICE_NODELIST: {error}")))
 }
 
-/// The node that a library means: by its name, or the only one by the name's first part, which is all that some libraries keep.
+/// The node that a library names: by its full name, or by the name's first part if that is unique, because some
+/// libraries keep only that part.
 fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     if let Some(node) = nodes.iter().find(|node| node.as_str() == host) {
         return Ok(node);
@@ -122,7 +125,8 @@ fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     }
 }
 
-/// Runs on each of the launch's nodes: ends on the one that is not meant, and becomes the command on the other. The socket of
+/// Runs on each of the launch's nodes: exits on the node that was not named, and becomes the command on the other.
+/// Closes the PMI socket, because the process is not a rank.
 /// what it is no rank of is closed.
 fn program(node: &NodeId, shell: &str, command: String) -> Vec<String> {
     let wireup: String = RANK_WIREUP.iter().map(|prefix| format!("{prefix}*|")).collect();
@@ -148,7 +152,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let shell = shell.as_ref().and_then(|shell| shell.to_str()).unwrap_or(SHELL_DEFAULT);
     let around = Surroundings::look(None)?;
     let mut env = around.env;
-    // The library's daemon is no rank, and serves its ranks itself.
+    // The library's daemon is not a rank, and serves its ranks itself.
     env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
     let place = |node: &NodeId| RankPlace { node: node.to_string(), ranks: 1 };
     let places: Vec<RankPlace> = nodes.first().filter(|head| *head != node).into_iter().chain([node]).map(place).collect();
@@ -160,9 +164,9 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         tasks_per_node: 1,
         working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
-        // Its code is for the library alone to judge: no word of ours beside it.
+        // Only the library judges its exit code: we report nothing about it.
         shape: Some(v1::LaunchShape { places, on_bad_exit: "keep".to_owned(), ..Default::default() }),
-        // It has all that the allocation has there, for the library to share out.
+        // It gets all of the allocation's resources there, and the library divides them.
         binding: Some(v1::RankBinding {
             cpu_bind: CpuBind::NAMES.iter().find(|(_, bind)| *bind == CpuBind::None).map_or("", |(name, _)| name).to_owned(),
             gpu_bind: GpuBind::NAMES.iter().find(|(_, bind)| *bind == GpuBind::None).map_or("", |(name, _)| name).to_owned(),

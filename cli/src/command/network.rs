@@ -25,7 +25,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
         }
         NetworkCommand::Status(args) => {
             let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.of), name: args.name };
-            // Of several tenants, several domains may have one name.
+            // Domains of several tenants may have the same name.
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
                 Format::Table => print(&domains.iter().map(whole).collect::<Vec<_>>().join("\n")),

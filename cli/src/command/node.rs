@@ -17,7 +17,7 @@ use crate::args::node::NodeCommand;
 use crate::failure::Failure;
 use crate::session::Session;
 
-/// Runs one of them and gives its exit code.
+/// Runs one of them and returns its exit code.
 pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
     match what {
         NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),

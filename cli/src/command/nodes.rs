@@ -45,7 +45,7 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     }
 }
 
-/// The nodes of these names.
+/// The nodes with these names.
 pub fn pick(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Failure> {
     let wanted: BTreeSet<&String> = names.iter().collect();
     let known: BTreeSet<&String> = nodes.iter().map(|node| &node.id).collect();
@@ -61,20 +61,20 @@ pub fn names(list: &str) -> Result<Vec<String>, Failure> {
     Ok(ids.iter().map(ToString::to_string).collect())
 }
 
-/// Whether a hold of this kind stands.
+/// Whether the node has a hold of this kind.
 pub fn is_under(node: &v1::Node, kind: HoldKind) -> bool {
     let kind = kind.to_string();
     node.holds.iter().any(|hold| hold.split(' ').next() == Some(&kind))
 }
 
-/// Every node as the quorum has it.
+/// Every node from the quorum.
 pub async fn list(client: &Client) -> Result<Vec<v1::Node>, Failure> {
     Ok(answer(client.nodes().list(v1::ListNodesRequest::default())).await?.nodes)
 }
 
-/// Every node as the quorum has it, or where it does not answer as gossip does, which is said.
+/// Every node from the quorum; if it does not answer, from gossip, with a note.
 pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> Result<Vec<v1::Node>, Failure> {
-    // Names alone cannot say that nobody vouches for them.
+    // Bare names cannot show that they come from gossip only.
     let or_gossip = session.format() != Format::Name;
     let told = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
     listing::tell_age(session, told.age_ms);

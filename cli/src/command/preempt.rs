@@ -1,4 +1,5 @@
-//! `lattice preempt`, `lattice hold` and `lattice resume`. Each goes on after a failure; the exit code is the first one's.
+//! `lattice preempt`, `lattice hold` and `lattice resume`. Each continues after a failure; the exit code is that of the
+//! first failure.
 
 use crate::args::preempt::{Hold, Preempt, Resume};
 use crate::failure::Failure;
@@ -27,7 +28,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
             Err(failure) => exit = told(failure, exit),
         }
     }
-    // What has no nodes any more is asked for nothing.
+    // An allocation without nodes gets no request.
     let suspended = if args.hold { "stays Suspended until it is resumed" } else { "is Suspended already" };
     let line = |(id, state): &(String, String)| match *state == AllocationState::Suspended.to_string() {
         true => format!("Allocation {} {suspended}\n", short(id)),
@@ -71,7 +72,7 @@ pub async fn resume(session: &Session, args: Resume) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// Says a failure, and gives the exit code of the first.
+/// Reports a failure, and returns the exit code of the first one.
 pub(super) fn told(failure: Failure, exit: u8) -> u8 {
     let code = failure.exit();
     failure.tell();

@@ -8,7 +8,7 @@ use crate::table::{Table, block};
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
 
-/// The members alone, as the leader sees them.
+/// Only the members, from the leader.
 pub async fn members(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: true })).await?;
@@ -89,13 +89,13 @@ fn table(status: &v1::QuorumStatusResponse) -> String {
     table.text(&[])
 }
 
-/// Members without room on theirs.
+/// Members with a full disk.
 fn disks(members: &[v1::quorum_status_response::Member]) -> String {
     let short: Vec<String> = members.iter().filter(|m| !m.disk.is_empty()).map(|m| format!("member {}: {}", m.id, m.disk)).collect();
     short.join("; ")
 }
 
-/// Callers whose certificates did not fit.
+/// Callers that were refused for their certificates.
 fn refused(counts: &[Refused]) -> String {
     let counts: Vec<String> = counts.iter().map(|c| format!("{} {}", c.count, c.what)).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }

@@ -65,7 +65,7 @@ fn tell_more(session: &Session, more: bool) {
     }
 }
 
-/// The tenant whose names are wanted: the one that was typed, or outside of an allocation that of submissions.
+/// The tenant for the names: the one that was given, or outside of an allocation the default of submissions.
 pub fn tenant(session: &Session, of: OfTenant) -> Option<String> {
     let within = std::env::var_os("LATTICE_ALLOC_ID").is_some();
     of.tenant.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !of.all && !within && !tenant.is_empty()))

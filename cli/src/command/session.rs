@@ -1,8 +1,8 @@
-//! `lattice session`: an allocation that is held for a terminal.
+//! `lattice session`: an allocation with a terminal for a person.
 //!
 //! ```text
-//!   submit ─▶ wait for its nodes ─▶ the quorum has the session ─▶ the terminal ─▶ its shell ends ─▶ session and allocation end
-//!               Ctrl-C: cancel                                       └ connection lost, or we are ended: both go on
+//!   submit ─▶ wait for its nodes ─▶ register session ─▶ terminal ─▶ its shell ends ─▶ session and allocation end
+//!               Ctrl-C: cancel                              └ connection lost, or we are ended: both continue
 //! ```
 
 use super::attach::{self, Closed};
@@ -23,7 +23,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::AllocationState;
 
-/// What a shell says of a program that Ctrl-C ended.
+/// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Failure> {
@@ -48,7 +48,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Session, &session.settings, around)?;
     let mut client = session.connect().await?;
-    // Before anything is submitted, so that none of these leaves an allocation behind unseen.
+    // Before anything is submitted, so that an early signal leaves no allocation behind.
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` shows why, Ctrl-C cancels it", short(&id)));
@@ -81,7 +81,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
             session.note(&goes_on(&id));
             Ok(Exit::Unavailable as u8)
         }
-        // No terminal: nothing to hold nodes for.
+        // Without a terminal there is no reason to keep the nodes.
         Err(failure) => {
             if let Err(more) = end(session, client, &open.id).await {
                 eprint!("{}", more.text());
@@ -91,7 +91,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     }
 }
 
-/// Cancels what nobody waits for any more. The failure says what to do where that fails as well.
+/// Cancels an allocation that nobody waits for any more. If that fails as well, the failure says what to do.
 async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
     let hint = format!("`lattice cancel {}` gives it up", short(&id));
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
@@ -105,7 +105,7 @@ fn goes_on(id: &str) -> String {
     format!("allocation {id} goes on until its walltime: `lattice attach {id}` opens a fresh shell, `lattice session delete {id}` ends it")
 }
 
-/// Waits until the allocation runs. An error says that it cannot, or how it ended before.
+/// Waits until the allocation runs. An error says why it cannot, or how it ended.
 async fn until_it_runs(session: &Session, client: &mut Client, id: &str) -> Result<(), Failure> {
     let patience = Patience::default();
     loop {
@@ -133,7 +133,7 @@ async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), F
     Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
 }
 
-/// The id makes it safe to say again where the agent or the quorum went away meanwhile.
+/// The id makes the request safe to repeat after a lost connection to the agent or the quorum.
 async fn created(session: &Session, client: &mut Client, request: &v1::CreateSessionRequest) -> Result<v1::InteractiveSession, Failure> {
     let patience = Patience::default();
     patience.progress();
@@ -145,16 +145,16 @@ async fn created(session: &Session, client: &mut Client, request: &v1::CreateSes
     }
 }
 
-/// Ends a session whose shell has ended; repeats that if the connection to the agent breaks.
+/// Ends a session after the end of its shell; repeats that if the connection to the agent breaks.
 async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
     let patience = Patience::default();
-    // The terminal was there: a quorum that is away comes back.
+    // The terminal worked before: a lost quorum is expected to return.
     patience.progress();
     loop {
         let request = v1::DeleteSessionRequest { key: id.to_owned() };
         match answer(client.sessions().delete(request)).await {
             Ok(_) => return Ok(()),
-            // It ended by itself: its walltime, or another one's order, was faster.
+            // It ended in another way first: its walltime, or somebody else's request.
             Err(failure) if failure.exit() == Exit::NotFound as u8 => return Ok(()),
             Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => {

@@ -1,4 +1,4 @@
-//! `lattice signal` and `lattice requeue`. Each goes on after a failure; the exit code is the first one's.
+//! `lattice signal` and `lattice requeue`. Each continues after a failure; the exit code is that of the first failure.
 
 use super::preempt::{say, told};
 use crate::args::signal::{Requeue, Signal, Whom};
@@ -59,7 +59,7 @@ pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// Nodes where it is not known whether it was sent, or that nothing got it.
+/// The nodes for which it is unknown whether the signal was sent, or a report that no process got it.
 fn unsent(response: &v1::SignalResponse, to: Whom) -> Option<Failure> {
     let id = short(&response.id);
     let failed: Vec<String> =

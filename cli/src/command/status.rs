@@ -13,7 +13,7 @@ use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_model::AllocationState;
 
-/// Rows of a table, where no limit is asked for.
+/// Rows of a table without a requested limit.
 const TABLE_ROWS_MAX: usize = 100;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     }
 }
 
-/// Everything that lives before what has ended; a table has a limit, data has none but the one that is asked for.
+/// Living allocations before ended ones. A table has a limit; data has only a requested one.
 async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     let client = session.connect().await?;
     let is_table = session.format() == Format::Table;
@@ -77,7 +77,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     };
     let mut listed = listing::Found::default();
     if !live.is_empty() {
-        // All of it: its order is known once all of it is, and the first of a queue were submitted first.
+        // The whole queue: its order needs all of it, and its first members were submitted first.
         listed = listing::all(&client, of(&live), usize::MAX).await?;
     }
     if !ended.is_empty() {

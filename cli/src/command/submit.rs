@@ -49,14 +49,14 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         }
         Format::Table => print(&format!("Submitted allocation {}\n", short(&id)))?,
         Format::Name => print(&format!("{id}\n"))?,
-        // With --wait there is one answer: how it ended.
+        // With --wait there is one answer: the end.
         Format::Data(_) if args.wait => {}
         Format::Data(notation) => notation.print(&serde_json::json!({ "id": id }))?,
     }
     if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
 }
 
-/// Submits under a fresh id and remembers it as `@last`.
+/// Submits under a new id and remembers it as `@last`.
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };

@@ -31,7 +31,7 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     }
 }
 
-/// Whether something of it is kept in the store.
+/// Whether the store keeps some of it.
 fn kept(set: &v1::SetTelemetryResponse) -> bool {
     set.mode != TelemetryMode::Prod.name()
 }
@@ -50,7 +50,7 @@ fn done(set: &v1::SetTelemetryResponse) -> String {
     format!("Allocation {id} is measured in {} mode {time}: {what} is kept as {} in {store}\n", set.mode, set.place)
 }
 
-/// The lines as they are, whatever the format.
+/// The lines unchanged, in any format.
 async fn read(session: &Session, key: String, node: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut pieces = answer(client.allocations().read_telemetry(v1::ReadTelemetryRequest { key, node })).await?;
@@ -65,11 +65,11 @@ async fn read(session: &Session, key: String, node: String) -> Result<(), Failur
     Ok(())
 }
 
-/// How it is measured now.
+/// The present mode of measurement.
 async fn tell(session: &Session, key: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
-    // In words of the agent's: the mode is the first.
+    // The agent's text begins with the mode.
     let mode = allocation.telemetry.split(' ').next().filter(|mode| !mode.is_empty());
     let mode = mode.map_or_else(|| TelemetryMode::Prod.to_string(), str::to_owned);
     match session.format() {

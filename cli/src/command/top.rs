@@ -57,13 +57,13 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why there is no number, where every node answered.
+/// Why there is no number although every node answered.
 fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
     let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
     empty.then_some("nothing is measured of it yet: its agents measure once a second, and rates need two measurements")
 }
 
-/// Refuses what only the agents of running work tell.
+/// Refuses options that only the agents of running work can answer.
 fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     let one_by_one = [(args.per_gpu, "--per-gpu", "GPU"), (args.per_rank, "--per-rank", "rank")];
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
@@ -76,7 +76,7 @@ fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     }
 }
 
-/// Which numbers are the store's, and what they are of.
+/// Which numbers come from the store, and what they cover.
 fn of_store(stored: &v1::Stored) -> String {
     let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
     if !lacks.is_empty() {
@@ -87,26 +87,26 @@ fn of_store(stored: &v1::Stored) -> String {
     format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
 }
 
-/// One number of all nodes together.
+/// One number, combined over all nodes.
 struct Sum {
     name: String,
     unit: String,
-    /// All that were said, each once.
+    /// All reported sources, each once.
     sources: Vec<String>,
     now: f64,
     mean: Option<f64>,
     max: Option<f64>,
     nodes: usize,
-    /// Those of them that said a mean.
+    /// How many nodes reported a mean.
     means: usize,
     age_ms: u64,
 }
 
-/// How the numbers of nodes become one.
+/// How the numbers of nodes are combined.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Join {
     Sum,
-    /// Shares of time and durations add up to nothing.
+    /// Fractions of time and durations cannot be added.
     Greatest,
     Least,
     Mean,
@@ -122,7 +122,7 @@ impl Join {
         }
     }
 
-    /// With one number more, to what `before` nodes said.
+    /// Adds one number to the sum over `before` nodes.
     fn add(self, sum: Option<f64>, more: f64, before: usize) -> f64 {
         let Some(sum) = sum else { return more };
         match self {
@@ -134,7 +134,7 @@ impl Join {
     }
 }
 
-/// In the order in which the nodes say them.
+/// In the order in which the nodes report them.
 fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     let mut order: BTreeMap<&str, usize> = BTreeMap::new();
     let mut sums: Vec<Sum> = Vec::new();
@@ -153,7 +153,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sum.mean = Some(join.add(sum.mean, mean, sum.means));
                 sum.means += 1;
             }
-            // The most that any node had is no mean of what each had at most.
+            // A mean over nodes of their maxima would not be a maximum.
             let of_most = if join == Join::Mean { Join::Greatest } else { join };
             sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
@@ -168,12 +168,12 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     sums
 }
 
-/// Where its value now, and its mean and maximum come from.
+/// The sources of its present value, and of its mean and maximum.
 fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
     [one.source.as_str(), one.over_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
-/// How a list of numbers becomes narrower.
+/// How a list of numbers is made narrower.
 const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("METRIC", 16), ("NODE", 12)], wrapped: &[], given_up: &[] };
 
 fn whole(sums: &[Sum], size: TableSize) -> String {
@@ -212,7 +212,7 @@ fn per_node(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-/// A row for each node, a column for each number that one of them has.
+/// A row for each node, a column for each number that some node has.
 fn wide(nodes: &[v1::NodeUsage]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for one in nodes.iter().flat_map(|node| &node.measured) {

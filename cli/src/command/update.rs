@@ -1,4 +1,4 @@
-//! `lattice update`. It goes on after a failure; the exit code is the first one's.
+//! `lattice update`. It continues after a failure; the exit code is that of the first failure.
 
 use super::preempt::{say, told};
 use crate::args::update::Update;

@@ -18,7 +18,7 @@ pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Fail
     }
 }
 
-/// Refuses by its name what the documents have and this version has not.
+/// Refuses by name what is documented and not built.
 pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
     match command.unbuilt() {
         None => Ok(()),
@@ -72,7 +72,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
     }
 }
 
-/// `none`: everybody's.
+/// `none`: all tenants.
 fn everybody(tenant: String) -> String {
     if tenant == "none" { String::new() } else { tenant }
 }

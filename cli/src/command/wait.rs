@@ -1,4 +1,4 @@
-//! `lattice wait`, and the waiting of `lattice submit --wait`.
+//! `lattice wait`, and the wait of `lattice submit --wait`.
 
 use crate::args::allocations::Wait;
 use crate::failure::{Exit, Failure};
@@ -12,9 +12,9 @@ use lattice_api::v1;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What `timeout` of coreutils gives as well.
+/// The same code as `timeout` of coreutils.
 const TIMED_OUT: u8 = 124;
-/// Of work that ended without a code of its program.
+/// For work that ended without an exit code of its program.
 const NO_CODE: u8 = Exit::Beside as u8;
 
 pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
@@ -22,7 +22,7 @@ pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
     wait(session, &keys, args.timeout).await
 }
 
-/// Waits until all of these have ended, and gives the highest of their codes.
+/// Waits until all of these have ended, and returns the highest of their codes.
 pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>) -> Result<u8, Failure> {
     let deadline = at_most.map(|time| Instant::now() + time);
     let mut ended = Vec::new();
@@ -49,7 +49,7 @@ pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>)
     Ok(code)
 }
 
-/// Waits until one that was just submitted has ended, and gives its code.
+/// Waits until a new submission has ended, and returns its code.
 pub async fn until_ended(session: &Session, id: &str) -> Result<u8, Failure> {
     let ended = end_of(session, id).await?;
     if let Format::Data(notation) = session.format() {
@@ -58,7 +58,7 @@ pub async fn until_ended(session: &Session, id: &str) -> Result<u8, Failure> {
     Ok(exit_code(session, &ended))
 }
 
-/// The code of one that has ended; what did not end well is said.
+/// The code of an ended allocation; reports a bad end.
 fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
     if allocation.state != "Completed" {
         session.note(&format!("allocation {} is {}: {}", short(&allocation.id), allocation.state, allocation.reason));
@@ -66,7 +66,7 @@ fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
     exit_of(&End::Ended(Box::new(allocation.clone())), None).unwrap_or(NO_CODE)
 }
 
-/// The last state of an allocation, over connections that break.
+/// The last state of an allocation, over broken connections.
 async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure> {
     let patience = Patience::default();
     let mut client = session.connect().await?;
@@ -80,7 +80,7 @@ async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure>
                     return Ok(allocation);
                 }
             }
-            // An agent that is being stopped ends its streams in good order.
+            // An agent that stops closes its streams without an error.
             Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {key} before it ended")))
         };
         match once.await {

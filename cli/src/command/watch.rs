@@ -15,7 +15,7 @@ use lattice_model::AllocationState;
 use lattice_model::time::Timestamp;
 use serde_json::{Value, json};
 
-/// What is said where a connection was made anew.
+/// The note after a reconnect.
 const MISSED: &str = "connected again; alerts may have changed meanwhile; all that are raised now follow";
 const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
@@ -36,7 +36,7 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
                 let what = Some(What::Notice(MISSED.to_owned()));
                 watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what })?;
             }
-            // It ended while nobody was listening: that is the end that was waited for.
+            // It ended while we were disconnected: that is the end we waited for.
             Err(failure) if watching.patience.progressed() && failure.exit() == Exit::Refused as u8 => {
                 let key = watching.request.key.clone();
                 let found = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
@@ -52,7 +52,7 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
     }
 }
 
-/// What stays the same over connections.
+/// State that is kept over connections.
 struct Watching<'a> {
     session: &'a Session,
     request: v1::StreamMetricsRequest,
@@ -61,7 +61,7 @@ struct Watching<'a> {
 }
 
 impl Watching<'_> {
-    /// Watches on one connection, to the allocation's end; gives its last state.
+    /// Watches on one connection, to the allocation's end; returns its last state.
     async fn once(&mut self, client: &Client) -> Result<String, Failure> {
         let mut stream = client.allocations().stream_metrics(self.request.clone()).await?.into_inner();
         while let Some(event) = stream.message().await? {
@@ -84,7 +84,7 @@ impl Watching<'_> {
                 Some(line) => notation.print_each(&[line]),
                 None => Ok(()),
             },
-            // Whom something is the matter with.
+            // The subject of the event.
             Format::Name => match &event.what {
                 Some(What::Alert(alert)) => print_names([alert.alert.as_str()]),
                 _ => Ok(()),
@@ -94,7 +94,7 @@ impl Watching<'_> {
 }
 
 fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
-    // The time of day, as the day is known to who watches.
+    // Only the time of day: the reader knows the day.
     let time = Timestamp(event.at_ms).to_string();
     let row = |what: &str, value: String, source: &str, age: String| {
         vec![time.clone(), event.node.clone(), what.to_owned(), value, source.to_owned(), age]

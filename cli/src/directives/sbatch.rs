@@ -1,28 +1,28 @@
-//! `#SBATCH` options in our words (documents, "Compatibility API": command mapping). One table says what becomes of each.
+//! Translates `#SBATCH` options (requirement "Compatibility API": command mapping). One table has the rule for each.
 
 use super::slurm_values::{self, ValueError};
 use lattice_model::duration::{self, BareNumber};
 
-/// What becomes of an option of Slurm's.
+/// How an option of Slurm is translated.
 #[derive(Clone, Copy)]
 pub enum Rule {
     /// The same value under this name.
     Value(&'static str),
-    /// A time, minutes where it is a bare number.
+    /// A time; a bare number is minutes.
     Time,
-    /// An amount of memory, MiB where it is a bare number.
+    /// An amount of memory; a bare number is MiB.
     Memory,
-    /// Generic resources, of which GPUs are known.
+    /// Generic resources; only GPUs are supported.
     Gres,
-    /// GPUs of each node, with or without their type.
+    /// GPUs per node, with or without their type.
     GpusPerNode,
-    /// Which variables the job gets.
+    /// The variables that the job gets.
     Export,
-    /// Without a value.
+    /// An option without a value.
     Plain(&'static str),
-    /// It changes nothing of what runs: a warning, and whether a value follows.
+    /// It does not change the job: warned about. The flag says whether a value follows.
     Harmless(bool),
-    /// It changes what runs, and cannot be honoured: what it asks for, and what to do.
+    /// It changes the job and is not supported: what it requests, and what to do instead.
     Refused(&'static str),
 }
 
@@ -53,7 +53,7 @@ const NO_TIME: &str =
     "work that waits for a time is not built yet; submit it with `lattice submit --hold`, and `lattice resume ID` when it may run";
 const OF_SBATCH: &str = "it is of the submitting command, not of the job";
 
-/// Each option of `sbatch`, sorted by name. What is not here is refused as well.
+/// Each option of `sbatch`, sorted by name. Options that are not listed are refused as well.
 pub const OPTIONS: &[SlurmOption] = &[
     lettered('A', "account", Rule::Value("--tenant")),
     option("acctg-freq", Rule::Harmless(true)),
@@ -185,7 +185,7 @@ pub const OPTIONS: &[SlurmOption] = &[
 pub struct Translated {
     /// Options of `lattice submit`.
     pub words: Vec<String>,
-    /// Options that change nothing of what runs, as they were written.
+    /// Options that do not change the job, as they were written.
     pub ignored: Vec<String>,
 }
 
@@ -199,7 +199,7 @@ pub struct SbatchError {
 /// Translates the words of one line.
 ///
 /// # Errors
-/// The first option that would change what runs and is not honoured, or whose value is wrong.
+/// The first option that would change the job and is not supported, or that has a wrong value.
 pub fn translate(words: &[String]) -> Result<Translated, SbatchError> {
     let mut translated = Translated::default();
     let mut rest = words.iter().peekable();
@@ -254,7 +254,7 @@ fn unknown(word: &str) -> SbatchError {
     SbatchError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
 }
 
-/// The option that a word is, with the value that is joined to it.
+/// The option that a word names, and the value joined to it.
 pub fn look_up(word: &str) -> (Option<&'static SlurmOption>, Option<String>) {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {

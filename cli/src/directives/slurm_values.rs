@@ -1,10 +1,10 @@
-//! Values of Slurm's options in our words.
+//! Translates values of Slurm's options.
 
 use crate::memory;
 use lattice_model::duration::DurationError;
 use thiserror::Error;
 
-/// Why a value is not taken.
+/// Why a value is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ValueError {
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub enum ValueError {
     Unassigned(String),
 }
 
-/// `--mem`: of each node; a bare number is MiB.
+/// `--mem`: per node; a bare number is MiB.
 pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     if !digits.is_empty() && digits.bytes().all(|b| b == b'0') {
@@ -34,7 +34,7 @@ pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
     Ok(vec![format!("--mem={with_unit}")])
 }
 
-/// `--gres`: a list of `gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; of each node.
+/// `--gres`: a list of `gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; per node.
 pub fn gres(value: &str) -> Result<Vec<String>, ValueError> {
     let mut asked = Vec::new();
     for resource in value.split(',') {
@@ -49,7 +49,7 @@ pub fn gres(value: &str) -> Result<Vec<String>, ValueError> {
     Ok(asked)
 }
 
-/// `4`, `a100` or `a100:4`: of each node.
+/// `4`, `a100` or `a100:4`: per node.
 pub fn gpus(value: &str) -> Result<Vec<String>, ValueError> {
     let wrong = || ValueError::Gpus(value.to_owned());
     if value.contains(',') {
@@ -68,7 +68,7 @@ pub fn gpus(value: &str) -> Result<Vec<String>, ValueError> {
     Ok((count > 0).then(|| format!("--gpus={count}")).into_iter().chain(of_kind.filter(|_| count > 0)).collect())
 }
 
-/// `--export`: `ALL`, `NONE`, and variables with values; without `ALL` the job gets those alone.
+/// `--export`: `ALL`, `NONE`, and variables with values; without `ALL` the job gets only those.
 pub fn export(value: &str) -> Result<Vec<String>, ValueError> {
     let mut words = Vec::new();
     let mut what = "none";

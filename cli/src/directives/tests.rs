@@ -78,7 +78,7 @@ fn lines_stop_at_the_first_command() {
     assert_eq!(flags("#!/bin/sh\r\n#LATTICE --nodes=4\r\n").nodes, nodes(4));
 }
 
-/// Each option of Slurm's that is honoured, a value that it may have, and what comes of it.
+/// Each honoured option of Slurm, a value for it, and the result.
 const HONOURED: [(&str, &str); 22] = [
     ("--account=ml", "--tenant=ml"),
     ("--chdir=/scratch/x", "--chdir=/scratch/x"),
@@ -103,7 +103,7 @@ const HONOURED: [(&str, &str); 22] = [
     ("--time=90", "--walltime=5400s"),
     ("--uenv=/images/a.sqfs", "--uenv=/images/a.sqfs"),
 ];
-/// Those that change nothing of what runs.
+/// The options that do not change the job.
 const HARMLESS: [&str; 8] =
     ["--acctg-freq=30", "--comment=x", "--ignore-pbs", "--mail-type=END", "--mail-user=a@b", "--quiet", "--verbose", "--wckey=x"];
 
@@ -127,7 +127,7 @@ fn the_table_says_of_each_option_what_becomes_of_it() {
         assert_eq!(read.flags.nodes, nodes(2), "{written}");
         assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {written} changes nothing of what runs, and is ignored")]);
     }
-    // It is handed on as it is, and the server refuses it by name.
+    // It is passed on unchanged, and the server refuses it by name.
     assert!(rest.remove("view"));
     for option in rest {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH --{option}=1\n")).unwrap_err();

@@ -1,7 +1,7 @@
-//! A line as words, quoted as in a shell.
+//! Splits a line into words, with a shell's quoting.
 
-/// Splits at blanks. Quotes of both kinds keep blanks, a backslash the next character (not between single quotes); a word that
-/// begins with `#` ends the line.
+/// Splits at blanks. Quotes of both kinds protect blanks, a backslash protects the next character (not between single
+/// quotes); a word that begins with `#` ends the line.
 pub fn words(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Attempts of an allocation that are over, as `status` and `explain` show them.
+//! Ended attempts of an allocation, as `status` and `explain` show them.
 
 use super::values::{filled, short, time};
 use crate::table::Table;
@@ -6,7 +6,7 @@ use lattice_api::v1;
 use lattice_model::hostlist;
 use serde::Serialize;
 
-/// An attempt that is over, as JSON.
+/// An ended attempt as JSON.
 #[derive(Serialize)]
 pub struct AttemptJson<'a> {
     number: u32,
@@ -35,7 +35,7 @@ impl<'a> From<&'a v1::Attempt> for AttemptJson<'a> {
     }
 }
 
-/// Why each earlier attempt ended and who ended it, with a line above; nothing where there was none.
+/// Why each earlier attempt ended and who ended it, below a heading; empty if there was none.
 pub fn attempts_text(a: &v1::Allocation) -> String {
     if a.attempts.is_empty() {
         return String::new();

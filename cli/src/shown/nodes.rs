@@ -18,7 +18,7 @@ pub struct NodeJson<'a> {
     cores: u32,
     memory_bytes: u64,
     gpus: u32,
-    /// Null where the agent that answers does not know what runs there.
+    /// Null if the answering agent does not know what runs there.
     committed: Option<AmountJson>,
     unlimited: &'a [String],
     features: &'a [String],
@@ -66,7 +66,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
 /// The columns of [`node_row`].
 pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
-/// A node on a line of a watch.
+/// A node as a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
     let (cores, gpus) = (n.cores.to_string(), n.gpus.to_string());
     let (features, unlimited) = (n.features.join(","), n.unlimited.join(","));
@@ -74,7 +74,7 @@ pub fn node_row(n: &v1::Node) -> Vec<String> {
     vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, queue, features, unlimited, standing(n)]
 }
 
-/// Why a node stands where it stands, and what keeps work off it.
+/// Why a node has its state, and what keeps work off it.
 fn standing(n: &v1::Node) -> String {
     let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().map(|hold| with_exit(hold)));
     let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("connected through {peer}: it reaches no member itself")));
@@ -82,13 +82,13 @@ fn standing(n: &v1::Node) -> String {
     reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// A hold as the agent tells it, and which command lifts it. One that this version does not know is told without.
+/// The agent's text for a hold, and the command that lifts it. An unknown kind is shown without a command.
 pub fn with_exit(hold: &str) -> String {
     let kind = hold.split(' ').next().and_then(HoldKind::from_name);
     kind.map_or_else(|| hold.to_owned(), |kind| format!("{hold} (`{}` lifts it)", kind.exit()))
 }
 
-/// How a list of nodes becomes narrower.
+/// How a list of nodes is made narrower.
 const NODES_FIT: Fit<'_> = Fit {
     left_out: &["CONFORMANCE"],
     shortened: &[("VCLUSTER", 8), ("NODE", 12)],
@@ -96,14 +96,14 @@ const NODES_FIT: Fit<'_> = Fit {
     given_up: &["ALLOCATIONS", "VCLUSTER"],
 };
 
-/// The listing of nodes, in the order given. It says how much of each is free of how much; wide what each has and does not keep work
-/// to, how large each conformance group is, since when each node stands where it stands, and where it is.
+/// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows features and
+/// unenforced limits, the size of each conformance group, since when each node has its state, and its address.
 pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
     let more: &[&str] = if is_wide { &["FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
-    // Where all are alike it says nothing, unless it is asked for.
+    // If all nodes are alike the column is left out, unless it is requested.
     let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
     let differ = nodes.iter().any(|n| told(n) != nodes.first().and_then(told) || told(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
@@ -137,7 +137,8 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     table.on_screen(&["FREE GPUS", "VCLUSTER", "CONFORMANCE", "GOSSIP", "REASON"], &NODES_FIT, size)
 }
 
-/// The group of a node on a line; wide with how many are of it. No spaces within: people sort by it and count.
+/// The conformance group of a node on a line; wide with the number of its nodes. Without spaces, because people sort by
+/// it and count.
 fn conformance(told: &v1::Conformance, is_wide: bool) -> String {
     let group = short(&told.fingerprint);
     let nodes = if is_wide { format!("({})", told.group_nodes.max(1)) } else { String::new() };
@@ -146,7 +147,7 @@ fn conformance(told: &v1::Conformance, is_wide: bool) -> String {
     format!("{group}{nodes}{stale}{drifted}")
 }
 
-/// What a node told of its software and firmware; null where it has told nothing.
+/// A node's report of its software and firmware; null if it has sent none.
 pub fn conformance_json(n: &v1::Node) -> serde_json::Value {
     n.conformance.as_ref().map_or(serde_json::Value::Null, |told| {
         serde_json::json!({
@@ -160,7 +161,7 @@ fn memory(bytes: u64) -> String {
     if bytes == 0 { NOTHING.to_owned() } else { bytes_text(bytes) }
 }
 
-/// `2 of 4`, `128 of 512 GiB`, and plainly how much there is where all of it is free.
+/// `2 of 4`, `128 of 512 GiB`, or only the total if all of it is free.
 fn free_of<T: PartialEq>(free: Option<T>, size: T, text: impl Fn(T) -> String) -> String {
     let Some(free) = free else { return format!("? of {}", text(size)) };
     if free == size {

@@ -1,4 +1,4 @@
-//! How single values are shown.
+//! Formatting of single values.
 
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
@@ -13,7 +13,7 @@ pub fn time(ms: u64) -> Option<String> {
     (ms != 0).then(|| Timestamp(ms).to_string())
 }
 
-/// Null where there is nothing.
+/// `None` for an empty text.
 pub fn filled(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

@@ -1,8 +1,9 @@
-//! What the code compared: a length, a version or a checksum that an input lacks can be put into the next one.
+//! Records the values that the code compared: a length, a version or a checksum that an input lacks can be put into the
+//! next one.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How many comparisons are remembered, the newest ones.
+/// Comparisons that are remembered, the newest ones.
 const COMPARES: usize = 64;
 
 /// Width in bytes, and both sides.
@@ -19,7 +20,7 @@ fn remember(width: u64, left: u64, right: u64) {
     }
 }
 
-/// One of the newest comparisons of more than a byte: both sides, of as many bytes as were compared, little endian.
+/// One of the newest comparisons of more than a byte: both sides, in as many bytes as were compared, little endian.
 pub fn recent(index: usize) -> Option<(Vec<u8>, Vec<u8>)> {
     let [width, left, right] = RECENT[index % COMPARES].each_ref().map(|cell| cell.load(Ordering::Relaxed));
     let width = usize::try_from(width).ok().filter(|width| *width > 1)?;

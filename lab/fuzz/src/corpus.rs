@@ -1,4 +1,4 @@
-//! Inputs: those in memory, and those that the repository keeps. A target's file has one on each line, in hexadecimal.
+//! Inputs in memory, and those stored in the repository. A target's file has one in each line, in hexadecimal.
 
 use crate::mutate::{self, Random};
 use std::fmt::Write;
@@ -6,9 +6,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// What the file of one target may have, in bytes.
+/// Size limit of one target's file, in bytes.
 const FILE_BYTES_MAX: usize = 8 * 1024;
-/// Every so many inputs, an empty one is mutated: a decoder must bear what no true message leads to.
+/// Once in this many inputs an empty one is mutated: it reaches inputs that no valid message leads to.
 const EMPTY_INTERVAL: usize = 64;
 
 /// The inputs from which new ones are made.
@@ -47,7 +47,7 @@ fn file(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "corpus", name].iter().collect()
 }
 
-/// What is kept for a target; nothing where it has no file.
+/// The stored inputs of a target; empty if it has no file.
 pub fn read(name: &str) -> Vec<Vec<u8>> {
     let file = file(name);
     let text = match fs::read_to_string(&file) {
@@ -58,7 +58,7 @@ pub fn read(name: &str) -> Vec<Vec<u8>> {
     text.lines().map(input).collect()
 }
 
-/// Replaces what is kept for a target: the first ones, as far as its file has room for them.
+/// Replaces the stored inputs of a target by the first of these that fit into its file.
 pub fn write(name: &str, inputs: Vec<Vec<u8>>) {
     let mut text = String::new();
     for line in inputs.iter().map(|input| to_hex(input)).filter(|line| !line.is_empty()) {

@@ -11,7 +11,7 @@ static COUNTERS_LEN: AtomicUsize = AtomicUsize::new(0);
 /// Called by each instrumented module before `main`. They share one section, so that all report the same range.
 ///
 /// # Safety
-/// For instrumented code alone: `start..stop` are its counters, which live as long as the process.
+/// Only for instrumented code: `start..stop` are its counters, which live as long as the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
     COUNTERS.store(start, Ordering::Relaxed);
@@ -23,22 +23,22 @@ fn counters() -> &'static mut [u8] {
     if start.is_null() {
         return &mut [];
     }
-    // SAFETY: the range that the instrumented code gave us. Its increments are plain writes that nobody reads but we,
-    // between two inputs; one that another thread loses or adds changes which input is kept, nothing else.
+    // SAFETY: the range from the instrumented code. Its increments are plain writes that only we read, between two
+    // inputs; a lost or additional increment of another thread only changes which input is stored.
     unsafe { slice::from_raw_parts_mut(start, length) }
 }
 
-/// Forgets what ran.
+/// Resets all counters.
 pub fn clear() {
     counters().fill(0);
 }
 
-/// Everything that ran for any input so far: for each edge a bit for each class of how often.
+/// Everything that ran for any input so far: for each edge one bit for each class of counts.
 #[derive(Debug, Default)]
 pub struct Seen(Vec<u8>);
 
 impl Seen {
-    /// Takes what ran since [`clear`]. Whether any of it is new.
+    /// Adds what ran since [`clear`]. Returns whether any of it is new.
     pub fn add(&mut self) -> bool {
         let counters = counters();
         self.0.resize(counters.len(), 0);
@@ -56,13 +56,13 @@ impl Seen {
         is_new
     }
 
-    /// Edges that ran at all.
+    /// The number of edges that ran at all.
     pub fn edges(&self) -> usize {
         self.0.iter().filter(|classes| **classes != 0).count()
     }
 }
 
-/// AFL's classes of counts: a loop that runs once more is nothing new, one that runs twice as often is.
+/// AFL's classes of counts: one more iteration of a loop is not new, twice as many are.
 fn class(count: u8) -> u8 {
     match count {
         0 => 0,

@@ -1,6 +1,6 @@
-//! An input that stands for several things in a row: which decoder it is for, or several messages.
+//! An input with several parts: the number of its decoder, or several messages.
 
-/// Reads such an input. Behind its end there are zeros and empty pieces.
+/// Reads such an input. After its end it returns zeros and empty pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -15,7 +15,7 @@ impl<'a> Input<'a> {
         self.piece_of(1).first().copied().unwrap_or(0)
     }
 
-    /// What [`piece`] wrote.
+    /// A piece that [`piece`] wrote.
     pub fn piece(&mut self) -> &'a [u8] {
         let length = u16::from_le_bytes([self.byte(), self.byte()]);
         self.piece_of(length.into())
@@ -37,7 +37,7 @@ pub fn piece(bytes: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes(), bytes].concat()
 }
 
-/// True messages, each behind the byte that says which decoder it is for: its place in the list.
+/// Valid messages, each preceded by a byte with the index of its decoder in the list.
 pub fn numbered(seeds: impl IntoIterator<Item = Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
     let lists = (0u8..).zip(seeds);
     lists.flat_map(|(which, seeds)| seeds.into_iter().map(move |seed| [&[which], seed.as_slice()].concat())).collect()

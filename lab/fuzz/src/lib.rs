@@ -1,15 +1,15 @@
-//! Fuzzing of the decoders that a stranger reaches. `docs/fuzzing.md` lists the targets.
+//! Fuzzing of the decoders that a stranger can reach. `docs/fuzzing.md` lists the targets.
 //!
 //! ```text
-//!   true messages ─┐
-//!   kept corpus   ─┴─▶ pick ─▶ mutate ─▶ decode ─▶ panicked? too much memory? too slow? ─▶ a finding, with its bytes
+//!   valid messages ─┐
+//!   stored corpus  ─┴▶ pick ─▶ mutate ─▶ decode ─▶ panicked? too much memory? too slow? ─▶ a finding, with its bytes
 //!                       ▲                  │
-//!                       └─ keep ◀─ new edges of the code
+//!                       └─ store ◀─ new edges of the code
 //! ```
 //!
-//! A target is a unit test beside its decoder, because most decoders are private. `cargo test` runs the kept corpus and a
-//! fixed number of mutations. `lab/fuzz/run` builds the same tests with LLVM's coverage counters and runs them for as long
-//! as it is asked to. libFuzzer would need each decoder to be public, a C++ compiler, and a second build of everything.
+//! A target is a unit test beside its decoder, because most decoders are private. `cargo test` runs the stored corpus
+//! and a fixed number of mutations. `lab/fuzz/run` builds the same tests with LLVM's coverage counters and runs them
+//! for the given time. libFuzzer would need public decoders, a C++ compiler, and a second build of everything.
 
 mod compare;
 mod corpus;
@@ -30,19 +30,19 @@ use watch::Watch;
 
 /// Mutated inputs of each target in `cargo test`.
 const TEST_RUNS: u64 = 2000;
-/// Inputs are not made longer than this, in bytes, unless a true message is.
+/// Inputs are not made longer than this, in bytes, unless a valid message is.
 const INPUT_BYTES_MAX: usize = 4096;
-/// What decoding one input may hold at once, in bytes, unless the target says otherwise: serde reserves up to 1 MiB for a
-/// list before its first value, and lists lie in lists.
+/// Memory that decoding one input may use at once, in bytes, unless the target sets another limit: serde reserves up to
+/// 1 MiB for a list before its first value, and lists can be nested.
 const MEMORY_BYTES_MAX: usize = 16 << 20;
-/// How long one input may take: a debug build on a busy machine is slow, a decoder that loops is slower.
+/// Time limit for one input: a debug build on a busy machine is slow, but a decoder in an endless loop is slower.
 const RUN_TIME_MAX: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// `lab/fuzz/run` says here for how many seconds to run.
+/// Set by `lab/fuzz/run`: for how many seconds to run.
 const SECONDS: &str = "LATTICE_FUZZ_SECONDS";
-/// `lab/fuzz/run` says here where inputs that fail are written.
+/// Set by `lab/fuzz/run`: the directory for inputs that fail.
 const FINDINGS: &str = "LATTICE_FUZZ_FINDINGS";
-/// Set: the kept corpus is replaced by what was found.
+/// If set, the stored corpus is replaced by the inputs found.
 const KEEP: &str = "LATTICE_FUZZ_KEEP";
 
 /// A decoder under test.
@@ -54,12 +54,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// `name` names its file in `lab/fuzz/corpus`; `seeds` are true messages, from which mutation begins.
+    /// `name` is the name of its file in `lab/fuzz/corpus`; `seeds` are valid messages, from which mutation begins.
     pub fn new(name: &'static str, seeds: Vec<Vec<u8>>) -> Self {
         Self { name, seeds, memory_bytes_max: MEMORY_BYTES_MAX }
     }
 
-    /// Another bound of what decoding one input may hold at once.
+    /// Sets another limit of the memory that decoding one input may use at once.
     #[must_use]
     pub fn memory_bytes_max(self, bytes: usize) -> Self {
         Self { memory_bytes_max: bytes, ..self }
@@ -68,7 +68,8 @@ impl Target {
     /// Runs `decode` on many inputs.
     ///
     /// # Panics
-    /// At the first input for which `decode` panics, holds too much memory or takes too long. The message has the input.
+    /// At the first input for which `decode` panics, uses too much memory or takes too long. The message contains the
+    /// input.
     pub fn fuzz(self, mut decode: impl FnMut(&[u8])) {
         let seconds = std::env::var(SECONDS).ok().map(|text| text.parse().expect("LATTICE_FUZZ_SECONDS is a number"));
         let mut session = Session::new(&self);
@@ -98,7 +99,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(target: &'a Target) -> Self {
-        // A test is the same each time; who fuzzes for longer wants another path each time.
+        // A test is the same each time; a longer fuzzing run takes another path each time.
         let seed = if std::env::var_os(SECONDS).is_some() { Random::seed_of_now() } else { 1 };
         let longest = target.seeds.iter().map(Vec::len).max().unwrap_or(0);
         Self {
@@ -140,7 +141,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the input reached something new.
+    /// Runs one input; returns whether it reached something new.
     fn run(&mut self, input: &[u8], decode: &mut impl FnMut(&[u8])) -> bool {
         self.runs += 1;
         self.watch.begin(input);
@@ -161,7 +162,7 @@ impl<'a> Session<'a> {
         panic!("{}: {what}\ninput of {} bytes: {}{place}", self.target.name, input.len(), corpus::to_hex(input));
     }
 
-    /// Writes the smallest inputs that reach what the seeds do not.
+    /// Stores the smallest inputs that reach what the seeds do not.
     fn keep(&mut self, decode: &mut impl FnMut(&[u8])) {
         assert!(self.seen.edges() > 0, "without coverage none can be chosen: run lab/fuzz/run");
         self.seen = Seen::default();

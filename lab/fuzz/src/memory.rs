@@ -1,4 +1,4 @@
-//! How much memory this thread holds. The allocator of every test that links this crate.
+//! Counts the memory that this thread holds. It is the allocator of every test that links this crate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,13 +14,13 @@ static COUNTING: Counting = Counting;
 struct Counting;
 
 fn count(freed: usize, allocated: usize) {
-    // What another thread allocated may be freed here: below zero is zero.
+    // Memory of another thread may be freed here, so a negative count is zero.
     let held = HELD.get().saturating_sub(freed).saturating_add(allocated);
     HELD.set(held);
     MOST.set(MOST.get().max(held));
 }
 
-// SAFETY: the system's allocator does all of it; counting allocates nothing.
+// SAFETY: the system's allocator does all of the work; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(0, layout.size());
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs it, and how many bytes it held at most beyond what was held before.
+/// Runs it; returns how many bytes it held at most beyond those held before.
 pub fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     MOST.set(before);

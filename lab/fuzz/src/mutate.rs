@@ -1,4 +1,4 @@
-//! One change of an input.
+//! Mutations of an input.
 
 use crate::compare;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another one at each start.
+    /// A different seed at each start.
     pub fn seed_of_now() -> u64 {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         since.as_secs() ^ u64::from(since.subsec_nanos()) << 32 ^ u64::from(std::process::id())
@@ -26,7 +26,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number below `end`; 0 where that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.number() % (end.max(1) as u64)).unwrap_or(0)
     }
@@ -36,12 +36,12 @@ impl Random {
     }
 }
 
-/// Numbers at which decoders err.
+/// Numbers at which decoders often fail.
 const EDGES: [u64; 12] = [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 32, i64::MAX as u64, u64::MAX];
-/// The heads of MessagePack's longest texts, bytes, arrays and maps, each of four billion.
+/// The headers of MessagePack's longest texts, bytes, arrays and maps, each with four billion entries.
 const BOASTS: [u8; 4] = [0xdb, 0xc6, 0xdd, 0xdf];
 
-/// Changes `input` once. `other` is another input, of which a piece may be taken.
+/// Changes `input` once. `other` is another input, from which a piece may be copied.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = random.below(input.len() + 1);
     let until = at + random.below((input.len() - at).min(32) + 1);
@@ -90,7 +90,7 @@ fn add_to_byte(input: &mut [u8], random: &mut Random) {
     *byte = byte.wrapping_add([1, 2, 4, 16, 240, 252, 254, 255][random.below(8)]);
 }
 
-/// One of [`EDGES`], of two, four or eight bytes in either order, or in decimal digits.
+/// Writes one of [`EDGES`], in two, four or eight bytes in either order, or in decimal digits.
 fn write_number(input: &mut Vec<u8>, at: usize, random: &mut Random) {
     let number = EDGES[random.below(EDGES.len())];
     let width = [2, 4, 8][random.below(3)];
@@ -103,7 +103,7 @@ fn write_number(input: &mut Vec<u8>, at: usize, random: &mut Random) {
     input.splice(at..end, bytes);
 }
 
-/// Where one side of a comparison stands in the input, the other side is put there.
+/// Replaces one side of a recorded comparison, where the input contains it, by the other side.
 fn put_what_was_compared(input: &mut [u8], random: &mut Random) {
     let Some((mut left, mut right)) = compare::recent(random.below(usize::MAX)) else { return };
     if random.below(2) == 0 {

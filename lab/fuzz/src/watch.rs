@@ -1,4 +1,4 @@
-//! What becomes of an input that ends the process or never ends: it is in a file before it is decoded.
+//! Handles inputs that end the process or never end: each input is in a file before it is decoded.
 
 use crate::corpus::to_hex;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The present input. Without a directory for findings nothing is written, and nobody waits.
+/// The present input. Without a directory for findings nothing is written, and no time limit applies.
 #[derive(Debug)]
 pub struct Watch {
     name: &'static str,
@@ -53,7 +53,7 @@ impl Watch {
         self.running_since.store(0, Ordering::Relaxed);
     }
 
-    /// Where a finding was written; `None` where none are.
+    /// The path of a written finding; `None` if findings are not written.
     pub fn write_finding(&self, input: &[u8]) -> Option<PathBuf> {
         let (dir, _) = self.findings.as_ref()?;
         let path = dir.join(format!("{}.finding", self.name));

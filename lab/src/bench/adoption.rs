@@ -1,4 +1,4 @@
-//! How long an agent that was killed takes until it has taken up its work again.
+//! How long a killed agent takes until it has adopted its work again.
 
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
@@ -16,13 +16,14 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long one start may take before it is given up.
+/// Timeout of one start.
 const START_MAX: Duration = Duration::from_secs(60);
 pub(super) const NODE: &str = "n1";
 
-/// Milliseconds from the start of a killed agent until it tells its service manager that each of so many allocations is
-/// found, once a round. A machine has no room for a hundred allocations by its processors: one is submitted, the others
-/// are shims like its own, which the agent takes up from what they wrote down; the quorum is away, so that it keeps them.
+/// Milliseconds from the start of a killed agent until it tells its service manager that it found each of the
+/// allocations, once a round. A machine does not have the processors for a hundred allocations: one is submitted, and
+/// the others are copies of its shim, which the agent adopts from their files; there is no quorum, so the agent keeps
+/// them.
 pub fn adoption(dir: &Path, allocations: usize, rounds: usize) -> Result<Vec<f64>> {
     let binaries = Binaries::beside_lab()?;
     let guard = Guard::new(dir);
@@ -46,8 +47,8 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: u
         .collect()
 }
 
-/// Kills the agent and the quorum, and leaves so many allocations to be taken up; the first `gpus` of them have a GPU each, and where
-/// there are any, all have cgroups. `work`: what each runs.
+/// Kills the agent and the quorum, and leaves this many allocations to be adopted; the first `gpus` of them have a GPU
+/// each, and if there are any, all have cgroups. `work`: the program of each.
 pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32, work: &[&str]) -> Result<Manager> {
     let lattice = Lattice::to(cluster, NODE)?;
     let wanted = gpus.to_string();
@@ -88,7 +89,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
     Manager::new(cluster, scopes)
 }
 
-/// Waits until the agent says that so many run.
+/// Waits until the agent reports that this many run.
 pub(super) fn all_run(cluster: &Cluster, allocations: usize) -> Result<()> {
     let lattice = Lattice::to(cluster, NODE)?;
     let running = || {
@@ -100,7 +101,7 @@ pub(super) fn all_run(cluster: &Cluster, allocations: usize) -> Result<()> {
     Ok(())
 }
 
-/// A scope like another one's, made.
+/// Makes a scope like the given one.
 fn beside(scope: &Path, of: AllocationId, allocation: AllocationId) -> Result<PathBuf> {
     let name = scope.file_name().and_then(|name| name.to_str()).context("a scope has a name")?;
     let scope = scope.with_file_name(name.replace(&of.to_string(), &allocation.to_string()));
@@ -116,7 +117,7 @@ fn shim_dir(state: &Path, id: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{id} has no shim below {}", state.display()))
 }
 
-/// What systemd is to an agent.
+/// Acts as systemd for an agent.
 pub(super) struct Manager {
     socket: UnixDatagram,
     path: String,
@@ -129,7 +130,7 @@ impl Manager {
         Ok(Self { socket: UnixDatagram::bind(&path)?, path, scopes })
     }
 
-    /// Where the allocations are that have cgroups.
+    /// The scopes of allocations that have cgroups.
     pub(super) fn scopes(&self) -> &[Scope] {
         &self.scopes
     }

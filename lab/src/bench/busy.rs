@@ -1,4 +1,4 @@
-//! What measuring costs an agent that has a full node: so many allocations, GPUs, and a scraper that comes by.
+//! The cost of measuring a full node for its agent: many allocations and GPUs, and a scraper.
 
 use super::adoption::{Manager, NODE, all_run, fill};
 use super::figures::{Figure, Samples, Target};
@@ -20,30 +20,30 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// As the documents' configuration has scrapers come.
+/// The scrape interval of the documented configuration.
 const SCRAPED_EVERY: Duration = Duration::from_secs(15);
-/// How long an agent may take until it tells of all that it measures.
+/// How long an agent may take until it exports everything that it measures.
 const TOLD_MAX: Duration = Duration::from_secs(60);
-/// Until what only the start needed is given back.
+/// Until memory that only the start needed is freed.
 const SETTLED: Duration = Duration::from_secs(5);
-/// It sleeps until it is signalled, and runs a little every second from then on. It never forks.
+/// It sleeps until it is signalled, and from then on runs briefly every second. It never forks.
 const WORK: [&str; 3] = ["/usr/bin/perl", "-e", "$SIG{USR1} = sub {}; sleep; sleep 1 while 1"];
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
 
-/// What it took.
+/// The measured cost.
 pub struct Busy {
-    /// Of one core, in percent, while the work of all of them sleeps.
+    /// Percent of one core while all work sleeps.
     pub asleep: f64,
-    /// The same while each one's runs a little every second.
+    /// The same while each allocation's work runs briefly every second.
     pub awake: f64,
-    /// Resident, in megabytes.
+    /// Resident memory, in megabytes.
     pub memory: Figure,
 }
 
-/// Processor time and memory of an agent with so many allocations and simulated GPUs, over so long twice: work that sleeps costs less than
-/// work that runs, however little. The allocations are shims that it
-/// takes up after a kill, each with a cgroup of its own; the first few have a GPU each. The quorum is away, so that it keeps them: what
-/// the agent spends on looking for it is in the figure.
+/// Processor time and memory of an agent with this many allocations and simulated GPUs, in two periods of this length:
+/// sleeping work costs less than work that runs, however briefly. The allocations are shims that the agent adopts after
+/// a kill, each with its own cgroup; the first few have a GPU each. There is no quorum, so the agent keeps them; the
+/// figure includes its search for a quorum.
 pub fn busy(dir: &Path, allocations: usize, gpus: u32, over: Duration, target: Option<Target>) -> Result<Busy> {
     let binaries = Binaries::beside_lab()?;
     ensure!(Path::new(WORK[0]).exists(), "{} is not there (Debian's package perl-base): it is the work that is measured", WORK[0]);
@@ -112,7 +112,7 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
     Ok(Busy { asleep, awake, memory })
 }
 
-/// What a process takes of one core over so long, while it is scraped.
+/// Percent of one core that a process uses in this time, while it is scraped.
 fn percent(pid: i32, metrics: &str, over: Duration) -> Result<f64> {
     let (began, used) = (Instant::now(), machine::processor_time(pid)?);
     while began.elapsed() < over {
@@ -123,7 +123,7 @@ fn percent(pid: i32, metrics: &str, over: Duration) -> Result<f64> {
     Ok((machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// How often the work of all gave its processor up by itself.
+/// How often all work gave up its processor voluntarily.
 fn switches(manager: &Manager) -> u64 {
     let pids = manager.scopes().iter().flat_map(|scope| scope.work().processes());
     let of = |pid| field(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "voluntary_ctxt_switches");

@@ -1,13 +1,13 @@
-//! `bench checkpoint`: how long work takes to notice that it is asked to save itself, how fast what it saves is in the store, and how
-//! soon preempted nodes are free.
+//! `bench checkpoint`: how soon work notices a request to save itself, how fast its files reach the store, and how soon
+//! preempted nodes are free.
 //!
 //! ```text
 //!   n1 … n4   one allocation of 64 processes, which is preempted and resumed
-//!   n5, n6    one allocation for each way of being asked, and one that saves a large file
+//!   n5, n6    one allocation for each mode of asking, and one that saves a large file
 //! ```
 //!
-//! A request's time is taken directly before the call, on a channel that is open; that of the notice by the program itself
-//! ([`crate::asked`]). Both have one clock: all of it is one machine.
+//! The time of a request is taken directly before the call, on an open channel; the program itself records when it
+//! noticed ([`crate::asked`]). Both use one clock: all of it is one machine.
 
 mod asked;
 mod bulk;
@@ -32,22 +32,22 @@ use std::time::Duration;
 const SHMEM_MS: f64 = 1.0;
 const SIGNAL_MS: f64 = 2.0;
 const GRPC_MS: f64 = 5.0;
-/// What may be added where another agent is asked than the one that runs it.
+/// Allowed in addition if another agent is asked than the one that runs it.
 const ELSEWHERE_MS: f64 = 10.0;
-/// What cp and zstd take one after the other, in parts of which a checkpoint may take: 80 % of their rate.
+/// Time of a checkpoint relative to cp and zstd one after the other: 80 % of their rate.
 const BULK_RATIO: f64 = 1.0 / 0.8;
 /// From a preemption until its nodes are free, in milliseconds.
 const FREED_MS: f64 = 500.0;
 /// Its processes on each node.
 const WIDE_TASKS: usize = 16;
-/// Those for the rest.
+/// Nodes for the rest.
 const MORE_NODES: u32 = 2;
-/// Bytes of the large file, in millions, where nobody says how many.
+/// Default size of the large file, in millions of bytes.
 const MEGABYTES: u32 = 1000;
-/// What takes milliseconds is measured so much more often than what takes seconds.
+/// Figures that take milliseconds are measured this many times more often than those that take seconds.
 const QUICK: usize = 4;
 
-/// Starts what is needed, measures, and takes it away again.
+/// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
@@ -84,7 +84,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
 fn measure(cluster: &Cluster, zstd: &Path, megabytes: u32, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asker = |mode| Asked::begin(cluster, &runtime, mode, &["--nodes", "1", "--cores", "1"], 1);
-    // First: it takes whole nodes.
+    // First, because it needs whole nodes.
     let tasks = WIDE_TASKS.to_string();
     let shape = ["--nodes".to_owned(), WIDE_NODES.to_string(), "--tasks-per-node".to_owned(), tasks];
     let wide = Asked::begin(
@@ -95,7 +95,7 @@ fn measure(cluster: &Cluster, zstd: &Path, megabytes: u32, options: &Options, no
         WIDE_NODES as usize * WIDE_TASKS,
     )?;
     let (shmem, signal, grpc) = (asker(Mode::Shmem)?, asker(Mode::Signal)?, asker(Mode::Grpc)?);
-    // Before there is anything large, which is on its way to the disk for long after it was written.
+    // Before any large file is written, because its bytes go to the disk for long afterwards.
     let mut quick = vec![
         Subject::new("shmem", || shmem.noticed(&shmem.here)),
         Subject::new("signal", || signal.noticed(&signal.here)),

@@ -1,8 +1,8 @@
-//! The fences of `bench mpi`: ranks that do nothing else, on many agents with a network each, and beside them the same bytes down the
-//! same tree by the agents' own mesh ([`crate::streams`]).
+//! The fences of `bench mpi`: ranks that do nothing else, on many agents with their own networks, compared with the
+//! same bytes down the same tree by the agents' own mesh ([`crate::streams`]).
 //!
-//! Each round is a launch of each, on each number of nodes. All agents share the machine's processors: more of them take more time
-//! than they would on machines of their own, on both sides.
+//! Each round is a launch of each, on each number of nodes. All agents share the machine's processors, so many of them
+//! take more time than on machines of their own; that holds for both sides.
 
 use super::figures::{Figure, Samples, Target};
 use super::options::Options;
@@ -20,34 +20,34 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
-/// Agents, where nobody says how many.
+/// The default number of agents.
 const NODES: u32 = 64;
 /// Ranks on each node.
 const RANKS: u32 = 16;
-/// What each rank brings: as much as MPICH's do.
+/// Bytes of each rank: as many as MPICH's ranks.
 const RANK_BYTES: u32 = 448;
-/// What a pair is, beside its key and value.
+/// Bytes of a pair in addition to its key and value.
 const RECORD_BYTES: u32 = 4;
-/// In parts of what the bytes alone take.
+/// Limit relative to the bytes alone.
 const STREAMS_RATIO: f64 = 3.0;
-/// What an agent may receive, in parts of what all ranks bring.
+/// Bytes that an agent may receive, relative to the contributions of all ranks.
 const RECEIVED_RATIO: f64 = 1.1;
 /// How long one launch may take.
 const TRY_LIMIT: Duration = Duration::from_secs(60);
-/// How long so many agents may take to be there.
+/// How long this many agents may take to start.
 const READY_WITHIN: Duration = Duration::from_secs(180);
-/// The documents' clocks, in milliseconds.
+/// The documented timers, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
 
-/// What was measured on so many nodes.
+/// The measurements on this many nodes.
 #[derive(Default)]
 struct Measured {
     nodes: u32,
     first_ms: Vec<f64>,
     last_ms: Vec<f64>,
     streams_ms: Vec<f64>,
-    /// By the agent that received, or sent, the most: in parts of what all ranks bring.
+    /// Of the agent that received, or sent, the most: relative to the contributions of all ranks.
     received: Vec<f64>,
     sent: Vec<f64>,
     streams_received: Vec<f64>,
@@ -56,7 +56,7 @@ struct Measured {
     why: Option<String>,
 }
 
-/// Starts many agents, measures, and takes them away again.
+/// Starts many agents, measures, and removes them again.
 pub fn measure(dir: &Path, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let nodes = options.nodes.unwrap_or(NODES);
     let clocks = UpOptions {
@@ -122,7 +122,7 @@ fn once(lattice: &Lattice, dir: &Path, alloc: &str, of: &mut Measured) -> Result
     Ok(())
 }
 
-/// What rank 0 of the lab's own ranks printed.
+/// The output of rank 0 of the lab's own ranks.
 fn launch<T: DeserializeOwned>(lattice: &Lattice, alloc: &str, nodes: u32, ranks: u32, rank: &[&str]) -> Result<T> {
     let lab = Binaries::beside_lab()?.lab();
     let (nodes, ranks, lab) = (nodes.to_string(), ranks.to_string(), lab.to_string_lossy());

@@ -1,26 +1,26 @@
-//! Figures: medians with their spread, a peer or floor beside each, a target, and whether it is met.
+//! Figures: medians with their spread, a peer or lower bound beside each, a target, and the verdict.
 
 use crate::machine::Machine;
 use serde::Serialize;
 use std::fmt;
 
-/// Measurements of one thing, in one unit.
+/// Measurements of one quantity, in one unit.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Samples {
     /// How many were taken.
     pub count: usize,
     /// How many tries failed; they are counted, never averaged.
     pub failed: usize,
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Samples {
-    /// Of these values; `None` when there are none.
+    /// The summary of these values; `None` if there are none.
     pub fn of(mut values: Vec<f64>, failed: usize) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -30,40 +30,40 @@ impl Samples {
     }
 }
 
-/// What a figure is held against.
+/// A comparison for a figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
     /// Its name.
     pub name: String,
     /// Measured in the same run.
     pub samples: Samples,
-    /// The figure's median in terms of this one's.
+    /// The figure's median divided by this one's.
     pub ratio: f64,
 }
 
-/// What is demanded of a figure.
+/// The target of a figure.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// At most this part of the named peer's median.
+    /// At most this fraction of the named peer's median.
     RatioTo { peer: String, at_most: f64 },
-    /// At least so many times the named peer's median.
+    /// At least this many times the named peer's median.
     RatioAtLeast { peer: String, at_least: f64 },
-    /// At most this much, in the figure's unit; why that much.
+    /// At most this much, in the figure's unit; and the reason for the value.
     AtMost { value: f64, why: String },
-    /// At least this much, in the figure's unit; why that much.
+    /// At least this much, in the figure's unit; and the reason for the value.
     AtLeast { value: f64, why: String },
 }
 
-/// How a figure stands against its target.
+/// The result of comparing a figure with its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// On its side.
+    /// The target is met.
     Met,
-    /// Not there.
+    /// The target is missed.
     Missed,
-    /// None is set: the figure is there to be watched.
+    /// The figure has no target; it is only observed.
     NoTarget,
 }
 
@@ -76,16 +76,16 @@ pub struct Figure {
     pub unit: &'static str,
     /// The measurements.
     pub samples: Samples,
-    /// What they are held against.
+    /// The comparisons.
     pub peers: Vec<Peer>,
-    /// What is demanded.
+    /// The target.
     pub target: Option<Target>,
-    /// How it stands.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 impl Figure {
-    /// With its peers; those that could not be measured are left out here and named in the report's notes.
+    /// A figure with its peers. Peers that could not be measured are left out here and named in the report's notes.
     pub fn new(name: &str, unit: &'static str, samples: Samples, peers: Vec<(&str, Option<Samples>)>, target: Option<Target>) -> Self {
         let ratio = |peer: &Samples| if peer.median > 0.0 { samples.median / peer.median } else { f64::INFINITY };
         let peers: Vec<Peer> =
@@ -93,7 +93,7 @@ impl Figure {
         let verdict = match &target {
             None => Verdict::NoTarget,
             Some(Target::AtMost { value, .. }) => met(samples.median <= *value),
-            // A peer that was not measured cannot be beaten: that is a miss, not a silence.
+            // A peer that was not measured cannot be beaten: that counts as missed.
             Some(Target::AtLeast { value, .. }) => met(samples.median >= *value),
             Some(Target::RatioAtLeast { peer, at_least }) => met(peers.iter().any(|p| p.name == *peer && p.ratio >= *at_least)),
             Some(Target::RatioTo { peer, at_most }) => met(peers.iter().any(|p| p.name == *peer && p.ratio <= *at_most)),
@@ -106,20 +106,20 @@ fn met(yes: bool) -> Verdict {
     if yes { Verdict::Met } else { Verdict::Missed }
 }
 
-/// All figures of one run, with what a reader must know of the machine.
+/// All figures of one run, with the necessary facts about the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `launch`, `runtime`, `quorum`.
     pub bench: &'static str,
     /// The machine.
     pub machine: Machine,
-    /// The profile of the binaries measured: `release`, `debug`.
+    /// The build profile of the measured binaries: `release`, `debug`.
     pub profile: String,
     /// Share of time in which tasks waited for a processor, percent over 10 s, before and after.
     pub cpu_pressure: [Option<f64>; 2],
     /// The figures.
     pub figures: Vec<Figure>,
-    /// What was left out or is not as it should be, and why.
+    /// What was left out or is unusual, and why.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `bench launch`: how long it takes until a program that does nothing has run.
+//! `bench launch`: the time until a program that does nothing has run.
 
 use super::figures::{Figure, Report, Target};
 use super::options::Options;
@@ -17,12 +17,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A whole job, in parts of what srun takes.
+/// A whole job, relative to srun.
 const WHOLE_JOB_RATIO: f64 = 0.35;
-/// A whole job where no srun can be measured, in milliseconds.
+/// A whole job if srun cannot be measured, in milliseconds.
 const WHOLE_JOB_MS: f64 = 30.0;
 
-/// Starts what is needed, measures, and takes it away again.
+/// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
@@ -55,7 +55,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
 
 fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
-    // At rest: registered, heartbeats only.
+    // At rest: registered, only heartbeats.
     std::thread::sleep(Duration::from_secs(2));
     let members: Vec<i32> = cluster.members.iter().filter_map(|m| m.daemon.process.as_ref()).map(|p| p.pid).collect();
     let memory = subject::memory_figure("quorum member at rest, resident memory", &members, None);
@@ -96,7 +96,8 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     Ok(figures)
 }
 
-/// From submission to exit. What is taken away behind that is waited for, and not counted: it would slow down what is measured next.
+/// From submission to exit. It then waits for the cleanup without counting it, because the cleanup would slow the next
+/// measurement.
 fn whole_job(lattice: &Lattice) -> Result<Duration> {
     let took = subject::timed(&mut lattice.command(&["launch", "-n", "1", "--", "/bin/true"]))?;
     let free = |node: &serde_json::Value| node["allocations"].as_array().is_some_and(Vec::is_empty);

@@ -1,10 +1,11 @@
-//! `bench mpi`: how long an MPI program takes that only begins and ends, and how fast launches follow each other.
+//! `bench mpi`: the time of an MPI program that only begins and ends, and the rate of consecutive launches.
 //!
-//! Nodes have a network each, and one memory, since they are one machine. Where two are compared, both have the same transports:
-//! on one node what MPICH takes by itself; across nodes, and on one beside that, UCX through shared memory for every pair of
-//! ranks. (MPICH 4.0.2 hangs at its end where UCX has TCP alone, under Hydra as well.) Open MPI has shared memory on both sides.
+//! Each node has its own network, and all share one memory, since they are one machine. Compared systems use the same
+//! transports: on one node MPICH's default; across nodes, and in another measurement on one node, UCX through shared
+//! memory for every pair of ranks. (MPICH 4.0.2 hangs at its end if UCX has only TCP, under Hydra as well.) Open MPI
+//! uses shared memory in both systems.
 //!
-//! Fences alone have a cluster of their own, of many agents: [`fence`].
+//! Fences are measured in their own cluster with many agents: [`fence`].
 
 use super::figures::{Figure, Report, Target};
 use super::options::Options;
@@ -25,28 +26,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Of how many nodes the wide allocation is.
+/// The number of nodes of the wide allocation.
 const NODES: u32 = 4;
-/// Ranks where all nodes take part.
+/// The number of ranks on all nodes.
 const WIDE: &str = "32";
-/// Init, Barrier and Finalize on one node, in parts of what Hydra takes.
+/// Init, Barrier and Finalize on one node, relative to Hydra.
 const HYDRA_RATIO: f64 = 0.9;
-/// The same of Open MPI, in parts of what its own mpirun takes.
+/// The same for Open MPI, relative to its own mpirun.
 const MPIRUN_RATIO: f64 = 0.6;
-/// On all nodes, in parts of what one node takes.
+/// On all nodes, relative to one node.
 const NODES_RATIO: f64 = 1.1;
-/// Launches that follow each other in one round.
+/// Consecutive launches in one round.
 const IN_A_ROW: u32 = 50;
-/// What they take, in parts of what as many of srun take: eight times its rate.
+/// Their time relative to as many of srun: eight times its rate.
 const SRUN_RATIO: f64 = 1.0 / 8.0;
-/// What an MPI program is started with whose ranks are to treat each other alike on every node.
+/// A prefix that makes MPI ranks use the same transport on every node.
 const ALIKE: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
-/// The same for Open MPI, whose ranks are all on one node.
+/// The same for Open MPI, with all ranks on one node.
 const OPEN_ALIKE: [&str; 3] = ["/usr/bin/env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=vader,self"];
-/// What mpirun asks of root.
+/// Variables that mpirun requires from root.
 const AS_ROOT: [(&str, &str); 2] = [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
-/// Starts what is needed, measures, and takes it away again.
+/// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
@@ -91,7 +92,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     Ok(Report { bench: "mpi", profile: binaries.profile(), cpu_pressure, machine, figures, notes })
 }
 
-/// What is started, by us and by each MPI's own starter.
+/// The programs that are started by us and by each MPI's own launcher.
 struct Started {
     hydra: PathBuf,
     program: PathBuf,

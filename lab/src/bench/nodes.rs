@@ -1,7 +1,8 @@
-//! `bench nodes`: many agents, each with a network of its own: what they cost at rest, and when a killed one is Degraded and Down.
+//! `bench nodes`: many agents, each with its own network: their cost at rest, and when a killed one is Degraded and
+//! Down.
 //!
-//! Two clusters, one after the other. At rest the clocks are the documents'. Where agents are killed, heartbeats come twice a second: a
-//! node is silent from its last one, and nobody outside sees when that was.
+//! Two clusters, one after the other. At rest the timers are the documented ones. Where agents are killed, heartbeats
+//! are sent twice a second: a node is silent from its last heartbeat on, and nobody outside sees when that was.
 
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
@@ -18,29 +19,29 @@ use std::time::{Duration, Instant};
 
 /// Members.
 const MEMBERS: u32 = 3;
-/// Agents, where nobody says how many.
+/// The default number of agents.
 const NODES: u32 = 64;
-/// How long agents settle, and how long they are watched.
+/// How long agents settle, and how long they are measured.
 const SETTLE: Duration = Duration::from_secs(20);
 const AT_REST: Duration = Duration::from_secs(60);
-/// The documents' clocks, in milliseconds.
+/// The documented timers, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
 const SCHEDULER_LEASE_MS: u64 = 5_000;
-/// Those of the cluster whose agents are killed.
+/// The timers of the cluster with killed agents.
 const FAST_HEARTBEAT_MS: u64 = 500;
 const FAST_DEGRADED_AFTER_MS: u64 = 10_000;
 const FAST_DOWN_AFTER_MS: u64 = 20_000;
 /// Percent of one core that an agent may use.
 const AGENT_PERCENT: f64 = 0.3;
-/// Seconds by which a change of state may miss its time.
+/// Seconds by which a change of state may differ from its time.
 const MISS_S: f64 = 1.0;
-/// One in so many is killed: fewer than are too many at once.
+/// One agent in this many is killed: fewer than the limit for many silent nodes.
 const KILLED_PART: u32 = 16;
-/// Between two kills, and between two looks.
+/// Interval between two kills, and between two checks.
 const BETWEEN: Duration = Duration::from_millis(700);
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a large cluster may take to be there.
+/// How long a large cluster may take to start.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 
 /// Measures.
@@ -114,7 +115,7 @@ fn at_rest(cluster: &Cluster) -> Result<Vec<Figure>> {
     ])
 }
 
-/// When one was killed, and when it was first shown in each state.
+/// When an agent was killed, and when each state was first shown.
 struct Killed {
     at: Instant,
     degraded: Option<Instant>,
@@ -125,7 +126,7 @@ fn when_killed(cluster: &Cluster, nodes: u32) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
     std::thread::sleep(SETTLE);
     let mut killed: BTreeMap<String, Killed> = BTreeMap::new();
-    // Not the one that is asked.
+    // Not the agent that answers.
     let names: Vec<&String> = cluster.nodes.iter().map(|n| &n.id).rev().take((nodes / KILLED_PART).max(1) as usize).collect();
     for name in names {
         faults::kill_node(&cluster.dir, name)?;

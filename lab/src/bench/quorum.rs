@@ -1,4 +1,4 @@
-//! `bench quorum`: three members on loopback with TLS and fdatasync, etcd with both beside them in the same run.
+//! `bench quorum`: three members on loopback with TLS and fdatasync; etcd with the same beside them in the same run.
 //!
 //! ```text
 //!   agents register (10,000 sessions) ─▶ their heartbeats ─▶ rounds: puts, claims, submissions, interleaved
@@ -34,12 +34,12 @@ const EQUAL: Timers = Timers { heartbeat_ms: 100, election_ms: 1000 };
 const ROUND: Duration = Duration::from_millis(1500);
 /// Allocations that wait to be claimed before a round: more than any system claims in one.
 const WAITING: usize = 25_000;
-/// Simulated agents, and how often they show that they live.
+/// Simulated agents, and their heartbeat interval.
 const AGENTS: usize = 10_000;
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long the leader's processor time is measured.
 const WATCHED: Duration = Duration::from_secs(10);
-/// Leaders killed, of each system.
+/// Leaders that are killed in each system.
 const FAILOVERS: usize = 3;
 /// Allocations in the state whose size is measured.
 const ALLOCATIONS: usize = 100_000;
@@ -56,7 +56,7 @@ const ETCD_ONE: &str = "etcd put, at its leader";
 const ETCD_MANY: &str = "etcd put, 64 clients";
 const ETCD_FAILOVER: &str = "etcd, the same timers";
 
-/// Starts what is needed, measures, and takes it away again.
+/// Starts the systems, measures, and removes them again.
 pub fn run(dir: Option<&Path>, options: &super::options::Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
@@ -102,7 +102,7 @@ async fn measure(dir: &Path, rounds: usize, notes: &mut Vec<String>) -> Result<V
     Ok(figures)
 }
 
-/// Registers the nodes, and measures what their heartbeats cost the leader.
+/// Registers the nodes, and measures the leader's cost of their heartbeats.
 async fn heartbeats(members: &Members) -> Result<Figure> {
     let leader = members.leader().await?;
     let idle = processor_percent(members.pid(leader)?, WATCHED / 2).await?;
@@ -127,7 +127,7 @@ async fn processor_percent(pid: i32, during: Duration) -> Result<f64> {
     Ok((machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// What the rounds measured of one kind of command.
+/// The measurements of one kind of command.
 #[derive(Default)]
 struct Measured {
     p50_ms: Vec<f64>,
@@ -171,7 +171,7 @@ async fn commits(members: &Members, etcd: Option<&Etcd>, rounds: usize) -> Resul
     let (ours, theirs) = (members.pids(), etcd.map(Etcd::pids).unwrap_or_default());
     let [mut one_claim, mut claims, mut submissions, mut one_put, mut puts] = std::array::from_fn(|_| Measured::default());
     for number in 0..=rounds {
-        // Claims are faster than submissions, and none may find nothing to claim.
+        // Claims are faster than submissions, and a claimer must always find one to claim.
         while submitted.lock().unwrap_or_else(PoisonError::into_inner).len() < WAITING {
             round(&ours, &mut submitters, None).await?;
         }
@@ -230,7 +230,7 @@ async fn commits(members: &Members, etcd: Option<&Etcd>, rounds: usize) -> Resul
     ])
 }
 
-/// From SIGKILL to the leader until the next command is committed, by survivors.
+/// From SIGKILL of the leader until the surviving members commit the next command.
 async fn failovers(members: &mut Members, mut etcd: Option<Etcd>) -> Result<Vec<Figure>> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for number in 1..=FAILOVERS {
@@ -275,7 +275,7 @@ async fn one_failover(members: &mut Members) -> Result<f64> {
     Ok(took)
 }
 
-/// Milliseconds from the fault until one of the clients, each of which tries every few milliseconds, has committed.
+/// Milliseconds from the fault until one of the clients has committed; each retries every few milliseconds.
 async fn next_commit<C: Client + Clone>(mut clients: Vec<C>, fault: impl FnOnce() -> Result<()>) -> Result<f64> {
     for client in &mut clients {
         client.commit().await.context("a survivor before the fault")?;
@@ -289,7 +289,7 @@ async fn next_commit<C: Client + Clone>(mut clients: Vec<C>, fault: impl FnOnce(
                 let (mut client, done) = (client.clone(), done.clone());
                 tokio::spawn(async move {
                     if client.commit().await.is_ok() {
-                        // Only the first counts.
+                        // Only the first result counts.
                         let _later = done.try_send(began.elapsed());
                     }
                 });

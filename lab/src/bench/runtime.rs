@@ -1,4 +1,4 @@
-//! `bench runtime`: what a node's runtime costs, each figure beside its floor or peer.
+//! `bench runtime`: the cost of a node's runtime, each figure beside its lower bound or peer.
 
 mod images;
 mod lines;
@@ -19,36 +19,36 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A start in an image, in parts of what the bare system calls take.
+/// A start in an image, relative to the bare system calls.
 const UENV_RATIO: f64 = 2.0;
-/// Images mounted at once, each for an allocation of its own.
+/// Images mounted at once, each for its own allocation.
 const MOUNTS: usize = 128;
-/// They may take this long in all, in milliseconds.
+/// Limit for all of them together, in milliseconds.
 const MOUNTS_MS: f64 = 600.0;
-/// 32 programs at once, and one, in parts of what Hydra takes.
+/// 32 programs at once, and one, relative to Hydra.
 const MANY_RATIO: f64 = 0.9;
 const ONE_RATIO: f64 = 1.0;
 /// Until a follower sees a line, in milliseconds.
 const LINE_MS: f64 = 50.0;
-/// Until a program on an attached terminal is heard, in milliseconds.
+/// Until the output of a program on an attached terminal arrives, in milliseconds.
 const ATTACH_MS: f64 = 30.0;
-/// What keeping output may cost its writer.
+/// A program's time with stored output, relative to a plain file.
 const OUTPUT_RATIO: f64 = 1.05;
-/// Allocations that a killed agent takes up again, and how long that may take, in milliseconds.
+/// Allocations that a killed agent adopts again, and the limit for that, in milliseconds.
 const ADOPTED: usize = 100;
 const ADOPTED_MS: f64 = 1000.0;
-/// An agent at rest: megabytes, and percent of one core over so long, with the clocks that the documents name.
+/// An idle agent: megabytes, and percent of one core over this time, with the documented timers.
 const AGENT_MB: f64 = 30.0;
 const AGENT_PERCENT: f64 = 0.3;
 const AT_REST: Duration = Duration::from_secs(20);
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
-/// An agent's own default.
+/// An agent's default.
 const SCHEDULER_LEASE_MS: u64 = 5_000;
 /// A shim, in megabytes.
 const SHIM_MB: f64 = 3.0;
 
-/// Starts what is needed, measures, and takes it away again.
+/// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
@@ -195,7 +195,7 @@ fn pid_of_n1(cluster: &Cluster) -> Result<i32> {
     Ok(cluster.node("n1")?.daemon.process.as_ref().context("n1's agent runs")?.pid)
 }
 
-/// Processor time and memory of an agent that has nothing to do, in a cluster of its own: the lab's other ones have faster clocks.
+/// Processor time and memory of an idle agent, in a cluster of its own: the lab's other clusters have faster timers.
 fn at_rest() -> Result<Vec<Figure>> {
     eprintln!("bench: an agent at rest, {} s", AT_REST.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-rest-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! Slurm on loopback, for comparison: one controller and two node daemons with nothing switched on that a bench does
-//! not need (no accounting, no cgroups): faster than a production Slurm, so the comparison is fair to it.
+//! Slurm on loopback, for comparison: one controller and two node daemons, without anything that a bench does not need
+//! (no accounting, no cgroups). It is faster than a production Slurm, so the comparison is fair to it.
 
 use super::options::Options;
 use crate::cluster::Cluster;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Starts it where it can be, and is wanted; why not is noted.
+/// Starts it if that is possible and requested; otherwise notes why not.
 pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
     if options.no_slurm {
         notes.push("Slurm was left out, as asked".to_owned());
@@ -30,7 +30,7 @@ pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mu
     Slurm::start(&cluster.dir.join("slurm")).map(Some).context("Slurm is installed but does not start")
 }
 
-/// A running Slurm with one node held by an allocation; ended when dropped.
+/// A running Slurm with one node held by an allocation; ended on drop.
 pub struct Slurm {
     dir: PathBuf,
     processes: Vec<Identity>,
@@ -80,21 +80,21 @@ impl Slurm {
         Ok(slurm)
     }
 
-    /// A Slurm command that talks to this one.
+    /// A Slurm command that uses this instance.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("SLURM_CONF", self.dir.join("slurm.conf")).current_dir("/");
         command
     }
 
-    /// The job id of the allocation that is held on one node.
+    /// The job id of the allocation that holds one node.
     pub fn held(&self) -> &str {
         &self.held
     }
 
     fn hold(&self) -> Result<String> {
         let done = run(self.command("salloc").args(["--no-shell", "-N1", "--exclusive", "-J", "held"]), Duration::from_secs(20))?;
-        // It says "Granted job allocation 7" on stderr.
+        // It prints "Granted job allocation 7" on stderr.
         let said = done.err() + &done.out();
         let id = said.lines().find_map(|l| l.split("Granted job allocation ").nth(1)?.split_whitespace().next().map(str::to_owned));
         id.with_context(|| format!("salloc granted nothing: {}", said.trim()))
@@ -142,7 +142,8 @@ impl Slurm {
              PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         );
         std::fs::write(self.dir.join("slurm.conf"), text)?;
-        // The node daemon reads this even though no cgroup plugin is used, and will not guess on a hybrid machine.
+        // The node daemon reads this although no cgroup plugin is used, and cannot detect the version on a hybrid
+        // machine.
         std::fs::write(self.dir.join("cgroup.conf"), "CgroupPlugin=cgroup/v1\n")?;
         Ok(())
     }

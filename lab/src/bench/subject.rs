@@ -1,4 +1,5 @@
-//! What is measured in rounds: each subject once in each, in an order of its own, so that nothing always follows the same.
+//! Measurement in rounds: each subject once in each round, in a new order, so that no subject always follows the same
+//! one.
 
 use super::figures::{Figure, Samples, Target};
 use crate::cluster::Cluster;
@@ -13,10 +14,10 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No single try may take longer: what hangs is counted as failed.
+/// Timeout of a single try: one that hangs counts as failed.
 const TRY_LIMIT: Duration = Duration::from_secs(20);
 
-/// One thing that is measured in each round.
+/// One subject that is measured in each round.
 pub struct Subject<'a> {
     pub name: &'static str,
     run: Box<dyn Fn() -> Result<Duration> + 'a>,
@@ -42,24 +43,24 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What was measured of the subject of this name; `None` where every try failed.
+/// The measurements of the subject with this name; `None` if every try failed.
 pub fn samples(subjects: &[Subject], name: &str) -> Option<Samples> {
     let subject = subjects.iter().find(|s| s.name == name)?;
     Samples::of(subject.values.clone(), subject.failed)
 }
 
-/// What failed, for the report's notes.
+/// The failures, for the report's notes.
 pub fn failures(subjects: &[Subject]) -> Vec<String> {
     let failed = subjects.iter().filter(|s| s.failed > 0);
     failed.map(|s| format!("{}: {} tries failed, last: {}", s.name, s.failed, s.why.as_deref().unwrap_or(""))).collect()
 }
 
-/// One warm-up that does not count, then each round in another order, so that nothing always follows the same.
+/// One warm-up that does not count, then each round in another order.
 pub fn rounds(subjects: &mut [Subject], rounds: usize) -> Result<()> {
     for subject in subjects.iter_mut() {
         subject.once(false);
     }
-    // Always the same orders: two runs differ in what they measure alone.
+    // The orders are always the same: two runs differ only in their measurements.
     let mut rng = StdRng::seed_from_u64(1);
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     for round in 0..rounds {
@@ -73,7 +74,7 @@ pub fn rounds(subjects: &mut [Subject], rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// From start to end of a command that must succeed, to the microsecond: its pidfd is waited for, not polled.
+/// The time of a command that must succeed, to the microsecond: it waits for the pidfd and does not poll.
 pub fn timed(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
@@ -96,7 +97,7 @@ pub fn timed(command: &mut Command) -> Result<Duration> {
     Ok(took)
 }
 
-/// From the start of a command until it has written its first byte.
+/// From the start of a command until its first byte of output.
 pub fn first_byte(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
@@ -112,7 +113,7 @@ pub fn first_byte(command: &mut Command) -> Result<Duration> {
     Ok(took)
 }
 
-/// The floor: fork and exec of so many at once, and waiting for all.
+/// The lower bound: fork and exec of this many at once, and waiting for all.
 pub fn spawn_plain(n: usize) -> Result<Duration> {
     let began = Instant::now();
     let mut children = Vec::with_capacity(n);
@@ -125,12 +126,12 @@ pub fn spawn_plain(n: usize) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// The shims of a cluster's allocations.
+/// The pids of the shims of a cluster's allocations.
 pub fn shims(cluster: &Cluster) -> Vec<i32> {
     ours_under(&cluster.folders()).into_iter().filter(|(_, n)| n == "lattice-shim").map(|(p, _)| p).collect()
 }
 
-/// Resident memory of these processes; `None` where none of them lives.
+/// Resident memory of these processes; `None` if none of them lives.
 pub fn memory_figure(name: &str, pids: &[i32], target: Option<Target>) -> Option<Figure> {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let (rss, pss): (Vec<f64>, Vec<f64>) = pids.iter().filter_map(|p| machine::memory_of(*p)).map(|(r, p)| (mb(r), mb(p))).unzip();

@@ -1,4 +1,4 @@
-//! What a bench measures in.
+//! The conditions of a measurement.
 
 use crate::cluster::Cluster;
 use crate::interrupt;
@@ -8,7 +8,7 @@ use crate::process::until;
 use anyhow::{Result, bail};
 use std::time::Duration;
 
-/// That agents' files are slow here, and why: a launch makes two for each rank.
+/// A note that the agents' files are slow here, and why: a launch makes two for each rank.
 pub(super) fn slow_files(cluster: &Cluster) -> Option<String> {
     is_without_journal(&cluster.run_dir).then(|| {
         let at = cluster.run_dir.display();
@@ -16,7 +16,7 @@ pub(super) fn slow_files(cluster: &Cluster) -> Option<String> {
     })
 }
 
-/// An allocation of so many nodes that is held while things are measured in it.
+/// Requests an allocation of this many nodes, in which things are measured.
 pub(super) fn hold(lattice: &Lattice, nodes: u32) -> Result<String> {
     let nodes = nodes.to_string();
     let held =

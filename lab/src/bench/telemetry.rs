@@ -1,4 +1,4 @@
-//! `bench telemetry`: what counting in the kernel costs the work that is counted, and what telling costs the agent.
+//! `bench telemetry`: the cost of counting in the kernel for the counted work, and the cost of exporting for the agent.
 
 mod attribution;
 
@@ -30,21 +30,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Round trips between two threads of one processor, each of two switches.
+/// Round trips between two threads on one processor, with two switches each.
 const ROUND_TRIPS: u32 = 100_000;
-/// What a program that does nothing but switch may take more of its processor for being counted.
+/// Limit of the processor time of a program that does nothing but switch, relative to without counting.
 const PING_PONG_RATIO: f64 = 1.15;
-/// Switches a second of a busy node, and what counting them may take of one core, in percent.
+/// Switches a second of a busy node, and the limit for counting them, in percent of one core.
 const SWITCHES: f64 = 10_000.0;
 const SWITCHES_PERCENT: f64 = 0.4;
-/// Samples a second that one core makes into requests.
+/// Samples a second that one core encodes into requests.
 const ENCODED: f64 = 2e6;
 /// Milliseconds of processor time of one collection of the host's metrics.
 const COLLECTED_MS: f64 = 8.0 / 3.0;
-/// Allocations, and series of each, of what is encoded.
+/// Allocations, and series of each, in the encoding test.
 const ALLOCATIONS: u128 = 50;
 
-/// The agent of a full node: allocations, GPUs, how long it is watched, and what it may take in percent of a core and in megabytes.
+/// The agent of a full node: allocations, GPUs, how long it is measured, and its limits in percent of a core and in
+/// megabytes.
 const FULL: usize = 50;
 const GPUS: u32 = 8;
 const OVER: Duration = Duration::from_secs(30);
@@ -94,7 +95,7 @@ fn processor_time() -> Result<Duration> {
     Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// A slice with one allocation's scope, taken away again.
+/// A slice with one allocation's scope, removed on drop.
 struct Place {
     slice: Slice,
     scope: Scope,
@@ -115,7 +116,7 @@ impl Drop for Place {
     }
 }
 
-/// A folder for files, taken away again.
+/// A directory for files, removed on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -132,7 +133,7 @@ impl Drop for Files {
     }
 }
 
-/// `account`: the kernel keeps account of what its programs cost, as agents have it do for a second of each minute.
+/// `account`: whether the kernel accounts the cost of its programs, as agents request for a second of each minute.
 fn ping_pong(place: &Place, counted: bool, account: bool) -> Result<Duration> {
     let _account = if account { Some(Clocked::begin().map_err(anyhow::Error::msg)?) } else { None };
     let work = place.scope.work();
@@ -154,7 +155,7 @@ fn ping_pong(place: &Place, counted: bool, account: bool) -> Result<Duration> {
     Ok(Duration::from_nanos(String::from_utf8(output.stdout)?.trim().parse()?))
 }
 
-/// What an agent with many allocations has to say, in part.
+/// A part of the metrics of an agent with many allocations.
 fn told() -> Told {
     let mut told = Told::new(vec![("node_id", "n1".to_owned())]);
     for n in 0..ALLOCATIONS {
@@ -174,7 +175,7 @@ fn told() -> Told {
     told
 }
 
-/// Samples a second of one core.
+/// Samples a second on one core.
 fn encoding(rounds: usize) -> Result<Samples> {
     let told = told();
     let once = || {
@@ -188,7 +189,7 @@ fn encoding(rounds: usize) -> Result<Samples> {
     Samples::of((0..rounds).map(|_| once()).collect(), 0).context("a round at least")
 }
 
-/// Milliseconds of processor time that one collection of the host's metrics takes, as text and all.
+/// Milliseconds of processor time of one collection of the host's metrics, including its text.
 fn collecting(rounds: usize) -> Result<Samples> {
     const TIMES: u32 = 50;
     let host = Host::default();
@@ -205,7 +206,7 @@ fn collecting(rounds: usize) -> Result<Samples> {
     Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
 }
 
-/// The same of one scrape of node_exporter, where Debian's package is installed; an error says why it was not measured.
+/// The same for one scrape of node_exporter, if Debian's package is installed; an error says why it was not measured.
 fn node_exporter(rounds: usize) -> Result<Samples> {
     const PROGRAM: &str = "/usr/bin/prometheus-node-exporter";
     const TIMES: u32 = 50;
@@ -236,7 +237,7 @@ fn node_exporter(rounds: usize) -> Result<Samples> {
     Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
 }
 
-/// Ended with the one that began it.
+/// A process that is ended on drop.
 struct Exporter(Child);
 
 impl Drop for Exporter {
@@ -246,7 +247,7 @@ impl Drop for Exporter {
     }
 }
 
-/// Measures in rounds, counted and not.
+/// Measures in rounds, with and without counting.
 pub fn run(options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();

@@ -1,9 +1,9 @@
-//! The lines that the ring program prints, counted: none may be missing, doubled or out of order.
+//! Counts the lines of the ring program: none may be missing, repeated or out of order.
 
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
-/// What has come of one job's log.
+/// The lines received from one job's log.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     first: Vec<String>,
@@ -13,12 +13,12 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes one line of the log, with or without a label before it.
+    /// Adds one line of the log, with or without a label.
     pub fn take(&mut self, line: &str) {
         if self.first.len() < 16 {
             self.first.push(line.to_owned());
         }
-        // A label stands before what the program printed, and may contain the word rank as well.
+        // A label precedes the program's line, and may contain the word rank as well.
         let Some((rank, number)) = line.rfind("rank ").and_then(|at| parse(&line[at..])) else {
             if self.wrong.len() < 8 {
                 self.wrong.push(format!("{line:?} is no line of the program"));
@@ -33,12 +33,12 @@ impl Lines {
         self.count += 1;
     }
 
-    /// How many lines of the program came.
+    /// How many lines of the program arrived.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The first lines as they came.
+    /// The first lines, unchanged.
     pub fn first(&self, n: usize) -> String {
         self.first.iter().take(n).map(|l| format!("{l}\n")).collect()
     }

@@ -1,4 +1,4 @@
-//! Simulated agents: each a session with a certificate of its own that registers a node and shows that it lives.
+//! Simulated agents: each is a session with its own certificate that registers a node and sends heartbeats.
 
 use super::members::{Members, certificate};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-/// What each node has. Its cores are claimed one by one.
+/// The resources of each node. Its cores are claimed one by one.
 pub const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 0 };
-/// Handshakes at once.
+/// The largest number of simultaneous handshakes.
 const OPENING_MAX: usize = 32;
 /// How long one agent may take to register.
 const REGISTER_MAX: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Registers so many nodes and goes on with heartbeats, each at its own moment of the interval.
+    /// Registers this many nodes and sends heartbeats, each at its own moment of the interval.
     pub async fn open(members: &Members, count: usize, interval: Duration) -> Result<Self> {
         let stop = CancellationToken::new();
         let acknowledged = Arc::new(AtomicU64::new(0));
@@ -88,7 +88,7 @@ struct Agent {
 /// A node's session.
 pub struct Session {
     up: tokio::sync::mpsc::Sender<Up>,
-    /// What the member says.
+    /// The member's messages.
     pub down: lattice_quorum_client::DownStream,
     incarnation: Incarnation,
 }
@@ -127,7 +127,7 @@ impl Session {
         }
     }
 
-    /// Waits until the member sends this node away; with which words.
+    /// Waits until the member ends this session; returns its text.
     pub async fn sent_away(&mut self) -> Result<String> {
         loop {
             if let Down::Close { why } = self.down.next().await? {
@@ -137,7 +137,7 @@ impl Session {
     }
 }
 
-/// What an agent says that seals its gossip with the key of its configuration.
+/// The report of an agent that seals its gossip with the key of its configuration.
 fn keys() -> HeldKeys {
     HeldKeys { opens: vec![0], seals: 0 }
 }

@@ -1,16 +1,16 @@
-//! Hosts for members, on this machine: each has a network that can be cut, a clock that can be wrong and a disk that can
-//! be slow.
+//! Simulated hosts for members on this machine: each has a network that can be cut, a clock that can be wrong and a
+//! disk that can be slow.
 //!
 //! ```text
 //!   member 1 ──10.77.1.0/24──┐
-//!   member 2 ──10.77.2.0/24──┤ hub: routes, and drops what is cut (rules of routing: no packet filter is needed)
+//!   member 2 ──10.77.2.0/24──┤ hub: routes, and drops cut traffic (by routing rules: no packet filter is needed)
 //!   member 3 ──10.77.3.0/24──┤
 //!   clients  ──10.77.0.0/24──┘
 //! ```
 //!
-//! Every party is in a network namespace of its own. No namespace has a name and nothing joins them to the machine's own
-//! network: all of it is gone with the last process and descriptor, whatever happens. Clock and disk are told to a
-//! member's process as [`crate::preload`] has it.
+//! Every party has its own network namespace. No namespace has a name and nothing connects them to the machine's own
+//! network: all of it disappears with the last process and descriptor, whatever happens. [`crate::preload`] sets clock
+//! and disk of a member's process.
 
 use crate::hub::{self, Hub, namespace, path_of};
 use crate::preload::{self, Shared};
@@ -23,17 +23,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Who sends or gets packets.
+/// A sender or receiver of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
-    /// The thread that made the hosts, and those that it starts.
+    /// The thread that made the hosts, and the processes that it starts.
     Clients,
     /// A member, by its id.
     Member(u64),
 }
 
 impl Party {
-    /// The third byte of its network, and the number of its link.
+    /// The third byte of its network address, and the number of its link.
     fn number(self) -> u8 {
         match self {
             Self::Clients => 0,
@@ -48,7 +48,7 @@ pub struct Hosts {
     dir: PathBuf,
     hub: File,
     members: Vec<Host>,
-    /// Whose packets reach whom no more.
+    /// The pairs whose packets are dropped, in that direction.
     cuts: Mutex<BTreeSet<(Party, Party)>>,
 }
 
@@ -59,8 +59,8 @@ struct Host {
 }
 
 impl Hosts {
-    /// Makes so many hosts and calls `body` in a thread beside them, which reaches their members and nothing else. Their
-    /// files lie in `dir`, which must be there.
+    /// Makes this many hosts and calls `body` in a thread beside them, which reaches only their members. Their files
+    /// are in the existing directory `dir`.
     pub fn around<T: Send>(members: u64, dir: &Path, body: impl FnOnce(&Self) -> Result<T> + Send) -> Result<T> {
         let in_its_network = || {
             unshare(CloneFlags::CLONE_NEWNET).context("a network namespace cannot be made (this needs root)")?;
@@ -85,7 +85,7 @@ impl Hosts {
         Hub { namespace: path_of(&self.hub), dir: self.dir.clone() }
     }
 
-    /// Joins each party to the hub.
+    /// Connects each party to the hub.
     fn link(&self) -> Result<()> {
         let here = File::open("/proc/thread-self/ns/net").context("this thread's network namespace")?;
         let members = (1..).map(Party::Member).zip(self.members.iter().map(|m| &m.namespace));
@@ -93,7 +93,7 @@ impl Hosts {
         self.hub().link(parties.map(|(party, namespace)| (party.number(), path_of(namespace))))
     }
 
-    /// Where the members are and how they are started: for [`up::Options::hosts`].
+    /// The addresses of the members and how they are started: for [`up::Options::hosts`].
     pub fn places(&self) -> Vec<up::Host> {
         let place = |(party, host): (Party, &Host)| up::Host {
             address: hub::address(party.number()),
@@ -106,7 +106,7 @@ impl Hosts {
         self.cuts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on no packet comes from the first to the second of each pair.
+    /// From now on packets from the first to the second of each pair are dropped.
     pub fn cut(&self, pairs: &[(Party, Party)]) -> Result<()> {
         let mut cuts = self.cuts();
         let new: Vec<_> = pairs.iter().copied().filter(|pair| !cuts.contains(pair)).collect();
@@ -115,18 +115,18 @@ impl Hosts {
         Ok(())
     }
 
-    /// Every packet comes through again.
+    /// No packets are dropped any more.
     pub fn join(&self) -> Result<()> {
         let cuts = std::mem::take(&mut *self.cuts());
         self.hub().join(numbers(&cuts.into_iter().collect::<Vec<_>>()))
     }
 
-    /// The time of day on a member's host is wrong by so many seconds from now on.
+    /// From now on the time of day on a member's host is wrong by this many seconds.
     pub fn shift_clock(&self, member: u64, seconds: i64) -> Result<()> {
         self.shared(member)?.shift_clock(seconds)
     }
 
-    /// Each sync of a member's files takes so much longer from now on.
+    /// From now on each sync of a member's files takes this much longer.
     pub fn slow_disk(&self, member: u64, by: Duration) -> Result<()> {
         self.shared(member)?.slow_disk(by)
     }
@@ -136,7 +136,7 @@ impl Hosts {
         Ok(&host.with_context(|| format!("there is no host for member {member}"))?.shared)
     }
 
-    /// All of it comes right: network, clocks and disks.
+    /// Ends all faults: of network, clocks and disks.
     pub fn heal(&self) -> Result<()> {
         self.join()?;
         for member in (1..).take(self.members.len()) {

@@ -1,4 +1,4 @@
-//! Three members as processes, and who speaks to them.
+//! Three members as processes, and clients for them.
 
 use crate::cluster::Cluster;
 use crate::up;
@@ -15,23 +15,23 @@ use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the members may take to come right.
+/// How long the members may take to recover.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Whose certificate the lab's own clients show.
+/// The name in the certificate of the lab's own clients.
 pub const NAME: &str = "lab";
 
 /// Heartbeat interval and election timeout, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timers {
-    /// Between a leader's signs of life.
+    /// Interval of a leader's heartbeats.
     pub heartbeat_ms: u64,
-    /// How long a leader is missed.
+    /// Silence of a leader until an election.
     pub election_ms: u64,
 }
 
-/// The members.
+/// Running members.
 pub struct Members {
-    /// Their record.
+    /// The cluster's record.
     pub cluster: Cluster,
     /// The lab's certificate: role api.
     pub tls: ClientTls,
@@ -39,26 +39,26 @@ pub struct Members {
 }
 
 impl Members {
-    /// Starts three members in `dir`, waits for a leader.
+    /// Starts three members in `dir` and waits for a leader.
     pub async fn start(dir: &Path, timers: Timers, lines: &str) -> Result<Self> {
         Self::start_as(Self::options(dir, timers, lines)).await
     }
 
-    /// What [`Self::start`] starts.
+    /// The options that [`Self::start`] uses.
     pub fn options(dir: &Path, timers: Timers, lines: &str) -> up::Options {
         up::Options {
             build: false,
             raft_heartbeat_ms: timers.heartbeat_ms,
             raft_election_ms: timers.election_ms,
             member_lines: lines.to_owned(),
-            // Nodes whose simulated agents went away are not to be judged meanwhile.
+            // Nodes whose simulated agents are gone must not be judged meanwhile.
             heartbeat_ms: 10_000,
             degraded_after_ms: 3_600_000,
             ..up::Options::new(0, 3, dir)
         }
     }
 
-    /// Starts members as these options say, waits for a leader.
+    /// Starts members with these options and waits for a leader.
     pub async fn start_as(options: up::Options) -> Result<Self> {
         let cluster = up::up(&options)?;
         let tls = certificate(&cluster, NAME, Role::Api)?;
@@ -67,17 +67,17 @@ impl Members {
         Ok(members)
     }
 
-    /// A client with connections of its own.
+    /// A client with its own connections.
     pub fn client(&self) -> Result<QuorumClient> {
         self.client_as(self.tls.clone())
     }
 
-    /// A client with connections of its own and this certificate.
+    /// A client with its own connections and this certificate.
     pub fn client_as(&self, tls: ClientTls) -> Result<QuorumClient> {
         Ok(QuorumClient::new(self.cluster.members.iter().map(|m| m.service.clone()).collect(), Credentials::new(tls)?)?)
     }
 
-    /// How one member sees all.
+    /// The status as one member reports it.
     pub async fn status(&self, id: u64) -> Result<QuorumStatus> {
         match self.client_at(id)?.call(&Request::Status, Duration::from_secs(1)).await? {
             Answer::Status(status) => Ok(status),
@@ -85,13 +85,13 @@ impl Members {
         }
     }
 
-    /// The member that leads, once every living one says the same and it commits.
+    /// The leading member, once every living member names it and it commits.
     pub async fn leader(&self) -> Result<u64> {
         let living = self.cluster.members.iter().filter(|m| m.daemon.alive()).map(|m| m.id);
         self.leader_of(&living.collect::<Vec<_>>()).await
     }
 
-    /// The same of some members, which reach each other.
+    /// The same for some members that reach each other.
     pub async fn leader_of(&self, members: &[u64]) -> Result<u64> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -111,7 +111,7 @@ impl Members {
         }
     }
 
-    /// The processes that run.
+    /// The pids of the running members.
     pub fn pids(&self) -> Vec<i32> {
         self.cluster.members.iter().filter_map(|m| m.daemon.process.as_ref()).filter(|p| p.alive()).map(|p| p.pid).collect()
     }
@@ -121,7 +121,7 @@ impl Members {
         Ok(self.cluster.member(id)?.daemon.process.as_ref().context("it was never started")?.pid)
     }
 
-    /// A signal to a member.
+    /// Sends a signal to a member.
     pub fn signal(&self, id: u64, signal: Signal) -> Result<()> {
         let process = self.cluster.member(id)?.daemon.process.as_ref().context("it was never started")?;
         ensure!(process.signal(signal)?, "member {id} does not run");
@@ -141,12 +141,12 @@ impl Members {
         up::start(&mut self.cluster, name, &[], &[("LATTICE_POWER_LOSS", &switch.to_string_lossy())])
     }
 
-    /// When this file is there, members that were started again lose what they have not synced, and die.
+    /// When this file exists, members that were restarted lose what they have not synced, and die.
     pub fn power_switch(&self) -> PathBuf {
         self.cluster.dir.join("power-loss")
     }
 
-    /// The hash of what one member has applied, and up to where.
+    /// The hash of one member's applied state, and its revision.
     pub async fn state_hash(&self, id: u64) -> Result<(Revision, String)> {
         match self.client_at(id)?.call(&Request::StateHash, PATIENCE).await? {
             Answer::StateHash { revision, hash } => Ok((revision, hash)),
@@ -154,7 +154,7 @@ impl Members {
         }
     }
 
-    /// Fails unless all members hold the same state. Nobody may be committing.
+    /// Fails unless all members have the same state. Nobody may be committing.
     pub async fn assert_same(&self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -172,7 +172,7 @@ impl Members {
         }
     }
 
-    /// Fails unless the audit chain on each member's disk is whole, and the same. Nobody may be committing.
+    /// Fails unless the audit chain on each member's disk is valid and the same. Nobody may be committing.
     pub async fn assert_audited(&self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -185,13 +185,13 @@ impl Members {
                 ensure!(first.seq > 0, "nothing was audited");
                 return Ok(());
             }
-            // The leader signs the chain now and then: one record may not be everywhere yet.
+            // The leader signs the chain from time to time: one record may not have arrived everywhere yet.
             ensure!(Instant::now() < end, "the members' audit chains differ: {heads:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// The last record of the audit chain on a member's disk, once every link and signature before it is checked.
+    /// The last record of the audit chain on a member's disk, after every link and signature before it was checked.
     async fn audit_head(&self, id: u64) -> Result<AuditHead> {
         let client = self.client_at(id)?;
         let mut from = None;
@@ -204,7 +204,7 @@ impl Members {
         }
     }
 
-    /// SIGKILL to all members; then all are started with these timers and these lines in their configuration.
+    /// Kills all members with SIGKILL; then starts all with these timers and these lines in their configuration.
     pub fn restart(&mut self, timers: Timers, lines: &str) -> Result<()> {
         for process in self.cluster.members.iter().filter_map(|m| m.daemon.process.as_ref()) {
             process.kill()?;
@@ -217,7 +217,7 @@ impl Members {
         names.iter().try_for_each(|name| self.start_daemon(name))
     }
 
-    /// Waits until every member has applied what the leader has.
+    /// Waits until every member has applied what the leader has applied.
     pub async fn caught_up(&self) -> Result<()> {
         let leader = self.leader().await?;
         let wanted = self.status(leader).await?.revision;
@@ -231,19 +231,19 @@ impl Members {
         Ok(())
     }
 
-    /// How many nodes and allocations there are.
+    /// The numbers of nodes and allocations.
     pub async fn counts(&self) -> Result<(usize, usize)> {
         let status = self.status(self.leader().await?).await?;
         let sum = |counts: Vec<u32>| counts.into_iter().map(|c| c as usize).sum();
         Ok((sum(status.nodes.iter().map(|n| n.1).collect()), sum(status.allocations.iter().map(|a| a.1).collect())))
     }
 
-    /// A client of one member alone.
+    /// A client of only one member.
     pub fn client_at(&self, id: u64) -> Result<QuorumClient> {
         Ok(QuorumClient::new(vec![self.cluster.member(id)?.service.clone()], Credentials::new(self.tls.clone())?)?)
     }
 
-    /// Where a member keeps its log and snapshots.
+    /// The directory of a member's log and snapshots.
     pub fn data_dir(&self, id: u64) -> PathBuf {
         self.cluster.dir.join(format!("member-{id}/data"))
     }

@@ -1,13 +1,14 @@
-//! `lattice-lab sim fence`: one fence of a launch on thousands of nodes, by the agents' own tree and hubs, in virtual time.
+//! `lattice-lab sim fence`: one fence of a launch on thousands of nodes, by the agents' own tree and hubs, in virtual
+//! time.
 //!
 //! ```text
 //!   ranks ──▶ shim ──▶ agent ──▶ its parent's agent ──▶ … the head's: all have come
 //!   ranks ◀── shim ◀── agent ◀── its parent's agent ◀── …
 //! ```
 //!
-//! All ranks come at once. A link carries one message after the other each way, and one is passed on once it is there whole. An agent
-//! does one thing at a time, and so does a shim. What is not there: packets and their headers, what is lost, other traffic, switches between the
-//! links, and that the head packs what can be packed.
+//! All ranks arrive at once. A link carries one message after the other in each direction, and a message is forwarded
+//! once it has arrived completely. An agent handles one message at a time, and so does a shim. Not simulated: packets
+//! and their headers, losses, other traffic, switches between the links, and compression by the head.
 
 use anyhow::Result;
 use lattice_pmi::{
@@ -16,9 +17,9 @@ use lattice_pmi::{
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Bytes of a pair beside its key and value.
+/// Bytes of a pair in addition to its key and value.
 const RECORD_BYTES: u64 = 4;
-/// An agent is to receive at most so many times what all ranks bring together.
+/// Limit of the bytes that an agent receives, in multiples of the contributions of all ranks together.
 const RECEIVED_MAX: f64 = 1.1;
 
 /// What is simulated.
@@ -66,7 +67,7 @@ pub struct Costs {
     pub pair_ns: u32,
 }
 
-/// One launch's fence.
+/// One simulated fence.
 #[derive(Clone, Debug)]
 struct Scene {
     nodes: u32,
@@ -90,21 +91,21 @@ impl Scene {
         u64::from(self.nodes) * u64::from(self.ranks) * u64::from(self.keys)
     }
 
-    /// How long so many bytes occupy a link.
+    /// How long this many bytes occupy a link.
     fn wire_ns(&self, bytes: u64) -> u64 {
         bytes * 8 / u64::from(self.costs.gbit)
     }
 }
 
-/// How a fence went.
+/// The result of a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Done {
     /// Until the last rank has its answer.
     took_ns: u64,
-    /// By the agent that received, or sent, the most. Not counted: between agent and shim.
+    /// Bytes of the agent that received, or sent, the most. The socket between agent and shim is not counted.
     received_bytes: u64,
     sent_bytes: u64,
-    /// What was merged; every shim has it.
+    /// The merged pairs, which every shim gets.
     blob: Vec<u8>,
 }
 
@@ -113,7 +114,7 @@ struct Agent {
     hub: FenceHub,
     subtree: Subtree,
     parent: Option<u32>,
-    /// When its processor, and each way of its link, has nothing more to do.
+    /// When its processor, and each direction of its link, is free.
     free_ns: u64,
     sends_until_ns: u64,
     takes_until_ns: u64,
@@ -128,11 +129,11 @@ impl Agent {
     }
 }
 
-/// What reaches an agent.
+/// Messages to an agent.
 enum Message {
-    /// From below: these parts have come.
+    /// From below: the contributions of these parts.
     Up(Subtree, Vec<u8>),
-    /// From above: all have. So many bytes.
+    /// From above: the merged fence, with this many bytes.
     Down(u64),
 }
 
@@ -146,16 +147,16 @@ impl Message {
 }
 
 enum Event {
-    /// The first of its bits is at the agent's link.
+    /// The first bit of the message is at the agent's link.
     Arrives(Message),
-    /// All of it is with the agent.
+    /// The agent has the whole message.
     There(Message),
 }
 
 struct World<'a> {
     scene: &'a Scene,
     agents: Vec<Agent>,
-    /// By when they happen, and then in the order in which they were put.
+    /// By time, and then in the order in which they were added.
     events: BTreeMap<(u64, u64), (u32, Event)>,
     put: u64,
     answered_ns: u64,
@@ -179,7 +180,7 @@ impl<'a> World<'a> {
         self.events.insert((at_ns, self.put), (part, event));
     }
 
-    /// One message more of an agent's processor: when it is done with it.
+    /// Adds one message to an agent's processor; returns when it is done.
     fn work(&mut self, part: u32, from_ns: u64) -> u64 {
         let agent = &mut self.agents[part as usize];
         agent.free_ns = agent.free_ns.max(from_ns) + u64::from(self.scene.costs.message_us) * 1000;
@@ -246,7 +247,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// An agent tells its shim, and all below it, that every rank has come.
+    /// An agent sends the merged fence to its shim, and to all agents below it.
     fn tell(&mut self, part: u32, now_ns: u64, bytes: u64) {
         let costs = &self.scene.costs;
         let shim_ns = self.scene.pairs() * u64::from(costs.pair_ns) + u64::from(self.scene.ranks) * u64::from(costs.rank_ns);
@@ -259,7 +260,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a shim, or a hub, would refuse; else how it goes.
+/// An error is what a shim or a hub would refuse; else the result.
 fn simulate(scene: &Scene) -> Result<Done, String> {
     if scene.pairs() > KEYS_MAX as u64 {
         return Err(format!("the ranks put {} keys, more than the {KEYS_MAX} that a launch may have", scene.pairs()));
@@ -267,7 +268,8 @@ fn simulate(scene: &Scene) -> Result<Done, String> {
     World::new(scene).run().map_err(|refused| refused.told(|from| format!("node {}", from.first)))
 }
 
-/// Simulates and prints; whether nothing was refused, and no agent received more than it may, where the fan-out follows from the size.
+/// Simulates and prints; returns whether nothing was refused, and no agent received more than the limit with the
+/// fan-out that follows from the size.
 pub fn run(options: &Options) -> Result<bool> {
     let mut is_met = true;
     let mut text = String::new();
@@ -358,13 +360,14 @@ mod tests {
     #[test]
     fn two_nodes_take_what_is_reckoned_by_hand() {
         let done = simulate(&scene(2, 16)).unwrap();
-        // Both agents know of their own rank: 5 its word, 1 the socket, 20 the agent.
+        // Each agent receives the contribution of its own rank: 5 the rank, 1 the socket, 20 the agent.
         let own = 5 + 1 + 20;
-        // The second one says so: 20 to send, 50 under way, 1 for the bytes, 20 to take.
+        // The second agent forwards it: 20 to send, 50 latency, 1 for the bytes, 20 to receive.
         let up = 20 + 50 + 1 + 20;
-        // The head tells its shim, 20, then the second one: 20 to send, 50, 2 for both nodes' bytes, 20 to take.
+        // The head sends to its shim, 20, then to the second agent: 20 to send, 50, 2 for both nodes' bytes, 20 to
+        // receive.
         let down = 20 + 20 + 50 + 2 + 20;
-        // That tells its shim: 20, 2 the socket, 1 two pairs, 5 the rank.
+        // That agent sends to its shim: 20, 2 the socket, 1 two pairs, 5 the rank.
         let answer = 20 + 2 + 1 + 5;
         assert_eq!(done.took_ns, (own + up + down + answer) * 1000);
         assert_eq!((done.received_bytes, done.sent_bytes), (2 * 1250, 2 * 1250));
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn one_node_sends_nothing() {
         let done = simulate(&scene(1, 16)).unwrap();
-        // Its word, the socket, the agent takes it and tells, the socket, one pair and the answer.
+        // The rank's message, the socket, the agent receives and sends, the socket, one pair and the answer.
         assert_eq!((done.took_ns, done.received_bytes, done.sent_bytes), (5_000 + 1_000 + 40_000 + 1_000 + 500 + 5_000, 0, 0));
     }
 
@@ -387,7 +390,7 @@ mod tests {
         let (two, star) = (simulate(&scene(7, 2)).unwrap(), simulate(&scene(7, 6)).unwrap());
         let expected: Vec<u8> = (0..7).flat_map(|part| [part; 1250]).collect();
         assert_eq!((&two.blob, &star.blob), (&expected, &expected));
-        // An inner agent hears of two below it and of all seven; the head's sends all to each child.
+        // An inner agent receives from two below it and gets all seven; the head sends everything to each child.
         assert_eq!((two.received_bytes, two.sent_bytes), (9 * 1250, 2 * 7 * 1250 + 3 * 1250));
         assert_eq!((star.received_bytes, star.sent_bytes), (7 * 1250, 6 * 7 * 1250));
     }

@@ -1,4 +1,4 @@
-//! What a simulation comes to.
+//! The results of a simulation.
 
 use super::scene::{Preset, Scene};
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ pub struct Measures {
     pub deaths_ms: Vec<u64>,
     /// From each change until 99 % knew it.
     pub changes_ms: Vec<u64>,
-    /// Deaths and changes that 99 % did not come to know.
+    /// Deaths and changes that 99 % did not learn.
     pub unseen: usize,
-    /// Agents taken for dead that ran all the while.
+    /// Agents that were considered dead and ran all the time.
     pub false_deaths_healthy: u64,
-    /// Agents taken for dead that stood still shortly before.
+    /// Agents that were considered dead and had been stopped shortly before.
     pub false_deaths_starved: u64,
-    /// Probes of an agent's own that failed.
+    /// Failed probes of agents' own.
     pub suspicions: u64,
     /// Refutations.
     pub refutations: u64,
@@ -25,17 +25,17 @@ pub struct Measures {
     pub datagrams_per_second: f64,
     /// The most that one sent in one second after joining.
     pub peak_bytes: u64,
-    /// Until all knew all.
+    /// Time until every agent knew every other.
     pub joined_ms: u64,
     /// The most that one sent in one second while joining.
     pub joining_peak_bytes: u64,
     /// Sent by each agent while joining, on average.
     pub joining_bytes: u64,
-    /// What one agent's gossip keeps that shares nothing with others.
+    /// The gossip memory of one agent that shares nothing with others.
     pub memory_bytes: u64,
-    /// What each takes here, where they share.
+    /// The memory of each agent here, where they share.
     pub simulated_bytes: u64,
-    /// All that were sent.
+    /// All datagrams that were sent.
     pub datagrams: u64,
     /// See [`World::trace`](super::world::World::trace).
     pub trace: u64,
@@ -48,7 +48,7 @@ const MEMORY_BYTES_MAX: u64 = 20_000_000;
 const FALSE_DEATHS_MAX: u64 = 1;
 
 impl Measures {
-    /// Which figures of the preset were missed, in words.
+    /// The missed targets of the preset, as text.
     pub fn missed(&self, preset: Preset) -> Vec<String> {
         let mut missed = Vec::new();
         let mut need = |met: bool, what: String| {

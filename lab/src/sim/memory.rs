@@ -1,4 +1,4 @@
-//! What an agent's gossip keeps, as the allocator counts it.
+//! The memory of an agent's gossip, as the allocator counts it.
 
 /// Bytes that are allocated now, in this process.
 pub fn allocated_bytes() -> u64 {

@@ -1,4 +1,4 @@
-//! What is done to the world, and what is seen of it.
+//! The events of a simulation, and the observations.
 
 use super::measures::Measures;
 use super::memory;
@@ -7,23 +7,23 @@ use super::world::{World, fact, name, number};
 use anyhow::{Result, bail};
 use lattice_gossip::{Event, Liveness, News};
 
-/// How long the agents take to be started, each after the other.
+/// Interval at which the agents are started, one after the other.
 const START_MS_PER_NODE: u64 = 6;
-/// After so long of joining there is no point in waiting on.
+/// Joining is given up after this long.
 const JOIN_MS_MAX: u64 = 1_800_000;
-/// A dead one is started again after so long.
+/// A dead agent is started again after this long.
 const DEAD_FOR_MS: u64 = 60_000;
-/// An agent that is starved stands still for so long at a time, and runs for so long in between.
+/// A starved agent stops for this long at a time, and runs for this long in between.
 const STILL_MS: std::ops::Range<u64> = 1_000..5_001;
 const RUNS_MS: std::ops::Range<u64> = 15_000..45_001;
-/// Who stood still so lately is not called healthy.
+/// An agent that was stopped this recently does not count as healthy.
 const RECOVERED_MS: u64 = 30_000;
-/// How often the world is looked at.
+/// Interval of observations.
 const LOOK_MS: u64 = 100;
-/// Whatever is spread is waited for so long.
+/// How long the simulation waits until a change has spread.
 const SPREAD_MS_MAX: u64 = 55_000;
 
-/// Something of one node that all others should come to know.
+/// A change of one node that all others should learn.
 struct Spreading {
     node: usize,
     what: What,
@@ -45,12 +45,12 @@ struct Story<'a> {
     spreading: Vec<Spreading>,
     starved: Vec<(usize, u64)>,
     dead: Vec<(usize, u64)>,
-    /// When each was last taken for dead while it lived.
+    /// When each was last considered dead while it lived.
     mistaken_ms: Vec<Option<u64>>,
     changes: u64,
 }
 
-/// Tells the whole story. `say` gets a line now and then: this takes minutes.
+/// Runs the whole simulation. `say` gets a line from time to time, because this takes minutes.
 pub fn tell(scene: &Scene, mut say: impl FnMut(&str)) -> Result<Measures> {
     let mut story = Story {
         scene,
@@ -74,7 +74,7 @@ impl Story<'_> {
         for n in 0..self.scene.nodes {
             self.world.run(from_ms + n as u64 * START_MS_PER_NODE);
             self.world.start(n);
-            // Each tells of each other one, and nobody asks.
+            // Each core reports every other one, and nobody reads that.
             self.world.news.clear();
             if n > 0 && n % 1_000 == 0 {
                 say(&format!("{n} agents started"));
@@ -91,7 +91,7 @@ impl Story<'_> {
             }
         }
         self.measures.joined_ms = self.world.now_ms - from_ms;
-        // What still goes around is part of joining.
+        // The last messages of joining belong to it.
         self.run_unheard(30_000);
         self.measures.joining_peak_bytes = self.world.peak_bytes;
         self.measures.joining_bytes = self.world.sent_bytes / self.scene.nodes as u64;
@@ -100,7 +100,8 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Lets the world go on; what its cores tell is not kept. While thousands join, that would be more than the cores keep.
+    /// Runs the simulation and discards the cores' messages. While thousands join, these would use more memory than the
+    /// cores.
     fn run_unheard(&mut self, for_ms: u64) {
         let until_ms = self.world.now_ms + for_ms;
         while self.world.now_ms < until_ms {
@@ -114,7 +115,7 @@ impl Story<'_> {
         let (until_ms, counted) = (from_ms + self.scene.minutes * 60_000, self.totals());
         let (sent, datagrams) = (self.world.sent_bytes, self.world.datagrams);
         self.world.peak_bytes = 0;
-        // The seeds stay: what happens without them is a test of its own.
+        // The seed nodes are never starved: their loss has its own test.
         let spread = self.scene.nodes / self.scene.starved.max(1);
         self.starved = (0..self.scene.starved).map(|i| (i * spread + spread / 2, from_ms + 1_000 * i as u64)).collect();
         let (mut death_ms, mut change_ms) = (from_ms + 10_000, from_ms + 25_000);
@@ -153,7 +154,7 @@ impl Story<'_> {
 
     fn end(mut self) -> Measures {
         let host = self.world.living().map(|(n, _)| n).last().unwrap_or(0);
-        // The second time: whatever is made once and kept is there.
+        // The second call: everything that is allocated only once exists by then.
         self.world.memory_of_one(host);
         self.measures.memory_bytes = self.world.memory_of_one(host);
         self.measures.unseen += self.spreading.len();
@@ -161,12 +162,12 @@ impl Story<'_> {
         self.measures
     }
 
-    /// Suspicions and refutations that the living have counted.
+    /// Suspicions and refutations that the living agents have counted.
     fn totals(&self) -> (u64, u64) {
         self.world.living().fold((0, 0), |(s, r), (_, core)| (s + core.counters().suspicions, r + core.counters().refutations))
     }
 
-    /// One that is neither starved nor of the first few.
+    /// A node that is neither starved nor one of the first few.
     fn anyone(&mut self) -> usize {
         loop {
             let n = self.world.random(self.scene.nodes as u64) as usize;
@@ -246,7 +247,7 @@ impl Story<'_> {
             self.know(at_ms, seer, node, &What::Death);
             return;
         }
-        // Word of its earlier life is no mistake.
+        // A message about its earlier life is not an error.
         let life = self.world.nodes[node].life;
         let of_this_life = self.world.nodes[seer].core.as_ref().and_then(|core| core.member(&name(node)));
         if of_this_life.is_none_or(|member| member.incarnation != life || member.liveness != Liveness::Down) {
@@ -268,7 +269,7 @@ impl Story<'_> {
         }
     }
 
-    /// `seer` knows now.
+    /// `seer` knows the change now.
     fn know(&mut self, at_ms: u64, seer: usize, node: usize, what: &What) {
         let living = self.scene.nodes - self.dead.len();
         let Some(at) = self.spreading.iter().position(|spreading| spreading.node == node && spreading.what == *what) else { return };
@@ -276,7 +277,7 @@ impl Story<'_> {
         if !std::mem::replace(&mut spreading.knows[seer], true) {
             spreading.count += 1;
         }
-        // 99 % of those who can come to know it, the node itself left out.
+        // 99 % of those who can learn it, without the node itself.
         let all = if *what == What::Death { living } else { living - 1 };
         if spreading.count * 100 >= all * 99 {
             let took_ms = at_ms - spreading.since_ms;

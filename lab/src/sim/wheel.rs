@@ -1,11 +1,11 @@
-//! What happens next: a wheel of milliseconds, so that a million things that wait cost nothing while they wait.
+//! The queue of events: a wheel of milliseconds, so that a million waiting events cost nothing while they wait.
 
 use std::collections::BTreeMap;
 
-/// What lies further ahead waits outside of the wheel; a power of two.
+/// Events further ahead wait outside of the wheel; a power of two.
 const SLOTS: u64 = 1 << 16;
 
-/// Things by when they happen; those of one moment in the order in which they were put.
+/// Events by time; those of one moment in the order in which they were added.
 pub struct Wheel<T> {
     now_ms: u64,
     slots: Vec<Vec<T>>,
@@ -14,12 +14,12 @@ pub struct Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// Nothing happens yet.
+    /// A wheel without events.
     pub fn new(now_ms: u64) -> Self {
         Self { now_ms, slots: std::iter::repeat_with(Vec::new).take(SLOTS as usize).collect(), in_slots: 0, far: BTreeMap::new() }
     }
 
-    /// `what` happens at `at_ms`, or at the next moment when that has begun or is over.
+    /// `what` happens at `at_ms`, or at the next moment if that has passed.
     pub fn put(&mut self, at_ms: u64, what: T) {
         let at_ms = at_ms.max(self.now_ms + 1);
         if at_ms - self.now_ms < SLOTS {
@@ -30,18 +30,18 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Goes to the next moment up to `until_ms` at which something happens: when, and what. `None`: nothing does by then.
+    /// Advances to the next moment up to `until_ms` with an event; returns time and events. `None`: there is none.
     pub fn next(&mut self, until_ms: u64) -> Option<(u64, Vec<T>)> {
         while self.now_ms < until_ms {
             self.now_ms += 1;
-            // What was far comes first: it was put before anything that found its slot within reach.
+            // Far events come first: they were added before any event that fitted into the wheel.
             let mut due = match self.far.first_entry() {
                 Some(first) if *first.key() == self.now_ms => first.remove(),
                 Some(_) | None => Vec::new(),
             };
             let slot = &mut self.slots[(self.now_ms % SLOTS) as usize];
             self.in_slots -= slot.len();
-            // The slot's memory goes with what was in it: kept, it would come to the busiest moment for each of them.
+            // The slot's memory is freed with its events: otherwise every slot would grow to the largest size.
             if due.is_empty() {
                 due = std::mem::take(slot);
             } else {

@@ -1,4 +1,4 @@
-//! Cores, what lies between them, and the machines that they stand on.
+//! Simulated gossip cores, the network between them, and their machines.
 
 use super::scene::Scene;
 use super::wheel::Wheel;
@@ -7,11 +7,11 @@ use lattice_model::{NodeId, NodeState};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// A datagram takes so long, and up to as much again: a machine room, and a process that has to be scheduled.
+/// Latency of a datagram, plus a random part up to the same length: a machine room, and scheduling of the process.
 const LATENCY_MS: u64 = 1;
-/// So many datagrams wait in the socket of an agent that stands still: what a kernel gives without being asked.
+/// Datagrams that wait in the socket of a stopped agent: a kernel's default.
 const SOCKET_DATAGRAMS: usize = 256;
-/// A newcomer is told of so many others.
+/// A new node starts with the addresses of this many others.
 const SEEDS: usize = 3;
 
 /// One machine.
@@ -20,7 +20,7 @@ pub struct Node {
     pub life: u64,
     /// Until when its process does not run.
     pub still_until_ms: u64,
-    /// The last time at which it had not run.
+    /// The last time at which it did not run.
     pub was_still_ms: Option<u64>,
     timers: VecDeque<Token>,
     socket: VecDeque<(u32, Vec<u8>)>,
@@ -34,17 +34,17 @@ enum Happening {
     Runs { node: u32 },
 }
 
-/// All of it.
+/// The whole simulation.
 pub struct World {
     pub now_ms: u64,
     pub nodes: Vec<Node>,
-    /// What cores told since somebody looked: when, who, what.
+    /// Messages of the cores since the last look: time, node, message.
     pub news: Vec<(u64, u32, News)>,
-    /// The most bytes that one agent sent in one second since somebody looked.
+    /// The most bytes that one agent sent in one second since the last look.
     pub peak_bytes: u64,
     pub sent_bytes: u64,
     pub datagrams: u64,
-    /// Over everything that was sent, when and to whom: two runs with the same one were the same run.
+    /// A hash over everything that was sent, when and to whom: two runs with the same hash are the same run.
     pub trace: u64,
     config: Config,
     known: Known,
@@ -70,12 +70,12 @@ fn addr(n: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x0a00_0001 + n as u32), 9402))
 }
 
-/// What a node says of itself when it has changed `digest` times.
+/// The fact of a node that has changed `digest` times.
 pub fn fact(digest: u64) -> Fact {
     Fact { state: NodeState::Ready, held: false, schedulable: true, digest }
 }
 
-/// The key of every cluster that is simulated.
+/// The key of every simulated cluster.
 fn keys() -> Keyring {
     Keyring::configured(Key::from_bytes([7; 32]))
 }
@@ -121,7 +121,7 @@ impl World {
         (z ^ (z >> 31)) % below
     }
 
-    /// Starts a node's next life, which is told of a few others.
+    /// Starts a node's next life, with the addresses of a few others.
     pub fn start(&mut self, n: usize) {
         let seed = self.random(u64::MAX);
         let life = self.nodes[n].life + 1;
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Ends a node's life without a word.
+    /// Ends a node's life without a message.
     pub fn kill(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.core = None;
@@ -143,7 +143,7 @@ impl World {
         node.socket.clear();
     }
 
-    /// A node's process does not run for so long.
+    /// Stops a node's process for this long.
     pub fn stand_still(&mut self, n: usize, for_ms: u64) {
         let until_ms = self.now_ms + for_ms;
         self.nodes[n].still_until_ms = until_ms;
@@ -155,7 +155,7 @@ impl World {
         self.nodes.iter().enumerate().filter_map(|(n, node)| node.core.as_ref().map(|core| (n, core)))
     }
 
-    /// Lets everything happen that does until `until_ms`.
+    /// Runs all events up to `until_ms`.
     pub fn run(&mut self, until_ms: u64) {
         while let Some((at_ms, due)) = self.wheel.next(until_ms) {
             self.now_ms = at_ms;
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// A process that runs again finds timers and datagrams at once, and takes them as they come.
+    /// A process that runs again finds timers and datagrams at once, and handles them in their order.
     fn catch_up(&mut self, n: usize) {
         loop {
             let node = &mut self.nodes[n];
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// What one agent keeps that shares nothing with the others: a newcomer that `host` tells everything it knows.
+    /// The memory of one agent that shares nothing with the others: a new one that `host` sends everything it knows.
     pub fn memory_of_one(&mut self, host: usize) -> u64 {
         let visitor = addr(self.nodes.len());
         self.visitors += 1;

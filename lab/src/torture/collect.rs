@@ -1,4 +1,4 @@
-//! What is found once everything was healed.
+//! Collects the facts after everything was healed.
 
 use super::facts::{Allocation, Daemon, Facts, Log, Node, Record};
 use super::stage::{Stage, size_of};
@@ -13,21 +13,21 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a long answer may take.
+/// Timeout of long answers.
 const LONG_ANSWER: Duration = Duration::from_secs(60);
-/// Lines of a daemon's log that are shown of its panics.
+/// Lines with panics that are shown of a daemon's log.
 const PANICS_MAX: usize = 3;
 
-/// Looks, and keeps of the last look what does not change any more.
+/// Collects facts, and caches those that can no longer change.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// Logs that were whole.
+    /// Complete logs.
     whole: BTreeMap<String, Log>,
     pub ended_by_themselves: BTreeSet<String>,
 }
 
 impl Collector {
-    /// Everything but logs and audit log into these facts.
+    /// Collects everything except logs and the audit log.
     pub fn look(&mut self, stage: &Stage, facts: &mut Facts) -> Result<()> {
         let cluster = stage.cluster()?;
         facts.unanswered.clear();
@@ -41,7 +41,7 @@ impl Collector {
         Ok(())
     }
 
-    /// The logs of what completed, and the audit log.
+    /// Collects the logs of completed allocations, and the audit log.
     pub fn read(&mut self, stage: &Stage, facts: &mut Facts) -> Result<()> {
         let cluster = stage.cluster()?;
         for (number, allocation) in (1..).zip(facts.allocations.iter().filter(|a| a.state == "Completed")) {
@@ -50,7 +50,7 @@ impl Collector {
                 facts.logs.insert(allocation.id.clone(), log.clone());
                 continue;
             }
-            // Each agent shows some of them.
+            // The agents take turns.
             match log_of(&stage.lattice(number % super::plan::NODES + 1)?, &allocation.id) {
                 Ok(log) => {
                     if log.lines.complete(job.ranks(), job.lines).is_ok() {

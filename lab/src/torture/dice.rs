@@ -1,11 +1,11 @@
-//! Random numbers that follow from a seed alone, on every machine and with every version of a library.
+//! Random numbers that depend only on a seed, on every machine and with every version of a library.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The same sequence for the same seed and purpose, and another one for each purpose.
+    /// The same sequence for the same seed and purpose, and a different one for each purpose.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mixed = purpose.bytes().fold(seed, |state, byte| state.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(byte));
         let mut dice = Self(mixed);
@@ -21,23 +21,23 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// Whether something happens that does so in so many of a hundred cases.
+    /// True with this probability in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.between(1, 100) <= chance
     }
 
-    /// One of these; there must be some.
+    /// One of these; the list must not be empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         let last = u64::try_from(from.len() - 1).unwrap_or(0);
         &from[usize::try_from(self.between(0, last)).unwrap_or(0)]
     }
 
-    /// One of these, each as often as its weight says against the sum of all weights, which must not be 0.
+    /// One of these, with a probability in proportion to its weight; the sum of all weights must not be 0.
     pub fn weighted<T: Copy>(&mut self, from: &[(u64, T)]) -> T {
         let mut left = self.between(1, from.iter().map(|(weight, _)| weight).sum());
         let chosen = from.iter().find(|(weight, _)| {

@@ -1,4 +1,4 @@
-//! Carries a plan out: submits its jobs and brings about its faults, each in a thread of its own, and records what came of it.
+//! Executes a plan: submits its jobs and causes its faults, each in its own thread, and records the results.
 
 use super::facts::{Allocation, Asked, Broken, Call};
 use super::fault::{Fault, Hit};
@@ -15,29 +15,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Allocations that may wait or run at once: with more, planned jobs are left out.
+/// Allocations that may wait or run at once: beyond that, planned jobs are left out.
 const LIVE_MAX: usize = 24;
-/// Commands that may be under way at once, for the same reason.
+/// Commands that may run at once, for the same reason.
 const CALLS_MAX: usize = 60;
-/// How long a submission or a cancellation may take before nobody waits for it any more.
+/// How long a submission or a cancellation may take before it is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How often a job's state is asked for before something comes into it from outside.
+/// Interval of checks of a job's state before something is launched into it from outside.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long that is awaited.
+/// How long the launch from outside waits for the job to run.
 const RUNS_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is going on.
+/// The state of an execution.
 #[derive(Debug)]
 pub struct Driver<'a> {
     stage: &'a Stage,
     began_ms: u64,
-    /// When even the longest command is ended.
+    /// The time at which even the longest command is ended.
     deadline_ms: u64,
     asked: Mutex<Vec<Asked>>,
     broken: Mutex<Vec<Broken>>,
     /// Allocations that have not ended.
     live: AtomicUsize,
-    /// Jobs in whose threads something is still to be done.
+    /// Jobs whose threads have not finished.
     busy: AtomicUsize,
     faults_are_over: AtomicBool,
 }
@@ -47,7 +47,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'a> Driver<'a> {
-    /// Begins now. No command runs for longer than until `limit_ms` after the begin.
+    /// Starts the clock. No command runs for longer than until `limit_ms` after the beginning.
     pub fn new(stage: &'a Stage, limit_ms: u64) -> Self {
         let began_ms = now_ms();
         Self {
@@ -62,7 +62,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Carries the plan out, and calls `then` once the last fault has ended; commands that still run go on beside it.
+    /// Executes the plan, and calls `then` once the last fault has ended; running commands continue in parallel.
     pub fn carry_out(&self, plan: &Plan, then: impl FnOnce()) {
         std::thread::scope(|scope| {
             scope.spawn(|| self.watch_load());
@@ -100,7 +100,7 @@ impl<'a> Driver<'a> {
         });
     }
 
-    /// Whether every job's thread is through.
+    /// Whether every job's thread has finished.
     pub fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0
     }
@@ -110,7 +110,7 @@ impl<'a> Driver<'a> {
         self.began_ms
     }
 
-    /// What was asked so far, and what was broken.
+    /// The jobs submitted and the faults caused so far.
     pub fn record(&self) -> (Vec<Asked>, Vec<Broken>) {
         let (mut asked, mut broken) = (locked(&self.asked).clone(), locked(&self.broken).clone());
         asked.sort_by_key(|asked| asked.job.number);
@@ -118,7 +118,7 @@ impl<'a> Driver<'a> {
         (asked, broken)
     }
 
-    /// Waits for a moment of the plan; `false`: a signal came.
+    /// Waits for a time of the plan; `false`: a signal arrived.
     fn wait_until(&self, at_ms: u64) -> bool {
         let until_ms = self.began_ms + at_ms;
         loop {
@@ -133,7 +133,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Counts each second what waits and runs.
+    /// Counts each second how many allocations wait and run.
     fn watch_load(&self) {
         let count = |number| -> Result<usize> {
             let live = ["status", "--all", "--state", "pending,staging,running,suspended", "--limit", "1000", "-o", "name"];
@@ -145,7 +145,7 @@ impl<'a> Driver<'a> {
             if self.faults_are_over.load(Ordering::Relaxed) || interrupt::came().is_some() {
                 return;
             }
-            // Who cannot be asked is no word on the load: the next one is asked.
+            // A node that does not answer says nothing about the load: the next one is asked.
             if let Ok(live) = count(number) {
                 self.live.store(live, Ordering::Relaxed);
             }
@@ -198,7 +198,7 @@ impl<'a> Driver<'a> {
         asked
     }
 
-    /// Asks until it is answered: a user would.
+    /// Repeats the request until it is answered, as a user would.
     fn cancel(&self, job: &Job, id: &str) -> Call {
         std::thread::sleep(Duration::from_millis(job.cancel_after_ms.unwrap_or(0)));
         let called_ms = now_ms();
@@ -215,7 +215,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Cancels what was to be cancelled and whose submission was not answered: its id was not known before.
+    /// Cancels jobs that were to be cancelled and whose submission was not answered: their ids were not known before.
     pub fn cancel_unanswered(&self, allocations: &[Allocation]) {
         let is_missed = |asked: &Asked| asked.job.kind == Kind::Cancelled && asked.cancellation.is_none() && asked.submission.is_some();
         let missed: Vec<Job> = locked(&self.asked).iter().filter(|asked| is_missed(asked)).map(|asked| asked.job.clone()).collect();
@@ -228,7 +228,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A launch into it from outside, once it runs.
+    /// Launches into it from outside, once it runs.
     fn launch_into(&self, job: &Job, id: &str) -> Option<Call> {
         let until_ms = now_ms() + u64::try_from(RUNS_WITHIN.as_millis()).unwrap_or(0);
         loop {
@@ -259,7 +259,8 @@ impl<'a> Driver<'a> {
         broken
     }
 
-    /// Daemons that have ended although every fault has. Some fault may have failed half-way: what it killed was not ended by itself.
+    /// Daemons that have ended although every fault has ended. A fault may have failed half-way: the daemon that it
+    /// killed did not end by itself.
     pub fn ended_by_themselves(&self) -> Result<BTreeSet<String>> {
         let (_, broken) = self.record();
         let failed: BTreeSet<String> = broken.iter().filter(|b| b.trouble.is_some()).flat_map(|b| b.fault.what.hits()).collect();

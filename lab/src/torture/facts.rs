@@ -1,4 +1,5 @@
-//! What was recorded of a torture: what was asked and answered, what the work said of its runs, and what was found once all was healed.
+//! The recorded facts of a torture: requests and answers, the traces of the work, and the state after everything was
+//! healed.
 
 use super::fault::{Fault, Hit};
 use super::job::Job;
@@ -7,7 +8,7 @@ use crate::demo::Lines;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// All of it. Times are those of [`super::traces::now_ms`].
+/// All facts. Times are those of [`super::traces::now_ms`].
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// When it began.
@@ -17,32 +18,32 @@ pub struct Facts {
     pub asked: Vec<Asked>,
     pub broken: Vec<Broken>,
     pub traces: Vec<Trace>,
-    /// What the quorum has at the end.
+    /// The quorum's allocations at the end.
     pub allocations: Vec<Allocation>,
     pub audit: Vec<Record>,
-    /// `lattice audit verify`, by each agent: what it said where it failed.
+    /// The output of failed `lattice audit verify` commands, one for each agent.
     pub audit_failures: Vec<String>,
-    /// What `lattice logs` showed of those that completed, by their id.
+    /// The output of `lattice logs` for completed allocations, by id.
     pub logs: BTreeMap<String, Log>,
     pub nodes: Vec<Node>,
-    /// What is left of work on this machine.
+    /// Remains of work on this machine.
     pub leftovers: Vec<String>,
     pub daemons: Vec<Daemon>,
-    /// Questions that nobody answered.
+    /// Requests that nobody answered.
     pub unanswered: Vec<String>,
 }
 
-/// A job and what became of its submission.
+/// A job and the result of its submission.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub job: Job,
-    /// `None`: it was left out, because too much waited.
+    /// `None`: it was left out, because too many allocations waited.
     pub submission: Option<Call>,
-    /// The id that was answered.
+    /// The id in the answer.
     pub id: Option<String>,
-    /// The cancellation, where one was sent.
+    /// The cancellation, if one was sent.
     pub cancellation: Option<Call>,
-    /// The launch from outside, where one was begun.
+    /// The launch from outside, if there was one.
     pub outside: Option<Call>,
 }
 
@@ -57,18 +58,18 @@ pub struct Call {
     pub err: String,
 }
 
-/// A fault as it went.
+/// A fault and its course.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub fault: Fault,
     pub began_ms: u64,
     pub ended_ms: u64,
     pub hit: Hit,
-    /// Why it could not be brought about or ended.
+    /// Why it could not be caused or ended.
     pub trouble: Option<String>,
 }
 
-/// An allocation as `lattice status` has it.
+/// An allocation as `lattice status` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Allocation {
     pub id: String,
@@ -87,7 +88,7 @@ impl Allocation {
         matches!(self.state.as_str(), "Completed" | "Failed" | "Cancelled")
     }
 
-    /// The number of its job, where it is one of ours.
+    /// The number of its job, if it is one of ours.
     pub fn job(&self) -> Option<u32> {
         self.name.strip_prefix('t')?.parse().ok()
     }
@@ -97,7 +98,7 @@ impl Allocation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Record {
     pub seq: u64,
-    /// Milliseconds since 1970, by the clock of whoever led.
+    /// Milliseconds since 1970, by the leader's clock.
     pub at_wall_ms: u64,
     pub actor: String,
     pub action: String,
@@ -110,11 +111,11 @@ pub struct Record {
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     pub lines: Lines,
-    /// What was said besides, on stderr.
+    /// The messages on stderr.
     pub err: String,
 }
 
-/// A node once all was healed.
+/// A node after everything was healed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Node {
     pub id: String,
@@ -123,19 +124,19 @@ pub struct Node {
     pub holds: Vec<String>,
     /// Cores that are claimed.
     pub cores_committed: u64,
-    /// Allocations that have a share of it, as the quorum has it.
+    /// Allocations with a share of it, according to the quorum.
     pub allocations: Vec<String>,
-    /// What its agent has, as its own agent says it.
+    /// Allocations on it, according to its own agent.
     pub local: Vec<String>,
-    /// Whom the gossip of its agent does not have alive.
+    /// Nodes that its agent's gossip does not show alive.
     pub doubted: Vec<String>,
 }
 
-/// A daemon at the end, against its begin.
+/// A daemon at the end, compared with the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Daemon {
     pub name: String,
-    /// Whether it had ended although no fault had ended it.
+    /// Whether it had ended without a fault that ended it.
     pub ended_by_itself: bool,
     /// Lines of its log with a panic.
     pub panics: Vec<String>,

@@ -1,4 +1,4 @@
-//! One fault: what it is, whom it hits, and how it is brought about and ended.
+//! One fault: its kind, its subject, and how it is caused and ended.
 
 use crate::cluster::Cluster;
 use crate::faults;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     KillAgent {
@@ -22,11 +22,11 @@ pub enum What {
     RestartAgent {
         node: String,
     },
-    /// The agent and all work.
+    /// The agent and all work of a node.
     LoseNode {
         node: String,
     },
-    /// Of the shims that it has, in their order.
+    /// The index among its shims.
     KillShim {
         node: String,
         number: u64,
@@ -66,30 +66,30 @@ pub enum What {
     },
 }
 
-/// One of a plan.
+/// One fault of a plan.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// From 1.
     pub number: u32,
     /// In milliseconds after the begin.
     pub at_ms: u64,
-    /// How long, in milliseconds; 0: it is over at once.
+    /// Its duration in milliseconds; 0: it ends at once.
     pub for_ms: u64,
     pub what: What,
 }
 
-/// What a fault hit, and what ends it.
+/// What a fault hit, for ending it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Hit {
-    /// Members that are to be started again.
+    /// Members to start again.
     pub members: Vec<u64>,
     /// Runs whose shims were killed, as ALLOCATION-EPOCH.
     pub runs: Vec<String>,
 }
 
 impl What {
-    /// What must not have another fault at the same time: nodes by their names, `quorum` for what takes a member away, clocks and
-    /// disks each on their own.
+    /// The subjects that must not have another fault at the same time: nodes by name, `quorum` for faults that remove a
+    /// member, clocks and disks each separately.
     pub fn hits(&self) -> Vec<String> {
         match self {
             Self::KillAgent { node }
@@ -110,7 +110,7 @@ impl What {
         }
     }
 
-    /// The nodes whose work may notice it.
+    /// The nodes whose work it may affect.
     pub fn nodes(&self) -> Vec<&str> {
         match self {
             Self::KillAgent { node }
@@ -133,7 +133,7 @@ impl What {
         }
     }
 
-    /// Whether it keeps heartbeats of the node from being acknowledged for longer than usual, or may.
+    /// Whether it can delay the acknowledgement of the node's heartbeats for longer than usual.
     pub fn isolates(&self, node: &str) -> bool {
         match self {
             Self::KillAgent { .. } | Self::StopAgent { .. } | Self::RestartAgent { .. } | Self::LoseNode { .. } | Self::Cut { .. } => {
@@ -150,7 +150,7 @@ impl What {
         }
     }
 
-    /// Brings it about.
+    /// Causes the fault.
     pub fn begin(&self, dir: &Path) -> Result<Hit> {
         let mut hit = Hit::default();
         match self {
@@ -173,7 +173,7 @@ impl What {
         Ok(hit)
     }
 
-    /// Ends it.
+    /// Ends the fault.
     pub fn end(&self, dir: &Path, hit: &Hit) -> Result<()> {
         match self {
             Self::KillAgent { node } | Self::LoseNode { node } => drop(faults::start_node(dir, node)?),
@@ -202,7 +202,7 @@ fn kill(dir: &Path, ids: &[u64]) -> Result<Vec<u64>> {
     ids.iter().map(|id| faults::kill_member(dir, *id).map(|_| *id)).collect()
 }
 
-/// The member that leads, as the first agent says that answers.
+/// The leading member, according to the first agent that answers.
 fn leader(dir: &Path) -> Result<u64> {
     let cluster = Cluster::load(dir)?;
     let ask = |node: &str| Lattice::to(&cluster, node).ok()?.leader().ok().flatten();

@@ -1,15 +1,15 @@
-//! One job of a torture, and the command line by which it is submitted.
+//! One job of a torture, and the command line that submits it.
 
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Requeues of an allocation at most, where nothing else was said at its submission.
+/// The largest number of requeues of an allocation, unless its submission sets another one.
 pub const REQUEUES_MAX: u64 = 3;
 /// Lines of a `lattice launch` into a job from outside.
 pub const OUTSIDE_LINES: u32 = 20;
 
-/// What is special about a job.
+/// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Kind {
     /// A command on all its ranks.
@@ -20,13 +20,13 @@ pub enum Kind {
     Ring,
     /// In an image.
     Image,
-    /// It would run on, and its walltime ends it.
+    /// It would continue, and its walltime ends it.
     Walltime,
-    /// It would run on, and is cancelled.
+    /// It would continue, and is cancelled.
     Cancelled,
-    /// Another launch comes into it from outside.
+    /// Another launch is started in it from outside.
     Outside,
-    /// A `lattice launch` that is a job of its own, and is waited for.
+    /// A `lattice launch` that is a job of its own, and waits for its end.
     Foreground,
 }
 
@@ -41,43 +41,43 @@ pub enum Requeue {
 /// One job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
-    /// From 1. Its name is t and this.
+    /// From 1. Its name is `t` and this number.
     pub number: u32,
-    /// When it is submitted, in milliseconds after the begin.
+    /// When it is submitted, in milliseconds after the beginning.
     pub at_ms: u64,
     pub kind: Kind,
-    /// The number of the node whose agent is asked, where that one runs.
+    /// The number of the node whose agent gets it, if that agent runs.
     pub via: u64,
     pub nodes: u64,
-    /// On each node.
+    /// Tasks on each node.
     pub tasks: u64,
-    /// Whether it takes each node whole, and not as many cores as it has tasks there.
+    /// Whether it uses whole nodes; else as many cores as it has tasks there.
     pub whole_nodes: bool,
     /// Lines of each rank.
     pub lines: u32,
-    /// Milliseconds before each.
+    /// Milliseconds before each line.
     pub interval_ms: u64,
     pub exit_code: u8,
     /// `--on-isolation=stop`.
     pub stops: bool,
     pub requeue: Requeue,
     pub walltime_s: u64,
-    /// Milliseconds between the submission's answer and the cancellation.
+    /// Milliseconds between the answer to the submission and the cancellation.
     pub cancel_after_ms: Option<u64>,
 }
 
-/// Where things are that jobs need.
+/// Paths that jobs need.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// `lattice-lab`.
+    /// The program `lattice-lab`.
     pub lab: PathBuf,
-    /// `lattice`.
+    /// The program `lattice`.
     pub lattice: PathBuf,
     /// The file of all traces.
     pub traces: PathBuf,
-    /// An image with a README; none where this machine can mount none.
+    /// An image with a README; none if this machine cannot mount it.
     pub image: Option<PathBuf>,
-    /// Where scripts are written.
+    /// The directory for scripts.
     pub scripts: PathBuf,
 }
 
@@ -87,12 +87,12 @@ impl Job {
         format!("t{}", self.number)
     }
 
-    /// All ranks.
+    /// The number of all ranks.
     pub fn ranks(&self) -> u32 {
         u32::try_from(self.nodes * self.tasks).unwrap_or(u32::MAX)
     }
 
-    /// `lattice` and these arguments submit it, or run it where it is a launch.
+    /// The arguments of `lattice` that submit it, or run it if it is a launch.
     pub fn arguments(&self, place: &Place) -> Vec<String> {
         let mut arguments: Vec<String> = match self.kind {
             Kind::Foreground => vec!["launch".to_owned()],
@@ -145,7 +145,7 @@ impl Job {
         place.scripts.join(format!("{}.sh", self.name()))
     }
 
-    /// The script's path and text, where it is one.
+    /// The script's path and text, if it is a script.
     pub fn script_text(&self, place: &Place) -> Option<(PathBuf, String)> {
         let line = self.work(place).join(" ");
         (self.kind == Kind::Script).then(|| (self.script(place), format!("#!/bin/sh\nexec {} launch {line}\n", place.lattice.display())))

@@ -1,4 +1,4 @@
-//! What is going to happen: jobs and faults with their times, which follow from the seed, the length and the rate alone.
+//! The plan: jobs and faults with their times, which depend only on the seed, the length and the rate.
 
 use super::dice::Dice;
 use super::fault::{Fault, What};
@@ -11,30 +11,30 @@ use std::fmt;
 pub const NODES: u64 = 4;
 /// Members.
 pub const MEMBERS: u64 = 3;
-/// Whose files lie on a small disk: an agent and a member.
+/// The daemons with files on a small disk: an agent and a member.
 pub const SMALL_DISKS: [&str; 2] = ["n4", "member-3"];
 /// Nodes that are faulty at one time.
 const FAULTY_NODES_MAX: usize = 2;
-/// Between the begins of two faults, in milliseconds.
+/// Interval between two faults, in milliseconds: least and greatest.
 const FAULT_INTERVAL_MS: (u64, u64) = (800, 2_400);
-/// How often another fault is drawn where one meets another on the same daemon.
+/// How often another fault is drawn if one overlaps another on the same daemon.
 const DRAWS_MAX: usize = 8;
-/// How long a daemon is left alone between two faults, in milliseconds.
+/// Pause of a daemon between two faults, in milliseconds.
 const REST_MS: u64 = 1_000;
-/// How long a fault counts that is over at once, in milliseconds.
+/// Assumed duration of a fault that ends at once, in milliseconds.
 const RESTART_MS: u64 = 3_000;
 
-/// What a plan follows from.
+/// The parameters of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub seed: u64,
-    /// How long jobs and faults come, in milliseconds.
+    /// How long jobs and faults are started, in milliseconds.
     pub length_ms: u64,
-    /// Between the submissions of two jobs in the mean, in milliseconds; at least 2.
+    /// Mean interval between two submissions, in milliseconds; at least 2.
     pub job_interval_ms: u64,
 }
 
-/// All of it, each in the order of its times.
+/// Jobs and faults, each in the order of their times.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub scale: Scale,
@@ -43,7 +43,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Draws it.
+    /// Draws a plan.
     pub fn draw(scale: Scale) -> Self {
         Self { scale, jobs: jobs(scale), faults: faults(scale) }
     }
@@ -92,7 +92,7 @@ fn job(dice: &mut Dice, number: u32, at_ms: u64) -> Job {
         nodes: 1,
         tasks: 1,
         whole_nodes: dice.percent(10),
-        // Most are short: a tenth of a second to a second.
+        // Most jobs are short: a tenth of a second to a second.
         lines: u32::try_from(dice.between(2, 20)).unwrap_or(1),
         interval_ms: dice.between(20, 60),
         exit_code: 0,
@@ -120,7 +120,7 @@ fn job(dice: &mut Dice, number: u32, at_ms: u64) -> Job {
         }
         Kind::Outside => (job.lines, job.interval_ms) = (30, 200),
         Kind::Foreground => {
-            // A launch that is waited for is not requeued by itself.
+            // A launch that waits for its end is not requeued automatically.
             job.requeue = Requeue::Never;
             job.exit_code = u8::try_from(if dice.percent(30) { dice.between(1, 60) } else { 0 }).unwrap_or(1);
         }
@@ -128,7 +128,7 @@ fn job(dice: &mut Dice, number: u32, at_ms: u64) -> Job {
     job
 }
 
-/// Short and long ones, ones with many lines, wide ones, and ones that fail.
+/// Jobs that are short or long, have many lines, are wide, or fail.
 fn command(dice: &mut Dice, job: &mut Job) {
     match dice.between(1, 100) {
         1..=45 => {}
@@ -139,7 +139,8 @@ fn command(dice: &mut Dice, job: &mut Job) {
     }
 }
 
-/// Nodes and tasks on each. Whoever wants more nodes than are well holds up all that wait behind: few want three of the four.
+/// Nodes, and tasks on each. A job that needs more nodes than are well holds up all jobs behind it, so few need three
+/// of the four.
 fn wide(dice: &mut Dice) -> (u64, u64) {
     (dice.weighted(&[(5, 2), (1, 3)]), dice.between(1, 2))
 }
@@ -147,9 +148,9 @@ fn wide(dice: &mut Dice) -> (u64, u64) {
 fn faults(scale: Scale) -> Vec<Fault> {
     let mut dice = Dice::new(scale.seed, "faults");
     let mut faults: Vec<Fault> = Vec::new();
-    // Until when what is hit is not to be hit again.
+    // When each subject may be hit again.
     let mut busy: BTreeMap<String, u64> = BTreeMap::new();
-    // The first jobs begin on a cluster that is well.
+    // The first jobs begin on a healthy cluster.
     let mut at_ms = FAULT_INTERVAL_MS.1;
     loop {
         at_ms += dice.between(FAULT_INTERVAL_MS.0, FAULT_INTERVAL_MS.1);
@@ -173,7 +174,7 @@ fn is_free(what: &What, busy: &BTreeMap<String, u64>) -> bool {
     hits.iter().all(|hit| !busy.contains_key(hit)) && (faulty <= FAULTY_NODES_MAX || !hits.iter().any(|hit| hit.starts_with('n')))
 }
 
-/// One fault and how long it lasts.
+/// One fault and its duration.
 fn fault(dice: &mut Dice) -> (What, u64) {
     let node = format!("n{}", dice.between(1, NODES));
     let member = dice.between(1, MEMBERS);
@@ -192,7 +193,7 @@ fn fault(dice: &mut Dice) -> (What, u64) {
         81..=84 => (What::CutMember { id: member, direction: direction(dice) }, long),
         85..=88 => (What::AgentClock { node, seconds: jump(dice) }, long),
         89..=91 => (What::MemberClock { id: member, seconds: jump(dice) }, long),
-        // Less than the time after which a leader is missed: no member could be elected that needs longer to write its vote.
+        // Less than the election timeout: no member could be elected that needs longer to write its vote.
         92..=94 => (What::SlowDisk { id: member, ms: dice.between(20, 150) }, long),
         _ => (What::FullDisk { daemon: (*dice.pick(&SMALL_DISKS)).to_owned() }, short),
     }

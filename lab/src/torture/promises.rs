@@ -1,4 +1,4 @@
-//! Every promise, held against the facts. Each is a function of the facts alone.
+//! Checks every promise against the facts. Each check is a function of the facts only.
 
 use super::facts::{Allocation, Asked, Call, Facts};
 use super::fault::What;
@@ -8,15 +8,16 @@ use super::work::{CANNOT_GO_ON, CANNOT_PRINT};
 use crate::demo::Lines;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A daemon may have so much more memory at the end than when all was Ready, in bytes: caches and histories fill.
+/// How much more memory a daemon may use at the end than when the cluster became Ready, in bytes: caches and histories
+/// grow.
 const MEMORY_GROWTH_MAX: u64 = 256 << 20;
-/// The same of descriptors.
+/// The same for descriptors.
 const DESCRIPTORS_GROWTH_MAX: u64 = 64;
 
-/// Three requeues within so many milliseconds are not of three faults.
+/// Three requeues within this many milliseconds cannot have three faults as causes.
 const REQUEUE_STORM_MS: u64 = 2_000;
 
-/// What a violation is about.
+/// The subject of a violation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Allocation(String),
@@ -25,7 +26,7 @@ pub enum Subject {
     Cluster,
 }
 
-/// One promise that does not hold.
+/// One broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     pub subject: Subject,
@@ -44,7 +45,7 @@ fn of_cluster(text: impl Into<String>) -> Violation {
     Violation { subject: Subject::Cluster, text: text.into() }
 }
 
-/// All of them, in order.
+/// All violations, in order.
 pub fn check(facts: &Facts) -> Vec<Violation> {
     let checks = [
         is_answered,
@@ -64,12 +65,12 @@ pub fn check(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// A healed cluster answers.
+/// A healed cluster answers every request.
 pub fn is_answered(facts: &Facts) -> Vec<Violation> {
     facts.unanswered.iter().map(of_cluster).collect()
 }
 
-/// A submission that was answered is known, and each is known once.
+/// An answered submission exists, and only once.
 pub fn answers_are_known(facts: &Facts) -> Vec<Violation> {
     let known: BTreeSet<&str> = facts.allocations.iter().map(|a| a.id.as_str()).collect();
     let lost = facts.asked.iter().filter_map(|asked| asked.id.as_deref()).filter(|id| !known.contains(id));
@@ -86,7 +87,7 @@ pub fn answers_are_known(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// Everything has ended, and as it was to end.
+/// Every allocation has ended, and in an allowed way.
 pub fn ends_are_right(facts: &Facts) -> Vec<Violation> {
     let wrong = |allocation: &Allocation| {
         let Some(asked) = facts.asked_of(allocation) else { return Err("nobody submitted it".to_owned()) };
@@ -109,7 +110,7 @@ fn is_right_end(facts: &Facts, allocation: &Allocation, asked: &Asked) -> Result
     }
 }
 
-/// What ended well has run on each of its ranks, under the last epoch, to its end.
+/// An allocation that completed has run on each of its ranks, under the last epoch, to its end.
 fn all_ended_well(facts: &Facts, allocation: &Allocation, job: &Job) -> Result<(), String> {
     let of_this = facts.traces.iter().filter(|t| t.allocation == allocation.id && t.epoch == allocation.epoch && t.part == Part::Main);
     let ended: BTreeMap<u32, i32> =
@@ -162,7 +163,7 @@ fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result
     }
 }
 
-/// Work is put back into the queue where a fault ended its run, and not again and again.
+/// Work is requeued only because a fault ended its run, and not again and again.
 pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for allocation in &facts.allocations {
@@ -171,7 +172,7 @@ pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
         for record in facts.audit.iter().filter(|r| r.allocation.as_deref() == Some(&allocation.id)) {
             match record.action.as_str() {
                 "AllocationClaimed" => epoch = claimed_epoch(&record.detail).unwrap_or(0),
-                // A program that failed may be requeued as well, as soon as it fails.
+                // A failed program may be requeued as well, as soon as it fails.
                 "AllocationRequeued" if record.detail.contains("node_lost") || record.detail.contains("run_lease_lapsed") => {
                     lost_at_ms.push(record.at_wall_ms);
                     if !stops && !facts.was_killed(allocation, epoch) {
@@ -189,20 +190,20 @@ pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// Of `epoch 70, 2 nodes from n3`.
+/// The epoch in `epoch 70, 2 nodes from n3`.
 fn claimed_epoch(detail: &str) -> Option<u64> {
     detail.strip_prefix("epoch ")?.split(',').next()?.parse().ok()
 }
 
-/// At most one run for each allocation, epoch and rank, and no run of an epoch beside one of another.
+/// At most one run for each allocation, epoch and rank, and no overlap of runs of different epochs.
 pub fn runs_are_single(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun = BTreeSet::new();
-    // Of each allocation's epochs: when the first trace was left, and the last one.
+    // For each allocation and epoch: the times of the first and the last trace.
     let mut spans: BTreeMap<&str, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for trace in &facts.traces {
         let key = (&trace.allocation, trace.epoch, trace.part, trace.rank);
-        // A launch from outside may come into an allocation again.
+        // Several launches from outside may run in an allocation.
         if trace.mark == Mark::Begin && trace.part == Part::Main && !begun.insert(key) {
             let text = format!("rank {} was begun twice under epoch {}, the second time on {}", trace.rank, trace.epoch, trace.node);
             found.push(of_allocation(&trace.allocation, text));
@@ -220,7 +221,7 @@ pub fn runs_are_single(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// No line of what ended well is lost or doubled.
+/// The log of a completed allocation misses and repeats no line.
 pub fn logs_are_whole(facts: &Facts) -> Vec<Violation> {
     let completed = facts.allocations.iter().filter(|a| a.state == "Completed");
     let wrong = completed.filter_map(|allocation| {
@@ -232,7 +233,7 @@ pub fn logs_are_whole(facts: &Facts) -> Vec<Violation> {
     wrong.collect()
 }
 
-/// A launch that says that all went well has shown every line, and each of them ends.
+/// A launch that reports success has shown every line, and each line is complete.
 pub fn launches_are_whole(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for asked in &facts.asked {
@@ -269,7 +270,7 @@ fn said(err: &str) -> String {
     if err.trim().is_empty() { String::new() } else { format!("; it said {:?}", err.trim()) }
 }
 
-/// The audit log verifies, and tells of each allocation one submission and one end.
+/// The audit log verifies, and has one submission and one end for each allocation.
 pub fn audit_is_whole(facts: &Facts) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         facts.audit_failures.iter().map(|text| of_cluster(format!("the audit log does not verify: {text}"))).collect();
@@ -287,7 +288,7 @@ pub fn audit_is_whole(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// Every node is Ready, seen alive by all, and nothing of any work is left.
+/// Every node is Ready, all agents see it alive, and nothing of any work is left.
 pub fn nodes_are_well(facts: &Facts) -> Vec<Violation> {
     let mut found: Vec<Violation> = facts.leftovers.iter().map(|left| of_cluster(format!("left on the machine: {left}"))).collect();
     for node in &facts.nodes {
@@ -309,7 +310,7 @@ pub fn nodes_are_well(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// No daemon ended by itself, panicked, or grew.
+/// No daemon ended by itself, panicked, or grew too much.
 pub fn daemons_are_well(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for daemon in &facts.daemons {

@@ -1,4 +1,4 @@
-//! The cluster of a torture, and what its jobs need.
+//! The cluster of a torture, and the files that its jobs need.
 
 use super::job::Place;
 use super::plan::{MEMBERS, NODES, SMALL_DISKS};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// MiB of each small disk: room for all that a torture writes, and soon full.
+/// MiB of each small disk: enough for everything that a torture writes, and quickly filled.
 const SMALL_DISK_MIB: u32 = 192;
 
 /// A cluster that is Ready.
@@ -19,7 +19,7 @@ const SMALL_DISK_MIB: u32 = 192;
 pub struct Stage {
     pub dir: PathBuf,
     pub place: Place,
-    /// Memory in bytes and descriptors of each daemon when all was Ready.
+    /// Memory in bytes and descriptors of each daemon when the cluster became Ready.
     pub at_first: BTreeMap<String, (u64, u64)>,
 }
 
@@ -59,12 +59,12 @@ impl Stage {
         Ok(Self { dir: cluster.dir, place, at_first })
     }
 
-    /// The record as it is now.
+    /// The present record.
     pub fn cluster(&self) -> Result<Cluster> {
         Cluster::load(&self.dir)
     }
 
-    /// The CLI, asking the agent of the node with that number, or of the next one that runs.
+    /// The CLI, connected to the agent of the node with that number, or of the next one that runs.
     pub fn lattice(&self, number: u64) -> Result<Lattice> {
         let cluster = self.cluster()?;
         let from = usize::try_from(number.saturating_sub(1))?;

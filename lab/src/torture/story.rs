@@ -1,4 +1,4 @@
-//! The shortest story of what went wrong: for each violation what happened to what it is about, in order.
+//! The shortest account of what went wrong: for each violation the events of its subject, in order.
 
 use super::facts::{Asked, Call, Facts, Record};
 use super::job::Kind;
@@ -6,17 +6,18 @@ use super::promises::{Subject, Violation};
 use super::traces::{Mark, Part, Trace};
 use std::collections::BTreeMap;
 
-/// Lines of one story at most; those in its middle are left out.
+/// The most lines of one story; lines in its middle are left out.
 const LINES_MAX: usize = 60;
-/// An audit record whose clock is that far from the record before it was written by a clock that a fault had made wrong.
+/// An audit record whose time differs this much from the previous record's was written with a clock that a fault had
+/// set wrong.
 const CLOCK_JUMP_MS: u64 = 20_000;
-/// Faults of a daemon that are shown: its last ones.
+/// The number of a daemon's last faults that are shown.
 const LAST_FAULTS: usize = 6;
 
-/// A moment, as milliseconds after the begin, and what happened.
+/// A time in milliseconds after the beginning, and what happened.
 type Entry = (u64, String);
 
-/// What went wrong, and how it came to that.
+/// What went wrong, and the events before it.
 pub fn tell(facts: &Facts, violations: &[Violation]) -> String {
     let mut of: BTreeMap<&Subject, Vec<&str>> = BTreeMap::new();
     for violation in violations {
@@ -53,8 +54,8 @@ fn shown(entries: &[Entry]) -> String {
     first.iter().map(line).chain([left_out]).chain(last.iter().map(line)).collect()
 }
 
-/// When each audit record was written, in milliseconds after the begin, by a clock that may have been wrong: no record is before the
-/// one before it, or far behind it.
+/// When each audit record was written, in milliseconds after the beginning. The clock may have been wrong, so no record
+/// is earlier than the one before it, or much later.
 fn record_times(facts: &Facts) -> Vec<u64> {
     let mut last = 0;
     let time = |record: &Record| {
@@ -224,7 +225,7 @@ mod tests {
                 nodes: vec!["n2".to_owned()],
                 ..Allocation::default()
             }],
-            // The second one by a leader whose clock is an hour ahead.
+            // The second record is by a leader with a clock that is an hour ahead.
             audit: vec![record(1, "AllocationClaimed", 5_000_300), record(2, "AllocationEnded", 8_600_900)],
             ..Facts::default()
         }

@@ -1,4 +1,5 @@
-//! What the work itself says of its runs: a line at the begin, now and then, and at the end of each rank, in one file that all append to.
+//! Traces that the work itself records: a line at the beginning, at intervals, and at the end of each rank, all
+//! appended to one file.
 //!
 //! ```text
 //!   begin ALLOCATION EPOCH PART RANK NODE PID MS
@@ -14,17 +15,17 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What happened.
+/// The event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Mark {
     Begin,
-    /// It runs.
+    /// The rank runs.
     Beat,
-    /// With this exit code.
+    /// It ended with this exit code.
     End(i32),
 }
 
-/// Which of an allocation's programs it is.
+/// The program of an allocation that the rank belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 pub enum Part {
     /// The job's own.
@@ -43,12 +44,12 @@ pub struct Trace {
     pub rank: u32,
     pub node: String,
     pub pid: u32,
-    /// By [`now_ms`].
+    /// From [`now_ms`].
     pub at_ms: u64,
 }
 
 impl Trace {
-    /// Appends it in one write, which no other writer's can mix with.
+    /// Appends it in one write, so that lines of several writers do not mix.
     pub fn append(&self, path: &Path) -> Result<()> {
         let failed = || format!("cannot append to {}", path.display());
         let mut file = File::options().append(true).create(true).open(path).with_context(failed)?;
@@ -98,18 +99,18 @@ impl FromStr for Trace {
     }
 }
 
-/// All of them that were written.
+/// All recorded traces.
 pub fn read(path: &Path) -> Result<Vec<Trace>> {
     let text = match std::fs::read_to_string(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         other => other.with_context(|| format!("cannot read {}", path.display()))?,
     };
-    // The last one may be under way.
+    // The last line may be incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(str::parse).collect()
 }
 
-/// Milliseconds of a clock that all processes of this machine share and that nothing sets.
+/// Milliseconds of a clock that all processes of this machine share and that nobody can set.
 pub fn now_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes one timespec, which is ours.

@@ -1,4 +1,5 @@
-//! `lattice-lab torture-work`: one rank of the work that a torture submits. It prints numbered lines, and leaves traces of its runs.
+//! `lattice-lab torture-work`: one rank of the work that a torture submits. It prints numbered lines, and records
+//! traces of its runs.
 
 use super::traces::{Mark, Part, Trace, now_ms};
 use crate::ring::{self, Deed};
@@ -8,11 +9,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Its exit code where it could not print a line: its node's disk is full.
+/// Its exit code if it could not print a line: its node's disk is full.
 pub const CANNOT_PRINT: u8 = 74;
-/// Its exit code where the ring with its neighbours broke, or a file was not as expected.
+/// Its exit code if the ring with its neighbours broke, or a file was not as expected.
 pub const CANNOT_GO_ON: u8 = 75;
-/// Between two traces of a run.
+/// Interval of the traces of a run.
 const BEAT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What one rank does.
@@ -41,7 +42,7 @@ pub struct Options {
     file: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the rank.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let mut trace = who()?;
     trace.part = options.part;
@@ -54,7 +55,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 fn who() -> Result<Trace> {
     let text = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set: this is work of an allocation"));
     let allocation = text("LATTICE_ALLOC_ID")?;
-    // …/ALLOCATION-EPOCH.json: the environment has the epoch nowhere else.
+    // …/ALLOCATION-EPOCH.json: no other variable of the environment has the epoch.
     let topology = text("LATTICE_TOPOLOGY_FILE")?;
     let epoch = topology.rsplit_once('-').and_then(|(_, end)| end.strip_suffix(".json")?.parse().ok());
     let epoch = epoch.with_context(|| format!("LATTICE_TOPOLOGY_FILE={topology} names no epoch"))?;
@@ -63,7 +64,7 @@ fn who() -> Result<Trace> {
     Ok(Trace { mark: Mark::Begin, allocation, epoch, part: Part::Main, rank, node, pid, at_ms: now_ms() })
 }
 
-/// The exit code.
+/// Does the work and returns the exit code.
 fn act(options: &Options, trace: &Trace) -> u8 {
     if options.file.as_ref().is_some_and(|file| !file.exists()) {
         return CANNOT_GO_ON;

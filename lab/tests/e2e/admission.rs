@@ -1,5 +1,5 @@
-//! A certificate alone makes no node: whoever comes with one for a name that nobody admitted gets no work, and capacity
-//! that a node invents later is reported.
+//! A certificate alone does not make a node: a caller with a certificate for a name that nobody admitted gets no work,
+//! and capacity that a node claims later is reported.
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::telemetry::get;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// Its nodes are admitted by the lab, once all of them wait for it.
+/// The lab admits its nodes, once all of them wait for it.
 static ADMISSION: Group = Group { theme: "admission", name: "admission", nodes: 2, quorum: 3, tweak: |o| o.node_admission = up::LISTED };
 
-/// Whose certificate was stolen, or issued too early.
+/// The name of a certificate that was stolen, or issued too early.
 const THIEF: &str = "n9";
 
 pub fn trials() -> Vec<Trial> {
@@ -46,7 +46,7 @@ fn admissions(w: &World) -> Value {
     w.lattice.json(&["node", "admit", "--list"]).unwrap()
 }
 
-/// The record of this node in a list, if it is there.
+/// This node's record in a list, if it is there.
 fn of(list: &Value, key: &str, name: &str) -> Option<Value> {
     list.as_array().unwrap().iter().find(|record| text(record, key) == name).cloned()
 }
@@ -77,7 +77,7 @@ fn register(gpus: u32, incarnation: Incarnation) -> Up {
 
 type Session = (mpsc::Sender<Up>, DownStream);
 
-/// Registers: the incarnation and the session, or why not.
+/// Registers; returns the incarnation and the session, or the refusal.
 async fn comes(client: &QuorumClient, gpus: u32, incarnation: Incarnation) -> Result<(Incarnation, Session), String> {
     let end = Instant::now() + JOB;
     loop {
@@ -105,7 +105,7 @@ fn thief(w: &World) {
     let client = QuorumClient::new(services(), Credentials::new(tls).unwrap()).unwrap();
     let comes = |gpus, incarnation| runtime.block_on(comes(&client, gpus, incarnation));
 
-    // Refused, with what is to be done; nothing of it is a node, and it is shown.
+    // Refused, with the remedy; it is not a node, and it is shown as waiting.
     let is_refused = || {
         let why = comes(8, Incarnation(0)).map(drop).unwrap_err();
         assert!(why.contains("node n9 is not admitted") && why.contains("`lattice node admit n9`"), "{why}");
@@ -117,14 +117,14 @@ fn thief(w: &World) {
     let work = w.run(&["submit", "--gpus", "1", "--", "/bin/true"]);
     assert_ne!(work.code(), 0, "no node has GPUs: {}", work.out());
 
-    // Users admit nobody, and see nobody who waits.
+    // Users cannot admit nodes, and cannot see the waiting ones.
     for args in [&["node", "admit", THIEF][..], &["node", "admit", "--withdraw", THIEF], &["node", "admit", "--list"]] {
         let done = w.run_as(NOBODY, args);
         assert!(done.code() == 4 && done.err().contains("operator"), "{args:?}: {} {}", done.code(), done.err());
     }
     is_refused();
 
-    // An admission that was withdrawn admits nobody.
+    // A withdrawn admission has no effect.
     w.ok(&["node", "admit", THIEF, "--reason", "rack 4"]);
     let listed = admissions(w);
     assert!(of(&listed["waiting"], "node", THIEF).is_none(), "{listed}");
@@ -132,7 +132,7 @@ fn thief(w: &World) {
     w.ok(&["node", "admit", "--withdraw", THIEF]);
     is_refused();
 
-    // Admitted, it is a node, until it is disabled.
+    // Once admitted it is a node, until it is disabled.
     w.ok(&["node", "admit", THIEF, "--reason", "rack 4"]);
     let (life, session) = comes(8, Incarnation(0)).unwrap();
     let stands = node(w).unwrap();
@@ -141,7 +141,7 @@ fn thief(w: &World) {
     let withdrawn = w.run(&["node", "admit", "--withdraw", THIEF]);
     assert!(withdrawn.code() == 4 && withdrawn.err().contains("lattice node disable n9"), "{}", withdrawn.err());
 
-    // More than it had counts, and is reported.
+    // More than before is accepted, and reported.
     let grown = || -> f64 {
         let of = |address: &str| {
             let (_, page) = get(address, "/metrics", "");

@@ -48,12 +48,12 @@ fn cancel(w: &World, id: &str) {
     w.assert_nothing_left();
 }
 
-/// Processes of that name and in such a state in the allocation's attached terminals.
+/// Processes with this name and state in the allocation's attached terminals.
 fn attached(id: &str, name: &str, state: fn(char) -> bool) -> usize {
     processes(&format!("alloc-{id}.scope/work/attach-"), name, state)
 }
 
-/// Processes of that name in the allocation's launches, its own command among them.
+/// Processes with this name in the allocation's launches, including its own command.
 fn on_launch(id: &str, name: &str) -> usize {
     processes(&format!("alloc-{id}.scope/work/launch-"), name, |_| true)
 }
@@ -74,7 +74,7 @@ fn shell(w: &World) {
     tty.asks("echo $((40 + 2)).$LATTICE_ALLOC_ID.$TERM.", &format!("42.{id}.vt220."));
     tty.asks("stty size | tr ' ' x", "40x100");
     tty.resize(50, 132);
-    // The size travels apart from the keys.
+    // The size is sent separately from the keys.
     tty.asks("until [ \"$(stty size)\" = '50 132' ]; do :; done; echo re''sized", "resized");
     tty.types("sleep 601\n");
     w.wait("sleep to run", || attached(&id, "sleep", |_| true) == 1);
@@ -99,7 +99,7 @@ fn shell(w: &World) {
     cancel(w, &id);
 }
 
-/// Runs it with this on standard input; its code, stdout and stderr.
+/// Runs it with this standard input; returns its code, stdout and stderr.
 pub fn piped(mut command: Command, input: &str) -> (Option<i32>, String, String) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -130,7 +130,7 @@ fn pipes(w: &World) {
     assert!(done.code() == 125 && done.err().contains("ffffffff"), "{}", done.err());
     cancel(w, &id);
     let (code, _, err) = run(&[], "");
-    // The node may know before its agent hears of it from the quorum.
+    // The node may know before its agent gets it from the quorum.
     assert!(code == Some(125) && (err.contains("Cancelled") || err.contains("is not running on node")), "{code:?} {err}");
 }
 
@@ -150,7 +150,7 @@ fn anywhere(w: &World) {
         tty.types("exit 6\n");
         tty.ended_with(6);
     }
-    // The agent of the terminal's node goes, and not the one that was asked.
+    // The agent of the terminal's node is killed, and not the one that the CLI uses.
     let other = if nodes[0] == "n1" { "n2" } else { "n1" };
     let mut tty = attach(&w.at(other), &[&id, "--", "sh", "-i"]);
     tty.asks("echo $((40 + 2))", "42");
@@ -174,17 +174,17 @@ fn owner(w: &World) {
     assert!(done.out().starts_with("65534\n/dev/pts/") && done.out().ends_with("65534:600\n"), "{}", done.out());
     let refused = w.run_as(DAEMON, &who);
     assert!(refused.code() == 125 && refused.err().contains("nobody") && refused.out().is_empty(), "{}", refused.err());
-    // Root of the node is its owner there, and nobody elsewhere.
+    // Root of the node counts as the owner there, and nowhere else.
     let as_root = w.at(&node).run(&who, JOB).unwrap();
     assert!(as_root.code() == 0 && as_root.out().starts_with("65534\n"), "{}{}", as_root.out(), as_root.err());
     let other = if node == "n1" { "n2" } else { "n1" };
     let elsewhere = w.at(other).run(&who, JOB).unwrap();
     assert!(elsewhere.code() == 125 && elsewhere.err().contains("nobody") && elsewhere.out().is_empty(), "{}", elsewhere.err());
-    // Who did what is in the agent's log.
+    // The agent's log has the person and the action.
     let log = std::fs::read_to_string(&w.cluster().node(&node).unwrap().daemon.log).unwrap();
     let line = log.lines().find(|l| l.contains("a terminal was attached") && l.contains(&id) && l.contains("user=root"));
     assert!(line.is_some_and(|l| l.contains("owner=nobody") && l.contains("uid=0")), "{log}");
-    // Its own work may, and other work of its owner; nobody else's.
+    // Its own work may, and other work of its owner, but no other user's.
     let lattice = w.dir.join("bin/lattice");
     let inside = format!("{lattice} attach {id} -- echo $((40 + 2)) 2>&1; echo gave $?", lattice = lattice.display());
     let done = w.run_as(NOBODY, &["launch", "--alloc", &id, "sh", "-c", &inside]);
@@ -209,7 +209,7 @@ fn five(w: &World) {
     assert_eq!(attached(&id, "sh", |_| true), 5);
     let refused = w.run(&["attach", &id, "--", "true"]);
     assert!(refused.code() == 125 && refused.err().contains("5 of 5"), "{} {}", refused.code(), refused.err());
-    // Somebody else is not concerned.
+    // Other users are not affected.
     let theirs = w.run_as(NOBODY, &["submit", "-o", "name", "--", "/bin/sleep", "600"]).out().trim().to_owned();
     w.running(&theirs);
     assert_eq!(w.run_as(NOBODY, &["attach", &theirs, "--", "true"]).code(), 0);
@@ -226,7 +226,7 @@ fn five(w: &World) {
 }
 
 fn ends(w: &World) {
-    // Cancelled under it.
+    // Cancelled while a terminal is attached.
     let id = sleeper(w, &["--nodes", "2"]);
     let mut terminals: Vec<Tty> = w.status(&id)["nodes"]
         .as_array()
@@ -244,7 +244,7 @@ fn ends(w: &World) {
     }
     w.ended(&id);
     w.assert_nothing_left();
-    // Its program is over: an idle shell, which ignores SIGTERM, does not keep it.
+    // Its program has ended: an idle shell, which ignores SIGTERM, does not keep the allocation alive.
     let go = w.dir.join("go");
     let id = w.submit(&["--", "/bin/sh", "-c", &format!("until [ -e {} ]; do sleep 0.02; done", go.display())]);
     w.running(&id);
@@ -285,7 +285,7 @@ fn signals(w: &World) {
         tty.ended_with(code);
         w.wait("its shell to be hung up", || attached(&id, "sh", |_| true) == 0);
     }
-    // Stopped from outside and continued: restored meanwhile, and then as before.
+    // Stopped from outside and continued: the terminal is restored meanwhile, and then raw again.
     let mut tty = attach(&w.lattice, &[&id, "--", "sh", "-i"]);
     tty.asks("echo $((40 + 2))", "42");
     kill(Pid::from_raw(tty.pid()), Signal::SIGTSTP).unwrap();
@@ -318,7 +318,7 @@ fn launch(w: &World) {
     let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty", "--alloc", &id], args].concat()));
     for agent in ["n1", "n2", "n3"] {
         let mut tty = begin(agent, &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
-        // No end of line, and shown all the same.
+        // A line without an end is shown all the same.
         tty.sees("what? ");
         assert!(tty.is_raw());
         tty.asks("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.", "42.0.1.vt220.");
@@ -332,13 +332,13 @@ fn launch(w: &World) {
         tty.types("exit 6\n");
         tty.ended_with(6);
     }
-    // Two ranks: the first has the terminal, the other's output comes as ever.
+    // Two ranks: the first has the terminal, the other's output arrives as usual.
     let mut tty =
         begin("n1", &["-n", "2", "--no-kill-on-bad-exit", "sh", "-c", "echo $LATTICE_RANK; [ $LATTICE_RANK = 1 ] || read x; exit 3"]);
     tty.sees("1");
     tty.types("\n");
     tty.ended_with(3);
-    // Its agent dies and comes back: nothing of it is lost.
+    // Its agent is killed and restarted: no output is lost.
     let mut tty = begin("n1", &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
     tty.sees("what? ");
     tty.asks("kept=$((6 * 7)); echo is $kept", "is 42");
@@ -347,7 +347,7 @@ fn launch(w: &World) {
     tty.sees_again(|tty| tty.types("echo kept $kept\n"), "kept 42");
     tty.types("exit 7\n");
     tty.ended_with(7);
-    // Taken from outside, it is brought down.
+    // A signal from outside ends the launch.
     let mut tty = begin("n1", &["-n", "1", "sleep", "602"]);
     w.wait("sleep to run", || on_launch(&id, "sleep") == 3);
     kill(Pid::from_raw(tty.pid()), Signal::SIGTERM).unwrap();
@@ -356,7 +356,7 @@ fn launch(w: &World) {
     cancel(w, &id);
 }
 
-/// The allocation that was submitted last by this user.
+/// The last allocation that this user submitted.
 fn last(w: &World) -> String {
     let all = w.lattice.allocations().unwrap();
     text(all.iter().max_by_key(|a| text(a, "submitted_at")).unwrap(), "id")
@@ -366,7 +366,7 @@ fn job(w: &World) {
     let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty"], args].concat()));
     for agent in ["n1", "n2"] {
         let mut tty = begin(agent, &["sh", "-c", "PS1='what? ' exec sh -i"]);
-        // Typed before there is anything: it waits for the program.
+        // Typed before the program exists: it waits for the program.
         tty.types("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.\n");
         tty.sees("42.0.1.vt220.");
         assert!(tty.is_raw());
@@ -384,13 +384,13 @@ fn job(w: &World) {
         assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "6"));
         assert!(w.log(&id).contains("42.0.1.vt220."), "what was shown is its output");
     }
-    // Four ranks: the first has the terminal, the others' output comes as ever; the launch's code is the highest.
+    // Four ranks: the first has the terminal, the others' output arrives as usual; the launch's code is the highest.
     let ranks = "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK";
     let mut tty = begin("n1", &["-N", "2", "-n", "4", "--no-kill-on-bad-exit", "sh", "-c", ranks]);
     tty.sees("is 0");
     tty.types("\n");
     tty.ended_with(3);
-    // Its head's agent dies and comes back: nothing of it is lost.
+    // Its head's agent is killed and restarted: no output is lost.
     let mut tty = begin("n1", &["sh", "-c", "PS1='what? ' exec sh -i"]);
     tty.sees("what? ");
     let id = last(w);
@@ -401,7 +401,7 @@ fn job(w: &World) {
     tty.sees_again(|tty| tty.types("echo kept $kept\n"), "kept 42");
     tty.types("exit 7\n");
     tty.ended_with(7);
-    // While it waits for its nodes the terminal is the user's, and Ctrl-C cancels it.
+    // While it waits for its nodes the terminal is not raw, and Ctrl-C cancels it.
     let all = sleeper(w, &["--nodes", "3"]);
     let mut tty = begin("n1", &["true"]);
     tty.sees("waiting for nodes");
@@ -411,7 +411,7 @@ fn job(w: &World) {
     tty.ended_with(130);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     cancel(w, &all);
-    // Taken from outside, it is cancelled.
+    // A signal from outside cancels it.
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
         let mut tty = begin("n1", &["sh", "-c", "echo up; exec sleep 602"]);
         tty.sees("up");
@@ -442,7 +442,7 @@ fn ended_from_outside(w: &World) {
         tty.ended_with(code);
         assert_eq!(text(&w.status(&job), "state"), "Cancelled");
     }
-    // Under nohup the terminal may go.
+    // Under nohup the terminal may be closed.
     let launch = w.lattice.command(&["launch", "--alloc", &id, "-n", "1", "--stdin=0", "sh", "-c", "echo up; read x; echo $x"]);
     let mut kept = Command::new("/bin/sh");
     kept.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(launch.get_program()).args(launch.get_args());
@@ -450,7 +450,7 @@ fn ended_from_outside(w: &World) {
     let mut tty = Tty::start(kept);
     tty.sees("up");
     kill(Pid::from_raw(tty.pid()), Signal::SIGHUP).unwrap();
-    // What is typed is the first rank's standard input, since that was asked for.
+    // Typed text is the first rank's standard input, as requested.
     tty.types("kept all the same\n");
     tty.sees("kept all the same\r\nkept all the same");
     tty.ended_with(0);

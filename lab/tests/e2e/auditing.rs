@@ -1,4 +1,4 @@
-//! The audit log from outside: who looked into whose work, signed, and verified without any of our code.
+//! The audit log from outside: records of access to others' work, signatures, and verification without any of our code.
 
 use crate::harness::{DAEMON, Folder, Group, JOB, NOBODY, Need, World, lab_program};
 use lattice_lab::faults;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 static AUDIT: Group = Group::large("audit");
-/// Verifies bundles and archives, and knows nothing of our code.
+/// Verifies bundles and archives without our code.
 const VERIFIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verify-audit-export.py");
 
 pub fn trials() -> Vec<Trial> {
@@ -47,7 +47,7 @@ fn found(w: &World) {
     assert_eq!(begun.code(), 0, "{}", begun.err());
     w.wait("its log", || w.run_as(NOBODY, &["logs", &id]).out().contains("secret"));
     w.ok(&["logs", &id]);
-    // What is measured of it: each way of looking once an hour, and the owner's own never.
+    // Access to measurements: each command is recorded once an hour, and the owner's never.
     for args in [&["top"][..], &["top", "--per-node"], &["diag"], &["diag", "--storage"]] {
         w.wait("it to be measured", || w.run(&[args, &[&id]].concat()).code() == 0);
     }
@@ -58,14 +58,14 @@ fn found(w: &World) {
     assert_eq!((ways, looks.len()), (vec!["top", "diag"], 2), "{looks:?}");
     let attached = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
     assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\n"), "{}", attached.err());
-    // From a directory that the owner reaches as well.
+    // From a directory that the owner can enter as well.
     let launched = process::run(w.lattice.command(&["launch", "--alloc", &id, "/bin/true"]).current_dir("/"), JOB).unwrap();
     assert_eq!(launched.code(), 0, "{}", launched.err());
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.assert_nothing_left();
 
-    // The ends of terminals come behind.
+    // The ends of terminals are recorded later.
     w.wait("both ends", || query(w, &["--alloc", &id, "--type", "attach-ended"]).len() == 2);
     let all = query(w, &["--alloc", &id[..8]]);
     let of_root: Vec<Value> = all.iter().filter(|r| ["root", "root@n1"].contains(&text(r, "actor").as_str())).cloned().collect();
@@ -73,7 +73,7 @@ fn found(w: &World) {
     let mut got = actions(&of_root);
     got.retain(|a| want.contains(&a.as_str()));
     let order: Vec<&str> = got.iter().map(String::as_str).filter(|a| *a != "AttachEnded").collect();
-    // The last look is at the last line of standard error, which `status` shows of what has ended.
+    // The last access reads the last line of standard error, which `status` shows for ended work.
     let all_of_it = ["LogsRead", "AttachStarted", "LaunchStarted", "CancelRequested", "AllocationEnded", "LogsRead"];
     assert_eq!(order, all_of_it, "{all:?}");
     let seen = |action: &str, actor: &str, piece: &str| {
@@ -86,7 +86,7 @@ fn found(w: &World) {
     seen("AttachEnded", "root", "its program ended with 0");
     seen("LaunchStarted", "root", "/bin/true");
     seen("CancelRequested", "root@n1", "while Running");
-    // By every question that has it.
+    // Every query that matches it finds it.
     let one = all.iter().find(|r| text(r, "action") == "AttachStarted" && text(r, "actor") == "root").unwrap();
     let since = text(&w.status(&id), "submitted_at");
     for args in [
@@ -102,7 +102,7 @@ fn found(w: &World) {
     assert_eq!(w.ok(&["audit", "query", "--limit", "1", "--after", "2", "-o", "name", "-q"]), "3\n");
     let wrong = w.run(&["audit", "query", "--type", "atach"]);
     assert!(wrong.code() == 2 && wrong.err().contains("AttachStarted"), "{} {}", wrong.code(), wrong.err());
-    // It is the operators'.
+    // Only operators may use it.
     for what in ["query", "verify", "export"] {
         let done = w.run_as(DAEMON, &["audit", what]);
         assert!(
@@ -120,14 +120,14 @@ fn refused(w: &World) {
     for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
         faults::kill_member(&w.dir, member.id).unwrap();
     }
-    // The node knows the allocation itself and could open a terminal.
+    // The node has the allocation and could open a terminal.
     let root = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
     assert!(root.code() == 125 && root.out().is_empty() && root.err().contains("audit log"), "{}{}", root.out(), root.err());
     let launched = w.at(&node).run(&["launch", "--alloc", &id, "/bin/echo", "looked"], JOB).unwrap();
     assert!(launched.code() == 125 && launched.out().is_empty() && launched.err().contains("audit log"), "{}", launched.err());
     for what in ["logs", "top", "diag"] {
         let read = w.at(&node).run(&[what, &id], JOB).unwrap();
-        // Without members the allocation is not found already.
+        // Without members the allocation cannot even be looked up.
         assert!(read.code() == 5 && read.out().is_empty(), "{what}: {}{}", read.out(), read.err());
     }
     faults::heal(&w.dir, JOB).unwrap();
@@ -139,7 +139,7 @@ fn refused(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Verifies a bundle by a program that knows nothing of ours.
+/// Verifies a bundle with a program that has none of our code.
 fn outside(bundle: &Value, dir: &Path, keys: &[&str]) -> (bool, String) {
     let file = dir.join("bundle.json");
     std::fs::write(&file, serde_json::to_vec(bundle).unwrap()).unwrap();
@@ -169,18 +169,18 @@ fn exported(w: &World) {
     let file = folder.0.join("report.json");
     w.ok(&["audit", "export", "--file", &file.to_string_lossy()]);
     let whole: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    // The leader of now signs the pages, whether it signed a head yet or not.
+    // The present leader signs the pages, even if it has not signed a head yet.
     let signer = whole["pages"][0]["key"].as_str().unwrap().to_owned();
     let keys: Vec<&str> = keys.iter().copied().chain([signer.as_str()]).collect();
     let (holds, said) = outside(&whole, &folder.0, &keys);
     assert!(holds && said.contains("signed head"), "{said}");
     let some: Value = serde_json::from_str(&w.ok(&["audit", "export", "--alloc", &id, "--type", "logs-read"])).unwrap();
     let (holds, said) = outside(&some, &folder.0, &keys);
-    // One by `logs`, one by `status` of what has ended.
+    // One access by `logs`, one by `status` of ended work.
     assert!(holds && said.contains("2 records"), "{said}");
     assert!(!query(w, &["--type", "audit-exported", "--user", "root"]).is_empty());
 
-    // What was changed, left out, or signed by somebody else does not hold.
+    // A bundle that was changed, shortened, or signed with another key fails.
     let body = whole["pages"][0]["body"].as_str().unwrap();
     let mut forged = whole.clone();
     forged["pages"][0]["body"] = body.replace("nobody", "nowhom").into();
@@ -194,7 +194,7 @@ fn exported(w: &World) {
     }
 }
 
-/// The archive's files, in order. What is being written there yet has another name.
+/// The archive's files, in order. A file that is being written has another name.
 fn archive_files(w: &World) -> Vec<PathBuf> {
     let dir = w.dir.join("audit-archive/audit/lab/1");
     let mut files: Vec<_> = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|f| f.path()).collect();
@@ -203,7 +203,8 @@ fn archive_files(w: &World) -> Vec<PathBuf> {
     files
 }
 
-/// What verifies the archive says of it. A file may be closed under another name while all are read: then it does not hold yet.
+/// The verifier's result for the archive. A file may be closed under another name during the reading: then verification
+/// fails for now.
 fn archive(w: &World, keys: &[&str]) -> (bool, String) {
     let files = archive_files(w);
     let Ok(mut zstd) = Command::new("zstd").args(["-dcq"]).args(&files).stdout(Stdio::piped()).spawn() else { panic!("zstd is there") };
@@ -236,7 +237,7 @@ fn archived(w: &World) {
         holds && all_there(&said)
     });
     assert!(said.contains("The archive holds") && said.contains("cluster lab"), "{said}");
-    // A new leader goes on with it.
+    // A new leader continues it.
     let leader = w.lattice.leader().unwrap().unwrap();
     faults::kill_member(&w.dir, leader).unwrap();
     w.wait("another leader", || w.lattice.leader().is_ok_and(|l| l.is_some_and(|l| l != leader)));

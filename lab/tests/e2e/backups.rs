@@ -1,4 +1,4 @@
-//! Backups: made while members serve, checked, gone back to, and what goes on after the loss of the whole quorum.
+//! Backups: made while members serve, checked, restored, and used to recover from the loss of the whole quorum.
 
 use crate::harness::{Group, World, lab_program};
 use lattice_lab::demo::Lines;
@@ -30,7 +30,7 @@ pub fn folder(w: &World, id: u64) -> PathBuf {
     w.dir.join(&w.cluster().member(id).unwrap().daemon.name)
 }
 
-/// `lattice quorum VERB --config …` on the machine of member `id`: its exit code, what it says.
+/// Runs `lattice quorum VERB --config …` on the machine of member `id`: its exit code and output.
 pub fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
     let config = folder(w, id).join("quorum.yaml").display().to_string();
     let (verb, more) = command.split_first().unwrap();
@@ -38,7 +38,7 @@ pub fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
     (done.code(), done.out() + &done.err())
 }
 
-/// Those that are whole, by name.
+/// The names of the complete backups.
 pub fn backups(w: &World) -> Vec<String> {
     let Ok(there) = fs::read_dir(w.dir.join("backups/backups")) else { return Vec::new() };
     let mut names: Vec<String> = there.map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
@@ -69,14 +69,14 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The first segment of a member's log, in the middle of a record that is behind others.
+/// Damages the first segment of a member's log, in the middle of a record with others before it.
 fn damage_log(w: &World, id: u64) {
     let mut segments: Vec<PathBuf> = fs::read_dir(folder(w, id).join("data/log")).unwrap().map(|f| f.unwrap().path()).collect();
     segments.sort();
     flip(&segments[0], 60);
 }
 
-/// A member that is started and ends with this in its log. It may accept connections before that.
+/// Starts a member that must end with this text in its log. It may accept connections before that.
 fn ends_saying(w: &World, id: u64, what: &str) {
     let _may_be_refused = faults::start_member(&w.dir, id);
     let member = w.cluster().member(id).unwrap().daemon.clone();
@@ -97,7 +97,7 @@ fn made(w: &World) {
     assert!(code == 0 && said.contains(&before[0]), "{said}");
     let there = backups(w).len();
     w.wait("the next one, 10 s later", || backups(w).len() > there);
-    // Nothing that was got is left.
+    // Nothing of the failed download is left.
     let left: Vec<String> = fs::read_dir(folder(w, 3)).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.contains("verifying")), "{left:?}");
 }
@@ -155,7 +155,7 @@ fn plan(w: &World) {
         assert!(said.contains("If fewer than 2 members have their files") && said.contains("lattice quorum recover --config"), "{said}");
         assert!(said.contains(&format!("the newest {}", backups(w).last().unwrap())), "{said}");
     }
-    // Of a newer version.
+    // From a newer version.
     let whose = folder(w, 3).join("data/member.json");
     let text = fs::read_to_string(&whose).unwrap();
     fs::write(&whose, text.replace("\"format\":1", "\"format\":2")).unwrap();
@@ -192,7 +192,7 @@ fn restored(w: &World) {
         fs::rename(folder(w, id).join("data"), folder(w, id).join("data.before")).unwrap();
     }
     start_all(w);
-    // A member that was asked before it had the leader's snapshot tells of none.
+    // A member that answered before it had the leader's snapshot reports none.
     w.wait("the new generation", || generation(w) > before);
     assert_eq!(text(&w.status(&kept), "state"), "Pending");
     let gone = w.run(&["status", &lost]);
@@ -217,7 +217,7 @@ fn recovered(w: &World) {
     let name = made.lines().next().unwrap().to_owned();
     let (code, verified) = quorum(w, 2, &["verify", "--backup", &name]);
     assert!(code == 0 && verified.contains("2 Running") && verified.contains("1 Pending"), "{verified}");
-    // The backup does not know this one.
+    // The backup does not contain this one.
     let unknown = w.submit(&["--nodes", "1", "--cores", "1", "--", "/bin/sh", "-c", "echo up; sleep 30; exit 7"]);
     let before = generation(w);
     w.ok(&["cancel", &waits]);
@@ -233,7 +233,7 @@ fn recovered(w: &World) {
     for id in [1, 3] {
         fs::remove_dir_all(folder(w, id).join("data")).unwrap();
     }
-    // One node says nothing for a while.
+    // One node is silent for a while.
     let silent = "n3";
     faults::kill_node(&w.dir, silent).unwrap();
     let (_, plan) = quorum(w, 1, &["recover", "--plan"]);
@@ -246,7 +246,7 @@ fn recovered(w: &World) {
     assert!(!folder(w, 1).join("data").exists(), "nothing was changed");
     let (code, done) = quorum(w, 1, &["recover", "--backup", &name, "--yes"]);
     assert_eq!(code, 0, "{done}");
-    // A member with its files of before is refused, whoever leads.
+    // A member with its old files is refused, whoever leads.
     fs::rename(&old, folder(w, 2).join("data")).unwrap();
     start_all(w);
     let refused = "the quorum was recovered between them";
@@ -258,7 +258,7 @@ fn recovered(w: &World) {
     assert!(generation(w) > before);
     w.wait("the work to be adopted", || w.lattice.ok(&["status", &unknown]).is_ok());
     assert_eq!(text(&w.status(&known), "state"), "Running");
-    // It waited in the backup: the silent node may run it.
+    // It was waiting in the backup: the silent node may run it.
     w.wait("the others to have spoken", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([silent]));
     let status = w.ok(&["quorum", "status"]);
     assert!(status.contains("Recovery:") && status.contains(silent), "{status}");

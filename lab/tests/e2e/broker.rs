@@ -1,5 +1,5 @@
-//! Checkpoints that nobody asks for: work is asked in turn by what that is worth, the broker stops for a store that is away and is
-//! replaced when its agent is killed, and what is old or of ended work goes.
+//! Checkpoints without a request: work is asked in the order of its value, the broker stops when the store is down and
+//! is replaced when its agent is killed, and old checkpoints and those of ended work are removed.
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Group, JOB, World};
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Nodes fail so often that everything is worth it, and one checkpoint is under way at once.
+/// Nodes fail so often that every checkpoint is worth it, and only one runs at a time.
 const LINES: &str = "checkpoint_store: file://{dir}/saved
 checkpoint:
   evaluate_seconds: 1
@@ -29,7 +29,7 @@ checkpoint:
 
 static BROKER: Group = Group { theme: "broker", name: "broker", nodes: 3, quorum: 1, tweak: |o| o.agent_lines += LINES };
 
-/// Many may be under way at once, as far as the store may be written with what they have: of those that write more than that, one.
+/// Many may run at once, within the write rate of the store: of allocations that write more than that, one at a time.
 static BYTES: Group = Group {
     theme: "broker_bytes",
     name: "broker-bytes",
@@ -41,7 +41,8 @@ static BYTES: Group = Group {
     },
 };
 
-/// On a well node work is worth asking after a hundred seconds, on one that is not well after ten; the site's program says which is.
+/// On a healthy node a checkpoint is worth it after a hundred seconds, on an unhealthy one after ten; the site's
+/// program decides which is which.
 static WEIGHS: Group = Group {
     theme: "broker_weighs",
     name: "broker-weighs",
@@ -79,7 +80,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The node whose agent is the broker.
+/// The node of the broker's agent.
 fn holder(lattice: &Lattice) -> Option<String> {
     let leases = lattice.json(&["lease", "list"]).ok()?;
     let of = leases.as_array()?.iter().find(|lease| lease["name"] == "scheduler/default")?;
@@ -99,7 +100,7 @@ fn list(w: &World, id: &str) -> Vec<Value> {
     w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().clone()
 }
 
-/// What an agent says the broker makes of it.
+/// The broker's judgement, as an agent shows it.
 fn verdict(w: &World, node: &str, id: &str) -> String {
     w.at(node).json(&["explain", id]).map(|explained| text(&explained["checkpoint"], "verdict")).unwrap_or_default()
 }
@@ -108,7 +109,8 @@ fn asked(w: &World, chain: &Chain) -> usize {
     w.log(&chain.id).matches("asked ").count()
 }
 
-/// Of two, both of which are asked without a request, the one that is asked while the other one waits for its turn, and that one.
+/// Two allocations are asked without a request: returns the one that is asked while the other one waits for its turn,
+/// and the other.
 fn one_by_one<'a>(w: &World, chains: &'a [Chain; 2]) -> (&'a Chain, &'a Chain) {
     w.wait("both to be asked without a request", || chains.iter().all(|chain| saved(w, &chain.id)));
     chains.iter().for_each(|chain| chain.behaves("wait"));
@@ -121,7 +123,8 @@ fn one_by_one<'a>(w: &World, chains: &'a [Chain; 2]) -> (&'a Chain, &'a Chain) {
     (first, other)
 }
 
-/// A megabyte each, written in less than the ten seconds that the store has for it. How large they are, and how fast, is known by their first.
+/// A megabyte each, written within the ten seconds that the store has for it. Their first checkpoints show size and
+/// speed.
 fn by_bytes(w: &World) {
     let chains = [(); 2].map(|()| Chain::submit(w, &["BULK=1000000"], &["--nodes", "1", "--checkpoint=auto"]));
     chains.iter().for_each(|chain| assert_eq!(chain.create(w).code(), 0));
@@ -138,7 +141,7 @@ fn in_turn(w: &World) {
     let plain = Chain::submit(w, &[], &["--nodes", "1"]);
     let (first, other) = one_by_one(w, &chains);
     let node = broker(w);
-    // By any agent, every term with its unit.
+    // Through any agent, every term with its unit.
     let explained = w.ok(&["explain", &other.id]);
     for term in
         ["recompute_saved", "preemptability", "backlog_relief", "write_time", "compute_waste", "storage_cost", "failure_probability"]
@@ -151,7 +154,7 @@ fn in_turn(w: &World) {
     other.release();
     let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
     assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_asked_total{"), "{page}");
-    // What did not ask for it is left alone.
+    // Work without the option is never asked.
     assert!(!saved(w, &plain.id) && list(w, &plain.id).is_empty());
     assert!(w.lattice.json(&["explain", &plain.id]).unwrap()["checkpoint"].is_null());
     plain.end(w);
@@ -162,14 +165,14 @@ fn in_turn(w: &World) {
     assert!(refused.err().contains("--checkpoint=signal"), "{}", refused.err());
 }
 
-/// One checkpoint is under way at once, whoever asked for it.
+/// One checkpoint runs at a time, whoever requested it.
 fn beside_a_user(w: &World) {
     let plain = Chain::submit(w, &[], &["--nodes", "1"]);
     plain.behaves("wait");
     let (id, lattice) = (plain.id.clone(), w.lattice.clone());
     let asked = std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB * 2).unwrap());
     w.wait_log(&plain.id, "asked ");
-    // Two: one of them may have the broker's node as its head, or the other.
+    // Two: the head of either of them may be on the broker's node.
     let others = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
     let node = broker(w);
     for other in &others {
@@ -224,7 +227,7 @@ fn every_so_often(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Puts a file where the store's directory is, and the directory back.
+/// Puts a file in place of the store's directory, and restores the directory.
 struct Away {
     store: PathBuf,
 }
@@ -310,7 +313,7 @@ fn retention(w: &World) {
     assert!(all.iter().all(|c| c["goes_at"].is_string()), "{all:?}");
     let shown = w.ok(&["checkpoint", "list", id]);
     assert!(shown.contains("GOES"), "{shown}");
-    // Every agent dies when the first one is gone: whoever is the broker.
+    // Every agent is killed once the first one is down: the broker is among them.
     for node in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, node).unwrap();
         faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", "checkpoint-gone")]).unwrap();

@@ -1,4 +1,4 @@
-//! Certificates as a site lives with them: short ones renewed under work, a foreign one refused, new files taken, and the one
+//! Certificates in operation: short ones renewed under running work, a foreign one refused, new files read, and the one
 //! for the first start.
 
 use crate::harness::{Group, JOB, NOBODY, World, binaries};
@@ -37,7 +37,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Where an agent keeps what was renewed.
+/// The directory of an agent's renewed certificate.
 fn kept_by(w: &World, node: &str) -> PathBuf {
     w.cluster().run_dir.join(node).join("state/certificate.json")
 }
@@ -66,7 +66,7 @@ fn outlived(w: &World) {
     let mut kept: Vec<PathBuf> = cluster.members.iter().map(|m| cluster.dir.join(&m.daemon.name).join("data/certificate.json")).collect();
     kept.extend(cluster.nodes.iter().map(|n| kept_by(w, &n.id)));
     let mut seen: Vec<BTreeSet<Vec<u8>>> = vec![BTreeSet::new(); kept.len()];
-    // Every daemon has had a third certificate of its own, so that its first two are over or about to be.
+    // Every daemon has got a third certificate, so its first two have expired or are about to.
     while seen.iter().any(|certificates| certificates.len() < 3) {
         assert!(began.elapsed() < LIFE * 6, "renewals seen: {:?}\n{}", seen.iter().map(BTreeSet::len).collect::<Vec<_>>(), w.log(&id));
         for (path, seen) in kept.iter().zip(&mut seen) {
@@ -84,7 +84,7 @@ fn outlived(w: &World) {
     assert!(began.elapsed() > LIFE, "the first certificates are over");
     assert_eq!(registered(), sessions, "a session was closed");
     assert_eq!(refused_of_the_quorum(w), serde_json::json!({}));
-    // Whatever is dialled from now on rests on renewed certificates: between members, from agents to members, between agents.
+    // All new connections need renewed certificates: between members, from agents to members, between agents.
     faults::kill_member(&w.dir, 1).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
     faults::kill_node(&w.dir, "n2").unwrap();
@@ -120,7 +120,7 @@ fn issued(ca_dir: &Path, name: &str, out: &Path, trusts: &Path) -> Vec<String> {
     flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
 }
 
-/// Starts n2's agent with these options in the place of the one that runs.
+/// Restarts n2's agent with these options.
 fn begin(w: &World, options: &[String]) {
     let _was_alive = faults::kill_node(&w.dir, "n2");
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -137,26 +137,26 @@ fn foreign(w: &World) {
     let counted = refused_of_the_quorum(w);
     assert!(counted["certificates of another authority"].as_u64().unwrap() > 0, "{counted}");
     assert!(count_in(&w.cluster().member(1).unwrap().daemon.log, "refused cause=Authority") > 0);
-    // What is configured is as good as it was.
+    // The configured files are still valid.
     let doctor =
         process::run(Command::new(binaries().agent()).arg("doctor").arg("--config").arg(w.dir.join("n2/agent.yaml")), JOB).unwrap();
     let holds =
         |l: &str| l.starts_with("ok") && l.split_once("n2 (role api) holds for ").is_some_and(|(_, days)| days.starts_with(['8', '9']));
     assert!(doctor.out().lines().any(holds), "{}", doctor.out());
 
-    // One that trusts another authority refuses the member, counts that, and says so.
+    // An agent that trusts another authority refuses the member, counts and logs that.
     begin(w, &issued(&w.dir.join("ca"), "n2", &w.dir.join("distrustful"), &other.join("ca.crt")));
     w.wait("n2 to say whom it refuses", || {
         w.at("n2").json(&["node", "status"]).is_ok_and(|s| s["refused"]["certificates of another authority"].as_u64() > Some(0))
     });
 
-    // The name of another node: the agent does not begin.
+    // The certificate of another node: the agent does not start.
     let log = w.cluster().node("n2").unwrap().daemon.log.clone();
     begin(w, &issued(&w.dir.join("ca"), "n7", &w.dir.join("named"), &ours));
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
     let said = process::tail(&log, 3);
     assert!(said.contains("the certificate of \"n7\", the configured node_id is n2"), "{said}");
-    // Two of the three options are none.
+    // Two of the three options are not enough.
     begin(w, &issued(&w.dir.join("ca"), "n2", &w.dir.join("partly"), &ours)[..4]);
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
     assert!(process::tail(&log, 3).contains("belong together: give all three"));
@@ -173,7 +173,7 @@ fn swapped(w: &World) {
         let taken = count_in(&daemon.log, "a new certificate is in force");
         let file = |end: &str| w.dir.join(&daemon.name).join(format!("{}.{end}", daemon.name)).to_string_lossy().into_owned();
         let before = std::fs::read(file("crt")).unwrap();
-        // Something that is no certificate at first: it is said, and the present one stays.
+        // An invalid file first: it is logged, and the present certificate stays.
         std::fs::write(file("crt"), "nothing").unwrap();
         w.wait("the bad file to be refused", || count_in(&daemon.log, "the files of `tls` are not used") > 0);
         if daemon.name == "n1" {
@@ -203,7 +203,7 @@ fn bootstrap(w: &World) {
     let options = issued(&w.dir.join("ca"), "n2", &w.dir.join("first"), &w.dir.join("ca/ca.crt"));
     begin(w, &options);
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
-    // By the environment as well.
+    // From the environment as well.
     faults::kill_node(&w.dir, "n2").unwrap();
     let env = [("LATTICE_BOOTSTRAP_CERT", 1), ("LATTICE_BOOTSTRAP_KEY", 3), ("LATTICE_BOOTSTRAP_CA", 5)];
     let env = env.map(|(name, at)| (name, options[at].as_str()));
@@ -238,7 +238,7 @@ fn authority(w: &World) {
     assert!(again.code() == 1 && again.err().contains("nothing is overwritten"), "{}", again.err());
 }
 
-/// Work that stays on this node until it is cancelled, with something in its environment.
+/// Work that stays on this node until it is cancelled, with a secret in its environment.
 fn stays(w: &World, node: &str) -> String {
     let secret = format!("TOKEN=of-{node}");
     let done =
@@ -255,7 +255,7 @@ fn accesses(w: &World) -> Vec<Value> {
     answer.as_array().unwrap().iter().filter(access).cloned().collect()
 }
 
-/// An agent whose certificate has the role `node`, without roles of its own.
+/// An agent with a certificate of role `node`, and no configured roles.
 fn compute_node(w: &World) {
     let config = w.dir.join("n2/agent.yaml");
     let as_it_was = std::fs::read_to_string(&config).unwrap();
@@ -269,7 +269,7 @@ fn compute_node(w: &World) {
         assert!(as_node.contains(&file(&w.dir.join("n2"))), "{as_node}");
         as_node = as_node.replace(&file(&w.dir.join("n2")), &file(&out));
     }
-    // Roles that such a certificate does not carry: the agent says so and does not begin.
+    // Roles that such a certificate does not have: the agent reports that and does not start.
     std::fs::write(&config, &as_node).unwrap();
     begin(w, &[]);
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
@@ -281,7 +281,7 @@ fn compute_node(w: &World) {
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
     w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|all| all.contains(&("n2".to_owned(), "Ready".to_owned()))));
 
-    // Work of both nodes, a launch from a script whose node it is, its output read elsewhere.
+    // Work on both nodes, a launch from a script on its node, its output read elsewhere.
     let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo rank $LATTICE_RANK"]);
     w.completed(&id);
     let log = w.ok(&["logs", &id]);
@@ -291,7 +291,7 @@ fn compute_node(w: &World) {
     w.completed(&id);
     assert_eq!(w.ok(&["logs", &id]).matches("launched").count(), 2);
 
-    // Who is on the node is served about its own allocations; the audit log names the person and the machine.
+    // A person on the node is served for the node's own allocations; the audit log names the person and the machine.
     let mine = stays(w, "n2");
     let at_node = w.at("n2");
     w.wait("its output at its node", || at_node.run(&["logs", &mine], JOB).is_ok_and(|done| done.out() == "told\n"));
@@ -305,7 +305,7 @@ fn compute_node(w: &World) {
         assert!(text(one, "actor") == "root" && text(one, "detail").starts_with("at n2: "), "{one}");
     }
     assert!(told.iter().any(|r| text(r, "detail").contains("/bin/echo looked\\nhere")), "one line, escaped: {told:?}");
-    // Of others' it is told nothing, and says where to ask.
+    // For other allocations the request is refused, with the place to ask.
     let theirs = stays(w, "n1");
     let refused = at_node.run(&["status", &theirs], JOB).unwrap();
     assert!(refused.code() != 0 && refused.err().contains("ask on a machine whose agent has"), "{} {}", refused.out(), refused.err());

@@ -1,5 +1,6 @@
-//! Checkpoints: a real program that checks its own restored state is asked to save itself, obeys, ignores, lies, dies or puts it off;
-//! agents are killed in each state of one; what lies in the store is damaged; and it runs again from what it saved.
+//! Checkpoints of a real program that checks its restored state: it saves itself, ignores the request, reports wrong
+//! data, dies or defers. Agents are killed in each state; stored files are damaged; and it runs again from its
+//! checkpoint.
 
 use crate::harness::{Group, JOB, World, fresh_dir};
 use lattice_api::client::Client;
@@ -36,7 +37,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Counts, each step hashed with all before it. Begun again it checks what it is given before it goes on from there.
+/// Counts, with each step hashed with all steps before it. When it is restarted it checks the restored state before it
+/// continues.
 pub const CHAIN: &str = r#"#!/bin/sh
 n=0 h=0 ask= deferred= told=
 next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
@@ -109,17 +111,17 @@ impl Chain {
         Self { id, go }
     }
 
-    /// From the next request on.
+    /// Sets its behaviour from the next request on.
     pub fn behaves(&self, how: &str) {
         fs::write(behaviour(&self.go), format!("{how}\n")).unwrap();
     }
 
-    /// Whether it was asked since, and behaved so: of what it does once.
+    /// Whether it was asked since, and behaved so; for a behaviour that it shows once.
     pub fn behaved(&self) -> bool {
         !behaviour(&self.go).exists()
     }
 
-    /// That one request made none, and what was there before is as good as it was.
+    /// Checks that one request made no checkpoint, and that the earlier one is unchanged.
     fn keeps(&self, w: &World, first: &str) {
         assert_eq!((last(w, &self.id), list(w, &self.id).len()), (first.to_owned(), 1));
         w.ok(&["checkpoint", "verify", &self.id, first]);
@@ -129,7 +131,7 @@ impl Chain {
         w.run(&["checkpoint", "create", &self.id, "--deadline", "20s", "-o", "json"])
     }
 
-    /// One that must be whole: its id, and the step that it told.
+    /// A checkpoint that must be complete: its id, and the reported step.
     fn created(&self, w: &World) -> (String, Option<u64>) {
         let done = self.create(w);
         assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
@@ -138,7 +140,7 @@ impl Chain {
         (text(&told, "id"), told["step"].as_u64())
     }
 
-    /// One that waits before it saves itself goes on.
+    /// Lets a program continue that waits before it saves itself.
     pub fn release(&self) {
         fs::write(self.go.with_extension("release"), "").unwrap();
     }
@@ -157,7 +159,7 @@ impl Drop for Chain {
     }
 }
 
-/// Where it is said how a program behaves that ends by this file.
+/// The file that sets the behaviour of a program that ends with this file.
 pub fn behaviour(go: &Path) -> PathBuf {
     go.with_extension("behave")
 }
@@ -170,7 +172,7 @@ fn list(w: &World, id: &str) -> Vec<Value> {
     w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().clone()
 }
 
-/// Where the checkpoint's objects are.
+/// The directory of the checkpoint's objects.
 pub fn objects(w: &World, allocation: &str, checkpoint: &str) -> PathBuf {
     w.dir.join("objects/default/default").join(allocation).join("checkpoints").join(checkpoint)
 }
@@ -200,10 +202,10 @@ fn one_node(w: &World) {
     w.ok(&["checkpoint", "verify", id]);
     let kept = w.run(&["checkpoint", "rm", id, &first]);
     assert!(kept.code() == 4 && kept.err().contains("begins from this one"), "{}", kept.err());
-    // What no manifest says is whole may be under way.
+    // A checkpoint without a manifest may be in progress.
     let unknown = w.run(&["checkpoint", "rm", id, "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"]);
     assert!(unknown.code() == 4 && unknown.err().contains("may be under way"), "{}", unknown.err());
-    // So may one be that is in the store, and newer than what the quorum has.
+    // So may one that is in the store and newer than the quorum's.
     let newer = "2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     let manifest = fs::read_to_string(objects(w, id, &first).join("manifest.json")).unwrap();
     let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
@@ -213,20 +215,20 @@ fn one_node(w: &World) {
     fs::write(objects(w, id, newer).join("manifest.json"), manifest.to_string()).unwrap();
     let refused = w.run(&["checkpoint", "rm", id, newer]);
     assert!(refused.code() == 4 && refused.err().contains("newer than the last one"), "{}", refused.err());
-    // One that cannot be read is listed as what it is, and may go.
+    // An unreadable one is listed as such, and may be removed.
     fs::write(objects(w, id, newer).join("manifest.json"), "{").unwrap();
     let listed = list(w, id);
     assert!(listed.len() == 2 && listed.iter().any(|c| text(c, "id") == newer && c["damaged"].is_string()), "{listed:?}");
     w.ok(&["checkpoint", "rm", id, newer]);
     let (second, later) = chain.created(w);
     assert!(later > step && second != first);
-    // What the first one left on the node is gone: it took as long as the program to save itself, and room.
+    // The first checkpoint's files are gone from the node: they took space.
     let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
     let there = fs::read_dir(w.cluster().run_dir.join(node).join("state/checkpoints").join(id)).unwrap();
     let tokens: Vec<String> = there.flatten().filter(|e| e.path().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect();
     assert_eq!(tokens, [format!("{}-1", second.replace('-', ""))]);
     assert_eq!(text(&w.lattice.json(&["checkpoint", "show", id]).unwrap(), "parent"), first);
-    // A byte of the first one's object is another one now; the second one is as it was.
+    // One byte of the first checkpoint's object is changed; the second one is unchanged.
     let object = find(&objects(w, id, &first), "00000000.zst");
     let mut bytes = fs::read(&object).unwrap();
     let middle = bytes.len() / 2;
@@ -251,7 +253,7 @@ fn one_node(w: &World) {
     w.assert_nothing_left();
 }
 
-/// That nobody but the agents comes to what users saved.
+/// Only the agents can read what users saved.
 fn private(w: &World) {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(w.dir.join("objects")).unwrap().permissions().mode();
@@ -261,14 +263,15 @@ fn private(w: &World) {
 fn two_nodes(w: &World) {
     private(w);
     let chain = Chain::submit(w, &["STEPLESS=1", "SIGNAL=USR2"], &["--nodes", "2", "--checkpoint-signal=usr2"]);
-    // By an agent that has no part of it as well.
+    // Through an agent without a part of it as well.
     let done = w.at("n3").run(&["checkpoint", "create", &chain.id, "--deadline", "20s", "-o", "name"], JOB).unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());
     let shown = w.lattice.json(&["checkpoint", "show", &chain.id]).unwrap();
     assert_eq!(text(&shown, "id"), done.out().trim());
     let files: Vec<u64> = shown["nodes"].as_array().unwrap().iter().map(|n| n["files"].as_u64().unwrap()).collect();
     assert_eq!(files, [1, 1], "{shown}");
-    // Two nodes that tell different steps have saved different moments. Theirs differ: nobody keeps them in step.
+    // Two nodes that report different steps have saved different moments. Theirs differ, because they run
+    // independently.
     chain.end(w);
 }
 
@@ -307,7 +310,7 @@ fn delays(w: &World) {
     let done = std::thread::scope(|scope| {
         let asked = scope.spawn(|| w.run(&["checkpoint", "create", &chain.id, "--deadline", "8s", "-o", "json"]));
         w.wait_log(&chain.id, "asked ");
-        // Behind its time, and well before the end of what it is extended by.
+        // After its walltime, and well before the end of the extension.
         std::thread::sleep(Duration::from_secs(9).saturating_sub(begun.elapsed()));
         assert!(!asked.is_finished(), "it was given up");
         chain.release();
@@ -324,7 +327,7 @@ fn dies_and_lies(w: &World) {
     let (first, _) = chain.created(w);
     let lies = [
         ("lie", "the application says that it saved 7 files, and 1 are there"),
-        // As many bytes as it says, and others.
+        // As many bytes as it reports, but different ones.
         ("forge", "the application says that it saved another"),
         ("empty", "the application says that it saved, and no file lies in"),
         ("link", "x is a symbolic link: save files and directories alone"),
@@ -368,7 +371,7 @@ fn two_requests(w: &World) {
             f.out().trim().to_owned()
         })
         .collect();
-    // One that came when the first was over already is another one; those at once are one.
+    // A request after the end of the first one makes a new checkpoint; simultaneous ones share one.
     let made = list(w, &chain.id).len();
     let different: std::collections::BTreeSet<&String> = told.iter().collect();
     assert_eq!(different.len(), made, "{told:?}");
@@ -379,7 +382,7 @@ fn two_requests(w: &World) {
 fn used_before(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1"]);
     let (first, second) = (chain.created(w).0, chain.created(w).0);
-    // Whether it is asked, what it does once tells.
+    // A behaviour that it shows once reveals whether it is asked.
     chain.behaves("lie-once");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(async {
@@ -397,7 +400,7 @@ fn used_before(w: &World) {
     assert!(refused.message().contains(&format!("checkpoint {first} was made before")), "{refused}");
     assert!(!chain.behaved(), "it was asked");
     assert_eq!((last(w, &chain.id), list(w, &chain.id).len()), (second, 2));
-    // It stands in nobody's way.
+    // It does not block anything.
     assert_ne!(chain.create(w).code(), 0);
     assert!(chain.behaved());
     chain.created(w);
@@ -413,13 +416,13 @@ fn points() -> Vec<String> {
 }
 
 fn every_point(w: &World) {
-    // n3 is whom the caller asks; both others are killed at each point.
+    // The test uses n3's agent; both others are killed at each point.
     w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
     let program = w.script("chain.sh", CHAIN);
     for point in points() {
         let go = fresh_dir("chain-go");
-        // Each rank puts it off once.
+        // Each rank defers once.
         if point.starts_with("save-deferred") {
             fs::write(behaviour(&go), "defer\n").unwrap();
         }
@@ -457,7 +460,7 @@ fn every_point(w: &World) {
         let alive = || w.cluster().nodes.iter().filter(|n| n.daemon.alive()).count();
         w.wait(&format!("an agent to come to {point}"), || alive() < 3);
         for node in w.cluster().nodes.iter().filter(|n| n.id != "n3") {
-            // The other one in the middle of whatever it does.
+            // The other agent is killed in whatever state it is.
             if node.daemon.alive() {
                 let _ = faults::kill_node(&w.dir, &node.id);
             }
@@ -485,7 +488,7 @@ fn restored(w: &World) {
     chain.created(w);
     let before = w.status(id);
     let saved: Vec<u64> = {
-        // What each node saved is in the step that its own log had reached when it did: known from what it says when it is back.
+        // Each node saved the step that its own log had reached; the restored program prints it.
         let log = w.log(id);
         assert!(!log.contains("restored"), "{log}");
         w.lattice.json(&["checkpoint", "show", id]).unwrap()["nodes"]
@@ -508,11 +511,11 @@ fn restored(w: &World) {
         begins.len() == 2 && begins.iter().all(|from| log.contains(&format!("step 1 {}\n", from + 1)))
     });
     let log = w.log(id);
-    // No step of the second attempt is one that was saved: each goes on with the step behind its checkpoint.
+    // No saved step is repeated in the second attempt: each node continues after its checkpoint.
     let least = log.lines().filter_map(|l| l.strip_prefix("restored ")?.parse::<u64>().ok()).min().unwrap();
     let counted = log.lines().filter_map(|l| l.strip_prefix("step 1 ")?.parse::<u64>().ok()).min().unwrap();
     assert_eq!(counted, least + 1, "{log}");
-    // It is saved again under the new claim, and the old one is its parent.
+    // It is saved again under the new claim, with the old checkpoint as parent.
     let first = last(w, id);
     let (second, _) = chain.created(w);
     let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
@@ -526,7 +529,7 @@ fn restored(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Its node loses it, on evidence.
+/// The node loses it, on evidence.
 fn kill_shim(w: &World, node: &str) {
     let status = w.at(node).json(&["node", "status"]).unwrap();
     let shim = i32::try_from(status["allocations"][0]["shim_pid"].as_i64().unwrap()).unwrap();
@@ -534,7 +537,7 @@ fn kill_shim(w: &World, node: &str) {
 }
 
 fn restored_after_all(w: &World) {
-    // n2 is the only one that takes work: what it loses comes back to it.
+    // Only n2 takes work: what it loses returns to it.
     w.ok(&["node", "cordon", "n1,n3", "--reason", "the test's"]);
     for point in ["restore-begun", "restored"] {
         let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);

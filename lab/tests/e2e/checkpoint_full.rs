@@ -1,5 +1,5 @@
-//! Disks that are full while work saves itself: its own, which it fills or which somebody else did, and the store's. It fails with its
-//! reason, the checkpoint before it stays, and there is room again afterwards.
+//! Full disks while work saves itself: its own disk, filled by the work or by others, and the store's. The checkpoint
+//! fails with the reason, the previous one stays, and there is space again afterwards.
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Folder, Group, JOB, Need, World, binaries, fresh_dir};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 static FULL: Group = Group { theme: "checkpoint_full", name: "ckptfull", nodes: 2, quorum: 1, tweak: |_| {} };
-/// Its disk, and the store's, are small. Nothing else runs anywhere.
+/// Its disk and the store's are small. All work runs here.
 const NODE: &str = "n2";
 
 pub fn trials() -> Vec<Trial> {
@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A small file system, which goes with this.
+/// A small file system, removed on drop.
 struct SmallDisk {
     at: PathBuf,
     fill: PathBuf,
@@ -44,7 +44,7 @@ impl SmallDisk {
         Self { fill: at.join("fill"), at }
     }
 
-    /// To the last byte.
+    /// Fills it to the last byte.
     fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(&self.fill).unwrap();
         for piece in [1 << 20, 4096, 1] {
@@ -69,7 +69,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Under what work of the node saves, from the beginning of its agent on.
+/// The file system for the node's checkpoints, from its agent's start on.
 fn under_work(w: &World) -> SmallDisk {
     faults::kill_node(&w.dir, NODE).unwrap();
     let disk = SmallDisk::at(w.cluster().run_dir.join(NODE).join("state/checkpoints"), 0o711, 8);
@@ -78,7 +78,7 @@ fn under_work(w: &World) -> SmallDisk {
     disk
 }
 
-/// What is called a file system of the network, and has no server that would answer.
+/// A file system that counts as a network file system, without a server that answers.
 fn shared(w: &World) {
     let folder = Folder::new("shared");
     let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
@@ -102,19 +102,19 @@ fn shared(w: &World) {
     w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
 }
 
-/// What runs on the small disk alone.
+/// Makes all work run on the node with the small disk.
 fn only_there(w: &World) {
     w.ok(&["node", "cordon", "n1", "--reason", "the test's"]);
 }
 
-/// The same agent all the time, which has nothing to complain of.
+/// The same agent process throughout; it logs no complaints.
 fn agent(w: &World) -> i32 {
     let status = w.at(NODE).json(&["node", "status"]).unwrap();
     assert!(!status["degraded"].to_string().contains("disk: "), "{status}");
     w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid
 }
 
-/// Counts; saves as much as it is told to.
+/// Counts; saves as much as configured.
 const BULKY: &str = r#"#!/bin/sh
 n=0 ask=
 save() {
@@ -170,7 +170,7 @@ fn filled(w: &World) {
     w.ok(&["node", "uncordon", "n1"]);
 }
 
-/// Waits in a call, and says that it is done until that is taken.
+/// Waits in a call, and repeats its answer until it is accepted.
 const ANSWERS: &str = r#"
 while [ ! -e "$GO" ]; do
   "$LATTICE" checkpoint await > "$GO.asked" || exit 7
@@ -193,7 +193,8 @@ fn no_room(w: &World) {
     let first = last(w, &chain.id);
     disk.fill();
     let done = chain.create(w);
-    // What the one before left there is removed first: the request may find a block, and what is saved does not.
+    // The remains of the previous checkpoint are removed first: the request may find a free block, and the saved files
+    // do not.
     let says = ["No space left on device", "its disk is full"];
     assert!(done.code() == 1 && says.iter().any(|why| done.err().contains(why)), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
@@ -201,7 +202,7 @@ fn no_room(w: &World) {
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());
     chain.end(w);
-    // An answer in a call is not taken while it cannot be written down; it is once there is room.
+    // An answer in a call is not accepted while it cannot be stored; once there is space it is.
     let (lattice, go) = (format!("LATTICE={}", w.dir.join("bin/lattice").display()), fresh_dir("full-go"));
     let hold = go.with_extension("hold");
     fs::write(&hold, "").unwrap();

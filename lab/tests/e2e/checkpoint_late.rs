@@ -1,5 +1,6 @@
-//! A node that is cut off saves its work late: elsewhere it runs already, from the checkpoint before, and has saved itself anew. What the
-//! isolated run saves is refused once its node is heard again, and taken away; nothing begins from it.
+//! A cut-off node saves its work late. The work already runs elsewhere, from the previous checkpoint, and has saved
+//! itself again. The isolated run's checkpoint is refused once its node is connected again, and removed; nothing
+//! continues from it.
 
 use crate::checkpoint::{Chain, last, objects};
 use crate::harness::{Group, Need, World};
@@ -33,13 +34,13 @@ fn state(w: &World, node: &str) -> String {
 fn cut_off(w: &World) {
     w.ok(&["node", "cordon", "n1,n2", "--reason", "not for this one"]);
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue", "--on-isolation=continue"]);
-    // Whom the tests ask is kept out of it.
+    // The node of the agent that the tests use is excluded.
     w.ok(&["node", "uncordon", "n2"]);
     let id = &chain.id;
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());
     let (first, epoch) = (last(w, id), w.status(id)["epoch"].clone());
-    // It is being asked when its node is cut off, by somebody on that node.
+    // The request is in progress when its node is cut off; it came from that node.
     chain.behaves("wait");
     let asking = {
         let (lattice, id) = (w.at("n3"), id.clone());
@@ -60,7 +61,7 @@ fn cut_off(w: &World) {
     let second = last(w, id);
     let now = w.status(id);
     assert!(second != first && now["epoch"] != epoch && text(&now["checkpoint"], "id") == second, "{now}");
-    // The isolated one is whole in the store, which it reaches; the quorum is not told.
+    // The isolated checkpoint is complete in the store, which the node reaches; the quorum has no report of it.
     chain.release();
     let allocation = objects(w, id, "");
     let whole = || {
@@ -80,7 +81,7 @@ fn cut_off(w: &World) {
     let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
     assert_eq!((text(&shown, "id"), text(&shown, "parent")), (second.clone(), first), "{shown}");
     w.wait("n3 to be back", || state(w, "n3") == "Ready");
-    // And it is the second one from which it goes on.
+    // It continues from the second checkpoint.
     let step: Value = w.status(id)["checkpoint"]["step"].clone();
     assert_eq!(w.status(id)["nodes"][0], "n2");
     w.ok(&["node", "disable", "n2", "--yes", "--reason", "it burns"]);

@@ -1,6 +1,6 @@
-//! The ways beside the signal in which work is asked to save itself: through shared memory and in a call. The examples of the client
-//! libraries survive preemption; programs ignore, put it off, die, lie, shorten the page and fill it with rubbish; agents are killed
-//! while they ask; others' work is refused.
+//! The other modes in which work is asked to save itself: shared memory and a call. The examples of the client
+//! libraries survive preemption. Programs ignore the request, defer, die, report wrong data, shorten the page and fill
+//! it with garbage; agents are killed while they ask; requests for others' work are refused.
 
 use crate::harness::{Folder, Group, JOB, NOBODY, Need, World, binaries, fresh_dir};
 use lattice_lab::lattice::text;
@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Of the client libraries.
+/// The directory of the client libraries.
 fn client() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/client").canonicalize().unwrap()
 }
@@ -106,7 +106,8 @@ with Listener() as listener:
 print("final", n)
 "#;
 
-/// Counts, each step hashed with all before it, and waits in a call. Begun again it checks what it is given before it goes on from there.
+/// Counts, with each step hashed with all before it, and waits in a call. When it is restarted it checks the restored
+/// state before it continues.
 const CALLS: &str = r#"#!/bin/sh
 n=0 h=0
 next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
@@ -151,7 +152,7 @@ kill $waiter
 echo "final $n"
 "#;
 
-/// One job that counts.
+/// A job that counts.
 struct Counting {
     id: String,
     go: PathBuf,
@@ -189,7 +190,7 @@ impl Counting {
     }
 
     fn behaves(&self, how: &str) {
-        // It may be reading.
+        // The program may be reading it.
         let new = self.go.with_extension("behave-new");
         fs::write(&new, format!("{how}\n")).unwrap();
         fs::rename(new, self.go.with_extension("behave")).unwrap();
@@ -214,7 +215,7 @@ impl Counting {
         (text(&told, "id"), told["step"].as_u64().unwrap())
     }
 
-    /// That one came to nothing for this reason, and the one before it is as good as it was.
+    /// Checks that a request failed for this reason, and that the earlier checkpoint is unchanged.
     fn fails(&self, w: &World, says: &str, deadline: &str, first: &str) {
         let done = self.create(w, deadline);
         assert!(done.code() == 1 && done.err().contains(says), "{says}: {}\n{}", done.err(), w.log(&self.id));
@@ -241,7 +242,7 @@ impl Drop for Counting {
     }
 }
 
-/// By a user. Another one than root learns what root's rights would hide.
+/// Submits as a user. Another user than root reveals what root's rights would hide.
 fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
     if uid == 0 {
         return w.submit(args);
@@ -251,7 +252,7 @@ fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
     done.out().trim().to_owned()
 }
 
-/// The program that a command makes, or the test fails with what it says.
+/// Runs a command that makes a program; the test fails with its output.
 fn made(command: &mut Command) {
     let done = process::run(command, Duration::from_secs(300)).unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -294,7 +295,7 @@ fn examples(w: &World) {
     w.assert_nothing_left();
 }
 
-/// That one of the examples, which counts to 600, goes on from where it was when it is preempted.
+/// Checks that an example, which counts to 600, continues where it was when it was preempted.
 fn survives(w: &World, id: &str, program: &[String]) {
     w.running(id);
     w.wait_log(id, "step 3\n");
@@ -319,7 +320,7 @@ fn memory_misbehaves(w: &World) {
     counting.fails(w, "OSError: the disk is gone", "20s", &first);
     counting.behaves("ignore");
     counting.fails(w, "timed out", "1s", &first);
-    // What was given up is taken back: who looks later is not asked for it any more.
+    // An abandoned request is withdrawn: a program that looks later does not see it.
     w.wait("the request to be taken back", || {
         let log = w.log(&counting.id);
         log.contains("ignored ") && log.lines().rev().take(3).all(|line| line.starts_with("step "))
@@ -339,10 +340,10 @@ fn memory_misbehaves(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Somebody who asks for a checkpoint, and reads how it goes.
+/// A request for a checkpoint, and its progress output.
 struct Asking {
     child: Child,
-    /// What it is told.
+    /// Its output.
     said: PathBuf,
 }
 
@@ -358,7 +359,7 @@ impl Asking {
         fs::read_to_string(&self.said).unwrap()
     }
 
-    /// That it is whole.
+    /// Checks that it is complete.
     fn complete(mut self) {
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "{ended}: {}", self.said());
@@ -373,7 +374,7 @@ impl Drop for Asking {
     }
 }
 
-/// A program that looks late, and then takes its time: it is told apart.
+/// A program that looks late, and then takes its time: the two are shown differently.
 fn shows_whether_it_heard(w: &World, counting: &Counting) {
     counting.behaves("deaf");
     let asking = Asking::begin(w, &counting.id);
@@ -407,7 +408,7 @@ fn memory_hostile(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Its agent is killed while it waits for the answer; it goes on from what it saved.
+/// Its agent is killed while it waits for the answer; it continues from what it saved.
 fn killed(w: &World, counting: &Counting) {
     let id = &counting.id;
     counting.behaves("wait");
@@ -419,15 +420,15 @@ fn killed(w: &World, counting: &Counting) {
     let before = asked().unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();
-    // Its head asks again: for the same, which is under way.
+    // Its head asks again for the same checkpoint, which is in progress.
     w.wait("it to be asked again", || asked().is_some_and(|now| now != before));
-    // It behaves so yet: were it asked under another number, it would say so again.
+    // It still behaves so: a request with another number would make it print that again.
     counting.release();
     w.wait("it to run again", || {
         let now = w.status(id);
         text(&now, "state") == "Running" && now["preempted_count"] == 1
     });
-    // In both of its lives: its log is of the second.
+    // In both runs: its log is of the second.
     assert_eq!(fs::read_to_string(counting.go.with_extension("asked")).unwrap(), "asked\n");
     let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
     w.wait_log(id, &format!("restored {step}\nstep {}\n", step + 1));
@@ -439,7 +440,7 @@ fn memory_killed(w: &World) {
     killed(w, &Counting::memory(w));
 }
 
-/// Its agent is killed at each place between its writes to the page; who is asked finds one request, and answers it.
+/// Its agent is killed at each point between its writes to the page; the program finds one request, and answers it.
 fn memory_killed_between(w: &World) {
     let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
     let points: Vec<&str> = listed.lines().filter_map(|l| l.strip_prefix("Page\tAny\t")).collect();
@@ -461,14 +462,14 @@ fn memory_killed_between(w: &World) {
         let told: Value = serde_json::from_str(&done.out()).unwrap();
         assert_eq!(text(&w.status(&counting.id)["checkpoint"], "id"), text(&told, "id"), "{point}");
         w.ok(&["checkpoint", "verify", &counting.id]);
-        // And it is asked as ever behind that.
+        // Afterwards it is asked as usual.
         counting.created(w);
         counting.end(w);
     }
     w.assert_nothing_left();
 }
 
-/// What runs from an image, in its own mount namespace, is asked through the same page.
+/// Work in an image, in its own mount namespace, is asked through the same page.
 fn memory_in_an_image(w: &World) {
     let folder = Folder::new("modes-image");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
@@ -533,7 +534,7 @@ fn calls_deferred(w: &World) {
     let shown = w.lattice.json(&["checkpoint", "show", &counting.id]).unwrap();
     let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
     assert_eq!(paths, ["n"], "what lay there before the deferral is of another moment");
-    // All that it may put off is used up: then it is waited for no longer than for others.
+    // Its allowance of deferrals is used up: it gets no more time than others.
     counting.behaves("defer");
     counting.fails(w, "timed out", "1s", &first);
     counting.end(w);
@@ -551,7 +552,7 @@ fn calls_foreign(w: &World) {
     let log = w.log(&counting.id);
     let token = log.lines().find_map(|l| l.strip_prefix("asked ")).unwrap().to_owned();
     let node = w.status(&counting.id)["nodes"][0].as_str().unwrap().to_owned();
-    // A process of no allocation, root's as it is.
+    // A process outside of any allocation, even root's.
     for args in [&["checkpoint", "done", &token][..], &["checkpoint", "await"]] {
         let outside = w.at(&node).run(args, JOB).unwrap();
         assert!(outside.code() == 4 && outside.err().contains("belongs to no allocation"), "{}", outside.err());

@@ -1,4 +1,4 @@
-//! An MPI program on four nodes saves itself, loses one of them, and goes on elsewhere in the step behind its checkpoint.
+//! An MPI program on four nodes saves itself, loses a node, and continues elsewhere at the step after its checkpoint.
 
 use crate::harness::{Group, Need, World, fresh_dir};
 use crate::mpi;
@@ -30,11 +30,11 @@ fn one_of_four(w: &World) {
     assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&id));
     let told: Value = serde_json::from_str(&done.out()).unwrap();
     let saved = told["step"].as_u64().unwrap();
-    // It has gone on for a while when it is lost.
+    // The program has continued for a while when the node is lost.
     w.wait_log(&id, &format!("step 0 {}\n", saved + 3));
     let lost = w.status(&id)["nodes"][2].as_str().unwrap().to_owned();
     faults::lose_node(&w.dir, &lost).unwrap();
-    // Nobody hears it, and somebody has looked.
+    // The node is silent, and an operator has confirmed that it is dead.
     w.wait("its death to be believed", || w.run(&["node", "confirm-dead", &lost, "--yes", "--reason", "it burns"]).code() == 0);
     w.wait("it to run again", || text(&w.status(&id), "requeue_count") == "1");
     w.running(&id);
@@ -62,7 +62,7 @@ fn in_calls(w: &World) {
     let id = w.submit(&[&shape[..], &["--", &program, &end, &lattice]].concat());
     w.running(&id);
     w.wait_log(&id, "step 0 5\n");
-    // More than once: who was asked waits again.
+    // More than once: after a request it waits for the next one.
     for _ in 0..2 {
         w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
     }

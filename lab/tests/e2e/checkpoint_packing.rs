@@ -1,4 +1,5 @@
-//! What work saved is compressed within its own cgroup: the time is the work's, and who does it ends with it.
+//! Saved files are compressed within the work's own cgroup: the time counts as the work's, and the compressors end with
+//! it.
 
 use crate::harness::{Group, World, fresh_dir};
 use lattice_lab::sweep;
@@ -13,7 +14,7 @@ pub fn trials() -> Vec<Trial> {
     vec![PACKING.test("time_for_compressing_is_the_works_own", &[], time), PACKING.test("who_compresses_ends_with_the_work", &[], ends)]
 }
 
-/// Saves a file of holes, which costs nothing to make and much to read.
+/// Saves a sparse file, which is cheap to make and expensive to read.
 const HOLES: &str = r#"#!/bin/sh
 ask=
 trap 'ask=1' USR1
@@ -29,7 +30,7 @@ while [ ! -e "$GO" ]; do
 done
 "#;
 
-/// Work that saves so much, and the file that ends it.
+/// Work that saves this much, and the file that ends it.
 fn begin(w: &World, name: &str, size: &str) -> (String, PathBuf) {
     let (program, go) = (w.script("holes.sh", HOLES), fresh_dir(name));
     let (go_variable, size) = (format!("GO={}", go.display()), format!("SIZE={size}"));
@@ -38,7 +39,7 @@ fn begin(w: &World, name: &str, size: &str) -> (String, PathBuf) {
     (id, go)
 }
 
-/// The cgroup of those that compress.
+/// The cgroup of the compressors.
 fn group(w: &World, id: &str) -> PathBuf {
     let root = sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
     let scope = sweep::scopes_below(&root).into_iter().find(|path| path.to_string_lossy().contains(id));
@@ -50,7 +51,7 @@ fn ms_of_group(group: &std::path::Path) -> u64 {
     stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse::<u64>().ok()).unwrap() / 1000
 }
 
-/// In user mode and in the kernel, by proc_pid_stat(5).
+/// Time in user mode and in the kernel, from proc_pid_stat(5).
 fn ms_of_agent(w: &World) -> u64 {
     let pid = w.cluster().node("n1").unwrap().daemon.process.as_ref().unwrap().pid;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -79,7 +80,7 @@ fn ends(w: &World) {
     };
     let group = group(w, &id);
     w.wait("somebody to compress", || fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()));
-    // No signal to all work ends it before its time, also one that asks all to end.
+    // A signal to all work must not end it early, not even SIGTERM to all.
     sweep_signal(&group);
     assert!(fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()), "SIGTERM ended it");
     w.ok(&["cancel", &id]);

@@ -1,5 +1,5 @@
-//! Work that is asked to save itself at a port of its own: it puts it off, tells how far it is, is done, and goes on from there, also when
-//! its agent was killed meanwhile; what listens there and is not its own is sent nothing.
+//! Work that is asked for a checkpoint at its own port: it defers, reports progress, completes, and continues from
+//! there, also when its agent was killed meanwhile. A foreign listener on that port gets nothing.
 
 use crate::harness::{DAEMON, Folder, Group, JOB, NOBODY, World, fresh_dir, lab_program};
 use lattice_lab::faults;
@@ -27,7 +27,7 @@ fn port() -> u16 {
     Ports::new(u64::from(std::process::id()) * 7).take().unwrap()
 }
 
-/// A program that serves a port, as a user runs it that is not root.
+/// A program that serves a port, run by an ordinary user.
 struct Served {
     id: String,
     hold: PathBuf,
@@ -45,7 +45,7 @@ impl Served {
         let (held, ends) = (hold.display().to_string(), until.display().to_string());
         let mut args = vec!["submit", "-o", "name", "--checkpoint=grpc", &port, "--requeue=never", "--nodes=1"];
         args.extend(more);
-        // It counts for as long as the test takes, however slow the machine is.
+        // It counts for as long as the test takes, on any machine.
         args.extend(["--", &program, "endpoint", "--steps=1000000", "--hold", &held, "--until", &ends]);
         args.extend(options);
         let done = w.run_as(NOBODY, &args);
@@ -60,7 +60,7 @@ impl Served {
         fs::write(&self.hold, "").unwrap();
     }
 
-    /// It was preempted: that it went on with the step behind the one that it saved, and counted until it was ended.
+    /// It was preempted: checks that it continued at the step after the saved one, and counted until it was ended.
     fn goes_on(&self, w: &World) {
         w.wait("it to go on", || w.log(&self.id).contains("restored "));
         let step = w.status(&self.id)["checkpoint"]["step"].as_u64().unwrap();
@@ -128,7 +128,7 @@ fn killed(w: &World) {
     w.assert_nothing_left();
 }
 
-/// A process of another user's that listens there, outside of every allocation, and writes down what it is sent.
+/// A process of another user that listens there, outside of every allocation, and records what it receives.
 struct Stranger {
     child: Child,
     got: PathBuf,
@@ -165,7 +165,7 @@ impl Drop for Stranger {
 fn foreign(w: &World) {
     let at = port();
     let port_flag = format!("--checkpoint-port={at}");
-    // On one node, beside each other.
+    // Both on one node.
     w.ok(&["node", "cordon", "n2", "--reason", "the test's"]);
     let silent = w.submit(&["--checkpoint=grpc", &port_flag, "--nodes=1", "--cores=1", "--", "/bin/sleep", "600"]);
     w.running(&silent);
@@ -179,7 +179,7 @@ fn foreign(w: &World) {
     refused(&format!("what listens at 127.0.0.1:{at} is of uid {DAEMON} and no work of allocation {}", &silent[..8]));
     assert_eq!(stranger.got(), "listens\n", "nothing is sent to it, nor is it connected to");
     drop(stranger);
-    // Another allocation that serves it, which is asked there itself.
+    // Another allocation serves the port, and is asked there itself.
     let other = Served::submit(w, at, &["--cores=1"], &[]);
     refused(&format!("what listens at 127.0.0.1:{at} is of uid {NOBODY} and no work of allocation {}", &silent[..8]));
     assert!(!w.log(&other.id).contains("asked "), "{}", w.log(&other.id));
@@ -188,7 +188,7 @@ fn foreign(w: &World) {
     assert_eq!(w.log(&other.id).matches("asked ").count(), 1);
     w.ok(&["cancel", &other.id]);
     w.lattice.ended_within(&other.id, JOB).unwrap();
-    // Its work is called; it does not call.
+    // Its work is called; it must not call.
     let lattice = w.dir.join("bin/lattice").display().to_string();
     let calls = w.submit(&["--checkpoint=grpc", &port_flag, "--cores=1", "--", &lattice, "checkpoint", "await"]);
     assert_eq!(text(&w.ended(&calls), "state"), "Failed");

@@ -1,5 +1,5 @@
-//! Any signal that a program can catch asks for a checkpoint, and it goes to whom the submission says: all processes, those of the ranks'
-//! process groups, or the ranks alone. What does not catch it lives on.
+//! Any signal that a program can catch can request a checkpoint. It goes to the processes that the submission names:
+//! all, the ranks' process groups, or only the ranks. Processes that do not catch it survive.
 
 use crate::harness::{Group, World, fresh_dir};
 use lattice_lab::lattice::text;
@@ -20,8 +20,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A rank with processes that inherit its handler: one of its process group, one of another, one of another session; and one that
-/// catches nothing. When it ends all tell how often they were asked.
+/// A rank with processes that inherit its handler: one in its process group, one in another group, one in another
+/// session; and one that catches nothing. At the end all print how often they were asked.
 const FAMILY: &str = r#"
 import os, signal, subprocess, sys, time
 
@@ -74,7 +74,7 @@ struct Family {
 }
 
 impl Family {
-    /// The signal of this number, as it is asked for; two ranks of one node.
+    /// Submits with the signal of this number and this name; two ranks on one node.
     fn submit(w: &World, signal: &str, number: u8, env: &[&str]) -> Self {
         let program = w.script("family.py", FAMILY);
         Self::of(w, signal, number, env, &["--nodes", "1", "--tasks-per-node", "2", "--", "python3", &program], &["begun 0\n", "begun 1\n"])
@@ -99,7 +99,7 @@ impl Family {
         assert_eq!(w.status(&self.id)["checkpoint"]["step"], 1);
     }
 
-    /// How often each was asked, by what it tells at its end: whatever was sent before has come by then.
+    /// How often each was asked, from its output at the end: by then all earlier signals have arrived.
     fn asked(&self, w: &World) -> BTreeMap<String, u64> {
         fs::write(&self.go, "").unwrap();
         w.completed(&self.id);
@@ -143,14 +143,14 @@ fn to_ranks(w: &World) {
     let family = Family::submit(w, "ranks:sigwinch", 28, &[]);
     family.created(w);
     assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
-    // One of them would not hear.
+    // One of them does not catch it.
     let family = Family::submit(w, "ranks:QUIT", 3, &["DEAF=1"]);
     let done = w.run(&["checkpoint", "create", &family.id]);
     let says = "1 of its 2 ranks does not catch SIGQUIT";
     assert!(done.code() == 1 && done.err().contains(says) && done.err().contains("nothing was sent"), "{}", done.err());
     assert_eq!(text(&w.status(&family.id), "state"), "Running");
     assert_eq!(family.asked(w), both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
-    // Where it goes to all, the other one saves both.
+    // If the signal goes to all, the other one saves both.
     let family = Family::submit(w, "QUIT", 3, &["DEAF=1"]);
     family.created(w);
     let heard = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];
@@ -161,12 +161,12 @@ fn to_ranks(w: &World) {
 fn of_a_script(w: &World) {
     let program = w.script("family.py", FAMILY);
     let lattice = w.dir.join("bin/lattice").display().to_string();
-    // The script itself catches nothing: it is no rank while it has a launch.
+    // The script itself catches nothing: it does not count as a rank while it has a launch.
     let script = w.script("family.sh", &format!("#!/bin/sh\n{lattice} launch -n 2 python3 {program}\n"));
     let family = Family::of(w, "ranks:USR2", 12, &[], &["--nodes", "1", &script], &["begun 0\n", "begun 1\n"]);
     family.created(w);
     assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
-    // Without one it is the script.
+    // Without a launch the script is the rank.
     let script = w.script("alone.py", &format!("#!/usr/bin/python3\n{FAMILY}"));
     let family = Family::of(w, "ranks:USR2", 12, &["ROLE=script"], &["--nodes", "1", &script], &["begun script\n"]);
     family.created(w);

@@ -1,5 +1,5 @@
-//! An agent that is killed while it brings a checkpoint into the store does not bring again what is there: files in a store that is a
-//! directory, and parts of a large file in an S3 server, which also stands still meanwhile.
+//! An agent that is killed during the upload of a checkpoint does not repeat what is in the store: files in a store
+//! that is a directory, and parts of a large file in an S3 server, which is also stopped meanwhile.
 
 use crate::checkpoint::{Chain, last, objects};
 use crate::harness::{Group, Need, World, fresh_dir};
@@ -45,7 +45,7 @@ while [ ! -e "$GO" ]; do
 done
 "#;
 
-/// The objects that are whole, each with the file that it is.
+/// The complete objects, each with its file's inode.
 fn whole(below: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let mut folders = vec![below.to_owned()];
@@ -83,7 +83,8 @@ fn many_files(w: &World) {
     let done = asking.join().unwrap();
     assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&id));
     let after = whole(&all);
-    // One that was whole when the agent died, and not written down as that, is brought again: as many as are brought at once.
+    // A file that was complete when the agent died but not recorded as such is uploaded again: as many as are uploaded
+    // in parallel.
     let again = before.iter().filter(|(name, file)| after.get(*name) != Some(file)).count();
     assert!(after.len() == FILES && again <= 4, "{again} of {} were brought again", before.len());
     assert_eq!(w.log(&id).matches("asked ").count(), 1);
@@ -104,7 +105,7 @@ fn stands_still(w: &World) {
         w.wait_log(&chain.id, "asked ");
         moto::stop();
         chain.release();
-        // It has said that all is written, and counts on.
+        // It has reported that everything is written, and continues to count.
         let said = steps(w, &chain.id);
         w.wait("it to count on", || steps(w, &chain.id) > said + 10);
         let too_early = asked.is_finished();
@@ -119,7 +120,7 @@ fn stands_still(w: &World) {
     chain.end(w);
 }
 
-/// The server's process, ended. Nothing is put there meanwhile.
+/// Ends the server's process. Nothing is uploaded meanwhile.
 fn server_killed(w: &World) -> moto::Gone {
     faults::stop_node(&w.dir, "n1").unwrap();
     let gone = moto::kill_server();
@@ -127,7 +128,7 @@ fn server_killed(w: &World) -> moto::Gone {
     gone
 }
 
-/// It listens again, and has all that it had before anybody asks it for that.
+/// Starts the server again with all earlier objects, before anybody requests them.
 fn server_started(w: &World, gone: moto::Gone) {
     faults::stop_node(&w.dir, "n1").unwrap();
     gone.start();
@@ -165,7 +166,7 @@ fn steps(w: &World, id: &str) -> usize {
     w.log(id).matches("step 0 ").count()
 }
 
-/// The numbers of the parts of large objects that the server has taken, each as often as it has.
+/// The numbers of the parts that the server accepted, with repetitions.
 fn parts_taken() -> Vec<u32> {
     let number = |line: String| {
         let taken = line.contains("\"PUT /lattice/") && line.contains("\" 200 ");
@@ -176,15 +177,15 @@ fn parts_taken() -> Vec<u32> {
 }
 
 fn one_large_file(w: &World) {
-    // 12 parts and one that is smaller, of what does not get smaller.
+    // 12 parts and a smaller one, from data that cannot be compressed.
     let chain = Chain::submit(w, &["BULK=104000000"], &["--nodes", "1"]);
     let before = parts_taken().len();
     let taken = || parts_taken().split_off(before);
     let done = std::thread::scope(|scope| {
         let asked = scope.spawn(|| w.run_for(&["checkpoint", "create", &chain.id, "--deadline", "90s"], Duration::from_secs(120)));
-        // Written, read, compressed and sent, by a machine that may have other things to do.
+        // Written, read, compressed and sent, on a machine that may be busy.
         assert!(process::until(Duration::from_secs(80), || taken().len() >= 4), "no parts are in the store");
-        // What it was putting then comes to nothing, or is there: at most three.
+        // Uploads in progress fail, or are complete: at most three.
         moto::stop();
         faults::kill_node(&w.dir, "n1").unwrap();
         moto::go_on();
@@ -199,7 +200,7 @@ fn one_large_file(w: &World) {
     assert!(all.len() - distinct.len() <= 3, "parts that were there were put again: {all:?}");
     let verified = w.run_for(&["checkpoint", "verify", &chain.id], Duration::from_secs(60));
     assert_eq!(verified.code(), 0, "{}", verified.err());
-    // Nothing of an upload is left behind.
+    // Nothing of an upload is left.
     let left = moto::http("GET", "/lattice?uploads");
     assert!(left.starts_with("HTTP/1.1 200") && !left.contains("<UploadId>"), "{left}");
     chain.end(w);

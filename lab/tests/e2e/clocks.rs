@@ -1,5 +1,5 @@
-//! The time of day on one member's host jumps, at the leader and at a follower, and under an agent: nothing is taken away early
-//! or kept for ever, and a certificate that was made in a wrong year is not kept.
+//! The time of day jumps on one member's host, at the leader and at a follower, and under an agent: nothing ends early
+//! or lasts for ever, and a certificate that was made in a wrong year is not kept.
 
 use crate::harness::{Group, Need, World, alone, ms};
 use crate::hosts::{Load, on_hosts, others, submit, term};
@@ -19,16 +19,16 @@ use tokio::task::JoinHandle;
 
 const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 10 * 365 * 86_400;
-/// How long the leases live that nobody renews.
+/// Lifetime of leases that nobody renews.
 const SHORT: Duration = Duration::from_millis(800);
-/// How much longer than that one may be held: the leader looks once a second.
+/// How much longer than that one may be held: the leader checks once a second.
 const LATE: Duration = Duration::from_secs(3);
-/// How long one answer may take while the members agree.
+/// Timeout of one answer while the members agree.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long certificates live where they are to end.
+/// Lifetime of certificates that must expire.
 const LIFE: Duration = Duration::from_secs(20);
 
-/// How long work that stops runs on without an acknowledged heartbeat.
+/// How long `stop` work continues without an acknowledged heartbeat.
 const LEASE: Duration = Duration::from_secs(4);
 
 static AGENTS: Group = Group {
@@ -80,7 +80,7 @@ fn agents(w: &World) {
             stands();
             since.elapsed() > LEASE * 2
         });
-        // The next life reads what this one wrote down.
+        // The next process reads what this one stored.
         faults::restart_node(&w.dir, "n2").unwrap();
         w.wait("n2 to be Ready", || w.lattice.nodes().unwrap().contains(&("n2".to_owned(), "Ready".to_owned())));
         stands();
@@ -97,7 +97,7 @@ fn agents(w: &World) {
     w.assert_nothing_left();
 }
 
-/// What ended before a member's clock is ten years ahead for two seconds, and meanwhile, is known, and not run again.
+/// Work that ended before and while a member's clock is ten years ahead for two seconds is known, and not run again.
 fn forgets_nothing(w: &World, member: u64) {
     let mut jobs: Vec<String> = (0..3).map(|_| w.submit(&["--", "/bin/true"])).collect();
     jobs.iter().for_each(|job| drop(w.completed(job)));
@@ -128,7 +128,7 @@ fn forgets_nothing(w: &World, member: u64) {
             client.call(&again, PATIENCE).await.unwrap();
         }
     });
-    // What it would have run is behind this one in the queue.
+    // A second run of it would be ahead of this one in the queue.
     w.completed(&w.submit(&["--", "/bin/true"]));
     assert_eq!(jobs.iter().map(known).collect::<Vec<_>>(), before, "nothing is run again");
     let nodes = w.lattice.json(&["nodes"]).unwrap();
@@ -160,7 +160,7 @@ fn leader_stays_wrong(w: &World) {
     let off_ms = i64::try_from(ms(&w.completed(&job), "ended_at")).unwrap() - now() * 1000;
     assert!(off_ms.abs() < 30_000, "it ended {off_ms} ms from now");
     let said = || text_of(&w.lattice.json(&["quorum", "status"]).unwrap()["clocks"]);
-    // A difference is told in whole seconds.
+    // A difference is shown in whole seconds.
     let told = [HOUR - 1, HOUR].map(|seconds| format!("the clock of member {leader} is {seconds} s ahead"));
     w.wait("whose clock it is", || told.iter().any(|told| said().contains(told)));
     assert_ne!(w.leader(), leader);
@@ -189,7 +189,7 @@ impl Holder {
         }
     }
 
-    /// Renews a lease for as long as it may take, and fails when it was lost.
+    /// Renews a lease for as long as it may, and fails when it was lost.
     fn keep(self, lease: &'static str, token: u64) -> JoinHandle<()> {
         tokio::spawn(async move {
             let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: self.name.parse().unwrap(), user: None };
@@ -206,7 +206,8 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
     let leader = members.leader().await.unwrap();
     let before = term(members, leader).await;
     let (keeper, first, second) = (Holder::new(members, "keeper"), Holder::new(members, "first"), Holder::new(members, "second"));
-    // Connections are made while the clocks agree: a jump past the certificates' lifetime is no matter of leases.
+    // Connections are made while the clocks agree: this test of leases does not cover jumps past the certificates'
+    // lifetime.
     let clients: Vec<(u64, QuorumClient)> =
         [leader, others(leader)[0]].into_iter().map(|id| (id, members.client_at(id).unwrap())).collect();
     let token = keeper.acquire("kept", SHORT).await.unwrap();
@@ -221,7 +222,7 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
             assert!(token > last, "{told}");
             hosts.shift_clock(*member, jump).unwrap();
             assert_wrong_by(client, jump).await;
-            // Nobody else has it before its time is over, and somebody soon after.
+            // Nobody else gets it before its time is over, and somebody soon after.
             last = loop {
                 match second.acquire("short", SHORT).await {
                     Ok(next) => break next,
@@ -235,9 +236,9 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
             assert!(last > token, "{told}");
             let held = first.acquire("kept", SHORT).await;
             assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{told}: {held:?}");
-            // The next round begins with a lease that is free.
+            // The next round begins with a free lease.
             while !matches!(release(&second, last).await, Ok(Answer::Done { .. })) {}
-            // A leader whose clock stays wrong would hand over.
+            // A leader whose clock stays wrong would transfer the leadership.
             hosts.shift_clock(*member, 0).unwrap();
             assert_wrong_by(client, 0).await;
         }
@@ -253,13 +254,13 @@ async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
     let request = Request::from(Action::ReleaseLease { name: "short".to_owned(), token, user: None });
     let released = holder.client.call(&request, PATIENCE).await;
     match released {
-        // It ended by itself meanwhile, which is as good.
+        // It ended by itself meanwhile, which is equally good.
         Err(CallError::Refused(Refusal::StaleLease { .. })) => Ok(Answer::Done { revision: lattice_model::Revision(0) }),
         other => other,
     }
 }
 
-/// The jump does reach the member.
+/// Checks that the jump reached the member.
 async fn assert_wrong_by(client: &QuorumClient, seconds: i64) {
     let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it says how it stands") };
     let seen = (seconds_of(status.at) - now()).abs_diff(seconds);
@@ -278,13 +279,14 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     let load = Load::begin(members);
     let leader = members.leader().await.unwrap();
     let before = term(members, leader).await;
-    // One signs itself a certificate of the hour that it believes in.
+    // A member signs itself a certificate with its wrong time.
     let follower = others(leader)[0];
     let certificate_of = |member: u64| std::fs::read(members.data_dir(member).join("certificate.json")).unwrap_or_default();
     let seen = certificate_of(follower);
     hosts.shift_clock(follower, HOUR).unwrap();
     wait("a certificate of the wrong hour", LIFE, async || certificate_of(follower) != seen).await;
-    // Whoever has a connection keeps it; nobody gets a new one: each holds the other's certificate for one of another time.
+    // Open connections stay; no new ones are made, because each side considers the other's certificate to be outside of
+    // its validity.
     load.goes_on(20).await;
     assert!(submit(&client_of(members, &others(follower))).await.is_ok(), "the others serve");
     let refused = members.client_at(follower).unwrap().call(&Request::Status, Duration::from_secs(2)).await;
@@ -292,7 +294,7 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     hosts.shift_clock(follower, 0).unwrap();
     wait("the member to be reached again", Duration::from_secs(5), async || is_reached(members, follower).await).await;
 
-    // Another believes that the authority itself is over, and signs nothing.
+    // Another member believes that the authority itself has expired, and signs nothing.
     let second = others(leader)[1];
     let log = members.cluster.member(second).unwrap().daemon.log.clone();
     hosts.shift_clock(second, TEN_YEARS + 86_400).unwrap();
@@ -303,7 +305,7 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     let back = Instant::now();
     let seen = certificate_of(second);
     wait("the next certificate", LIFE, async || certificate_of(second) != seen).await;
-    // By now every certificate of before is over.
+    // By now every earlier certificate has expired.
     tokio::time::sleep((LIFE + Duration::from_secs(1)).saturating_sub(back.elapsed())).await;
     for member in 1..=crate::hosts::MEMBERS {
         assert!(is_reached(members, member).await, "member {member}");
@@ -316,7 +318,7 @@ async fn is_reached(members: &Members, member: u64) -> bool {
     members.client_at(member).unwrap().call(&Request::Status, Duration::from_secs(1)).await.is_ok()
 }
 
-/// A client with fresh connections to some members.
+/// A client with new connections to some members.
 fn client_of(members: &Members, some: &[u64]) -> QuorumClient {
     let services = some.iter().map(|id| members.cluster.member(*id).unwrap().service.clone()).collect();
     QuorumClient::new(services, lattice_pki::credentials::Credentials::new(members.tls.clone()).unwrap()).unwrap()

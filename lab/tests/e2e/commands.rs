@@ -1,4 +1,4 @@
-//! `lattice-lab` as its users run it: faults of a cluster with networks and clocks of its own.
+//! `lattice-lab` as its users run it: faults of a cluster with its own networks and clocks.
 
 use crate::harness::{JOB, Need, alone, binaries, close, fresh_dir, lab};
 use lattice_lab::cluster::Cluster;
@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long a command may take that makes a cluster or takes it away.
+/// Timeout of a command that makes or removes a cluster.
 const COMMAND_MAX: Duration = Duration::from_secs(90);
 
 pub fn trials() -> Vec<Trial> {

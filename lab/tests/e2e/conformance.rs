@@ -1,4 +1,4 @@
-//! What nodes are made of: drift, what it does and who ends it; and nodes that are wiped.
+//! Conformance of nodes: drift, its effects and how it ends; and nodes that are wiped.
 
 use crate::harness::{Group, Need, World};
 use crate::telemetry;
@@ -31,7 +31,7 @@ static CONFORMANCE: Group = Group {
     },
 };
 
-/// By their own clocks these look again in a minute at the soonest.
+/// Their own intervals are a minute or more.
 static LOOKS: Group = Group {
     theme: "conformance",
     name: "looks",
@@ -42,7 +42,7 @@ static LOOKS: Group = Group {
     },
 };
 
-/// A component that cannot be told where the file is no file.
+/// A component that cannot be read where its file is not a file.
 static STALE: Group = Group {
     theme: "conformance",
     name: "stale",
@@ -54,7 +54,7 @@ static STALE: Group = Group {
     },
 };
 
-/// Fails while a file lies beside it; writes down what it was asked to do.
+/// Fails while a certain file is beside it; records its arguments.
 const HOOK: &str = "#!/bin/sh
 if [ -e \"$0.fails\" ]; then echo looking; echo secure erase timed out; exit 5; fi
 echo \"$LATTICE_HOOK $LATTICE_NODE $LATTICE_WIPE_ORDER\" >> \"$0.orders\"
@@ -88,7 +88,7 @@ fn holds(w: &World, name: &str) -> String {
     node(w, name)["holds"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; ")
 }
 
-/// The site's component of a node is this from now on.
+/// Sets the site's component of a node.
 fn becomes(w: &World, name: &str, firmware: &str) {
     let run = w.cluster().run_dir.join(name);
     fs::write(run.join("bmc.next"), format!("{firmware}\n")).unwrap();
@@ -103,7 +103,7 @@ fn nodes_of(job: &Value) -> Vec<&str> {
     job["nodes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
 }
 
-/// What the documents list, of a node that the agent asked is not.
+/// The documented facts, requested about another node than the answering agent's.
 fn told(w: &World) {
     let (image, go) = (w.image().to_string_lossy().into_owned(), w.dir.join("told.end"));
     let script = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
@@ -125,7 +125,7 @@ fn told(w: &World) {
         (text(&n3["conformance"], "fingerprint"), Some(1)),
         "{n3}"
     );
-    // What this machine has no counters of is not made up.
+    // Counters that this machine does not have are absent.
     assert_eq!(now["pressure"]["cpu"].is_number(), fs::read("/proc/pressure/cpu").is_ok(), "{n3}");
     if !Path::new("/sys/class/powercap").exists() && !Path::new("/sys/class/hwmon").exists() {
         assert!(now["power_watts"].is_null(), "{n3}");
@@ -172,7 +172,7 @@ fn drift(w: &World) {
     becomes(w, "n2", "2.81");
     w.wait("n2 to have drifted", || drifted(w, "n2"));
     assert_eq!(text(&node(w, "n2")["conformance"], "drift"), "bmc firmware: absent -> 2.81");
-    // The largest group comes first, and one that is asked for is not mixed.
+    // The largest group is used first, and work that names a group is not mixed.
     let two = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert_eq!(nodes_of(&two), ["n1", "n3"]);
     let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
@@ -185,17 +185,17 @@ fn drift(w: &World) {
     assert!(status.contains("has drifted since") && status.contains("accept-drift n2"), "{status}");
     let listed = w.ok(&["node", "list"]);
     assert!(listed.contains("CONFORMANCE") && listed.contains(" drifted"), "{listed}");
-    // What is meant is accepted, and the others follow.
+    // An intended change is accepted for one node, and the others follow.
     w.ok(&["node", "accept-drift", "n2", "--reason", "the new firmware"]);
     w.ok(&["node", "release", "n2"]);
     for name in ["n1", "n3"] {
         becomes(w, name, "2.81");
-        // Sooner than by its clock.
+        // Sooner than its interval.
         let found = w.at(name).ok(&["node", "fingerprint"]).unwrap();
         assert!(found.contains("bmc firmware: 2.81") && found.contains("absent: "), "{found}");
         w.wait("it to be known", || drifted(w, name));
         w.ok(&["node", "accept-drift", name, "--reason", "the new firmware"]);
-        // A slow machine may have come to the end of the time for it.
+        // A slow machine may have used up the time for it.
         w.ok(&["node", "release", name]);
     }
     w.completed(&three);
@@ -205,7 +205,7 @@ fn drift(w: &World) {
     }
 }
 
-/// What changed while an agent was away is known with its registration: both are records of one command.
+/// A change during the absence of an agent is known with its registration: one command makes both records.
 fn from_the_start(w: &World) {
     w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
     let history = || w.lattice.json(&["node", "history", "n3"]).unwrap().as_array().cloned().unwrap();
@@ -235,14 +235,14 @@ fn looks(w: &World) {
     for name in ["n1", "n2", "n3"] {
         becomes(w, name, &format!("4.{name}"));
     }
-    // Each of them by the agent of one of them; what they find is known to the quorum then, without their clocks.
+    // All through the agent of one of them; the quorum then knows the results, before their intervals.
     let found = w.lattice.json(&["node", "fingerprint", "n[1-3]"]).unwrap();
     let found: Vec<_> = found.as_array().unwrap().iter().map(|one| (text(one, "node"), text(&one["components"], "bmc firmware"))).collect();
     assert_eq!(found, ["n1", "n2", "n3"].map(|name| (name.to_owned(), format!("4.{name}"))));
     w.wait("that to be known", || ["n1", "n2", "n3"].iter().all(|name| drifted(w, name)));
     let shown = w.ok(&["node", "fingerprint", "n3"]);
     assert!(shown.contains("n3") && shown.contains("bmc firmware: 4.n3"), "{shown}");
-    // Of one that is not reached that is said, and the others look all the same.
+    // A node that cannot be reached is reported, and the others are examined all the same.
     faults::kill_node(&w.dir, "n2").unwrap();
     becomes(w, "n3", "5");
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
@@ -263,7 +263,7 @@ fn stale(w: &World) {
     let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
     let why = w.ok(&["explain", &three]);
     assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
-    // Other work may have it all the same.
+    // Other work may still use it.
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     fs::remove_dir(&bmc).unwrap();
     w.completed(&three);
@@ -272,7 +272,7 @@ fn stale(w: &World) {
     assert!(history.contains("told too long ago") && history.contains("told anew"), "{history}");
 }
 
-/// Whether the member counts so many nodes, as it tells at `/metrics`.
+/// Whether the member's `/metrics` counts this many nodes.
 fn counted(w: &World, series: &str, nodes: u32) -> bool {
     let (_, page) = telemetry::get(&w.cluster().members[0].metrics, "/metrics", "");
     page.lines().any(|line| line.starts_with(series) && line.ends_with(&format!(" {nodes}")))
@@ -286,7 +286,7 @@ fn wipe(w: &World) {
     let name = nodes_of(&w.status(&job))[0].to_owned();
     let order = |more: &[&str]| w.run(&[&["node", "wipe", &name, "--reason", "patient data"], more].concat());
     assert_eq!(order(&[]).code(), 2, "nobody is there to be asked");
-    // The quorum may know of the hook with the next heartbeat only.
+    // The quorum may learn of the hook only with the next heartbeat.
     w.wait("the wipe to be taken", || order(&["--yes"]).code() == 0);
     assert_eq!(text(&w.status(&job), "state"), "Running", "what runs goes on");
     assert!(text(&node(w, &name), "wipe").contains("not confirmed"), "{}", node(w, &name));
@@ -301,9 +301,9 @@ fn wipe(w: &World) {
     let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     assert!(w.ok(&["explain", &waits]).contains("wipe by root"), "{}", w.ok(&["explain", &waits]));
     fs::remove_file(beside("fails")).unwrap();
-    // As the documents write it.
+    // The documented form of the command.
     w.ok(&["admin", "node", "wipe", &name, "--force", "--yes"]);
-    // In service again, and nothing stands against it any more.
+    // In service again, without any hold.
     w.completed(&waits);
     assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));
     w.wait("the member to count it", || counted(w, "lattice_nodes_wipe_failed", 0));

@@ -1,4 +1,5 @@
-//! What programs in the kernel count of work: loads that are known, told apart; what is nobody's; and the agent without them.
+//! Counts of the kernel programs: known loads, attributed to their work; counts of no allocation; and the agent without
+//! the programs.
 
 use crate::harness::{JOB, Need, World};
 use crate::telemetry::{PYTHON, Page, TELEMETRY, measured, node_of};
@@ -15,10 +16,10 @@ use std::process::Command;
 use std::time::Instant;
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// What is left in memory to be written back.
+/// Data that stays in memory, to be written back.
 const BUFFERED_MEBIBYTES: u32 = 48;
 const NEEDS: &[Need] = &[Need::PrometheusClient, Need::KernelProbes];
-/// With temporary folders on a block device as well.
+/// Temporary directories must be on a block device as well.
 const NEEDS_DEVICE: &[Need] = &[Need::PrometheusClient, Need::KernelProbes, Need::BlockDevice];
 
 pub fn trials() -> Vec<Trial> {
@@ -33,8 +34,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What a program says of itself when it has done so many round trips through pipes, sent itself so many datagrams, and written so
-/// many MiB past the page cache; it stays.
+/// The program's own counts: round trips through pipes, datagrams sent to itself, MiB written past the page cache. It
+/// then stays.
 struct Load {
     id: String,
     begun: Instant,
@@ -43,7 +44,7 @@ struct Load {
     mebibytes: f64,
 }
 
-/// Bytes of one datagram, and of the headers before it.
+/// Bytes of one datagram, and of its headers.
 const DATAGRAM: f64 = 1000.0;
 const HEADERS: f64 = 28.0;
 
@@ -79,7 +80,7 @@ impl Load {
     }
 }
 
-/// Within a hundredth, and a few things that happen besides.
+/// Equal within one percent, plus a few unrelated events.
 fn about(what: &str, told: f64, known: f64, besides: f64) {
     assert!((told - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {told} is told");
 }
@@ -92,7 +93,7 @@ fn counting(w: &World) {
     }
 }
 
-/// Not there until it was looked at.
+/// The series does not exist until the first measurement.
 fn of(page: &Page, id: &str, name: &str, more: &[(&str, &str)]) -> f64 {
     page.find(name, &[&[("allocation", id)], more].concat()).unwrap_or(0.0)
 }
@@ -106,7 +107,7 @@ fn counted(w: &World) {
         let (id, node) = (load.id.as_str(), node_of(w, &load.id));
         let at = |page: &Page, name: &str, more: &[(&str, &str)]| page.value(name, &[&[("allocation", id)], more].concat());
         let switches = |page: &Page, kind| of(page, id, "lattice_allocation_context_switches_total", &[("kind", kind)]);
-        // Some of its last switches and datagrams come with a later look.
+        // Some of its last switches and datagrams appear in a later measurement.
         let known = load.switches[0] + load.switches[1];
         let bytes = load.datagrams * (DATAGRAM + HEADERS);
         let received = |page: &Page| of(page, id, "lattice_allocation_network_received_bytes_total", &[]);
@@ -126,13 +127,14 @@ fn counted(w: &World) {
             about("packets", packets, load.datagrams, 0.0);
         }
         let top = w.lattice.json(&["top", id]).unwrap();
-        // Each stint ends with a switch.
+        // Each time slice ends with a switch.
         let stints = at(&page, "lattice_allocation_on_cpu_seconds_count", &[]);
         let switched = switches(&page, "voluntary") + switches(&page, "involuntary");
         about("stints", stints, switched, 5.0);
         about("waits", at(&page, "lattice_allocation_run_queue_seconds_count", &[]), switched, 5.0);
         let (on_cpu, cpu) = (at(&page, "lattice_allocation_on_cpu_seconds_sum", &[]), page.cpu_seconds(id));
-        // A stint goes on while a machine above takes the processor away: of the two threads of one core, it has all the time at most.
+        // A time slice continues while a hypervisor takes the processor away: two threads have at most twice the
+        // elapsed time.
         let most = load.begun.elapsed().as_secs_f64() * 2.0;
         assert!(on_cpu >= cpu * 0.9 - 0.1 && on_cpu <= most, "{cpu} s of a processor, and stints of {on_cpu} s in at most {most} s");
         assert_eq!(at(&page, "lattice_allocation_processes_started_total", &[]), 2.0);
@@ -147,7 +149,8 @@ fn counted(w: &World) {
     }
 }
 
-/// Writes past the page cache are its own, and told by device; what it leaves in memory is written later, and nobody's.
+/// Writes past the page cache count for the allocation, by device; what it leaves in memory is written later, and
+/// counts for none.
 fn written(w: &World) {
     counting(w);
     let loads = [("writes-much", 32), ("writes-little", 4)];
@@ -160,13 +163,13 @@ fn written(w: &World) {
         let mut last = None;
         w.wait("what was written to be told", || block_bytes(last.insert(Page::agent(w, &node))) >= known);
         let page = last.unwrap();
-        // Its page cache is not asked, so what it wrote is its own; metadata of the file may come on top.
+        // It bypasses the page cache, so the writes count as its own; metadata of the file may be added.
         about("bytes written past the page cache", block_bytes(&page), known, 65_536.0);
         let requests = of(&page, id, "lattice_allocation_block_io_seconds_count", &[("direction", "write")]);
         let waited = of(&page, id, "lattice_allocation_block_io_seconds_sum", &[("direction", "write")]);
         assert!(requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
         let top = w.lattice.json(&["top", id]).unwrap();
-        // All of it by device: one, or several below a stack of them.
+        // All of it by device: one, or several below a stacked device.
         let bytes = page.sum("lattice_allocation_device_io_bytes_total", &[("allocation", id), ("direction", "write")]);
         assert_eq!(bytes, block_bytes(&page));
         let by_device = page.sum("lattice_allocation_device_io_requests_total", &[("allocation", id), ("direction", "write")]);
@@ -184,7 +187,7 @@ fn written(w: &World) {
         let writes = text(of("writes of all disks"), "text");
         let (count, took) = writes.split_once(" so far, ").unwrap_or_else(|| panic!("{writes}"));
         assert!(count.parse::<f64>().unwrap() >= requests && ["p50 ", "p95 ", "p99 "].iter().all(|p| took.contains(p)), "{writes}");
-        // It is of a look before.
+        // It is from an earlier measurement.
         assert!(of(&format!("disk {disk}"))["age_ms"].as_u64().is_some_and(|age| age < 10_000), "{said:#}");
         assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "block_write"), ("source", "ebpf")]), 1.0);
         w.ok(&["cancel", id]);
@@ -203,12 +206,12 @@ fn written_back(w: &World) {
     let before = nobodys(&Page::agent(w, "n1"));
     let id = w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()]);
     w.wait_log(&id, "buffered");
-    // The kernel's own threads write all of this file system.
+    // The kernel's own threads write the whole file system.
     let opened = File::open(&file).unwrap();
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::syncfs(opened.as_raw_fd()) }, 0, "{}", std::io::Error::last_os_error());
     let known = f64::from(BUFFERED_MEBIBYTES) * MEBIBYTE;
-    // Each agent counts what is nobody's on all of the machine.
+    // Each agent counts what belongs to no allocation on the whole machine.
     w.wait("what was written back to be told", || nobodys(&Page::agent(w, "n1")) >= before + known);
     let own = of(&Page::agent(w, &node_of(w, &id)), &id, "lattice_allocation_block_io_bytes_total", &[("direction", "write")]);
     assert!(own < known * 0.1, "{own} bytes of {known} are told as its own");
@@ -228,13 +231,13 @@ fn connected(w: &World) {
     let node = node_of(w, &id);
     let connects = || of(&Page::agent(w, &node), &id, "lattice_allocation_tcp_connects_total", &[]);
     w.wait("its connections", || connects() >= 40.0);
-    // Those that it accepted are not among them.
+    // Accepted connections are not included.
     assert_eq!(connects(), 40.0);
     w.ok(&["cancel", &id]);
     w.ended(&id);
 }
 
-/// Connections to who takes no more of them: what begins them is sent again after a second, and after two more.
+/// Connections to a listener with a full queue: the kernel repeats the SYN after a second, and after two more.
 fn sent_again(w: &World) {
     counting(w);
     let path = w.dir.join("again.py");
@@ -256,13 +259,13 @@ fn sent_again(w: &World) {
     });
 }
 
-/// What a node tells of an allocation, by the metrics' names.
+/// The metrics of an allocation on a node, by name.
 fn names(page: &Page, id: &str) -> BTreeSet<String> {
     let of = page.0.keys().filter(|(_, labels)| labels.get("allocation").is_some_and(|of| of == id));
     of.map(|(name, _)| name.clone()).collect()
 }
 
-/// The agent without its programs: cgroups and `/proc` tell what they can by the same names.
+/// The agent without its programs: cgroups and `/proc` provide what they can under the same names.
 fn without(w: &World) {
     counting(w);
     let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do sleep 0.1; done"]);
@@ -270,7 +273,7 @@ fn without(w: &World) {
     let (node, cluster) = (node_of(w, &id), w.cluster());
     let switches = |page: &Page| page.find("lattice_allocation_context_switches_total", &[("allocation", &id), ("kind", "voluntary")]);
     w.wait("its switches", || switches(&Page::agent(w, &node)).is_some_and(|count| count > 0.0));
-    // Looked at less often than the rest.
+    // Measured less often than the rest.
     w.wait("its launch", || names(&Page::agent(w, &node), &id).contains("lattice_allocation_launch_idle_seconds"));
     let with = names(&Page::agent(w, &node), &id);
     let config = cluster.dir.join(&node).join("agent.yaml");
@@ -285,7 +288,7 @@ fn without(w: &World) {
     for name in ["cpu_seconds_total", "memory_bytes", "page_faults_total", "processes", "threads"] {
         assert!(told.contains(&format!("lattice_allocation_{name}")), "{told:?}");
     }
-    // What nobody else can tell is absent, and no 0.
+    // Values without another source are absent, not 0.
     assert_eq!(switches(&page), None);
     assert_eq!(page.sum("lattice_allocation_measure_source_info", &[("source", "ebpf")]), 0.0);
     assert_eq!(page.value("lattice_agent_kernel_probe", &[("probe", "sched_switch")]), 0.0);
@@ -304,7 +307,7 @@ fn without(w: &World) {
     w.ended(&id);
 }
 
-/// Programs in the kernel that a process holds, ascending.
+/// The ids of the kernel programs that a process holds, ascending.
 pub fn programs_of(pid: i32) -> Vec<u32> {
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
     let id = |info: String| info.lines().find_map(|line| line.strip_prefix("prog_id:")).and_then(|id| id.trim().parse().ok());
@@ -313,7 +316,7 @@ pub fn programs_of(pid: i32) -> Vec<u32> {
     held
 }
 
-/// Whether the kernel has a program of this number.
+/// Whether the kernel has a program with this id.
 fn has_program(id: u32) -> bool {
     const BPF_PROG_GET_FD_BY_ID: i32 = 13;
     #[repr(C)]

@@ -1,5 +1,5 @@
-//! The agent is killed between every two steps of a start, of taking its work up again, and of an end. Each time the
-//! job is done once, ends as it should, and nothing of it is left.
+//! The agent is killed between every two steps of a start, of recovery, and of an end. Each time the job is done once,
+//! ends as it should, and nothing of it is left.
 
 use crate::attach::piped;
 use crate::harness::{Folder, JOB, Need, alone, binaries, close, fresh_dir};
@@ -15,9 +15,9 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Clusters beside each other.
+/// Clusters that run in parallel.
 const LANES: usize = 3;
-/// How long an agent may take until it comes to its point.
+/// How long an agent may take to reach its point.
 const DEATH: Duration = Duration::from_secs(30);
 
 pub fn trials() -> Vec<Trial> {
@@ -31,13 +31,13 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What runs, and which points it passes.
+/// A kind of work, and the points that it passes.
 struct Kind {
     name: &'static str,
     nodes: u32,
     script: bool,
     image: bool,
-    /// As `lattice-agent failpoints` says it in its second column.
+    /// As in the second column of `lattice-agent failpoints`.
     passes: &'static [&'static str],
 }
 
@@ -85,7 +85,7 @@ fn points(part: &str, kind: &Kind) -> Vec<String> {
     found
 }
 
-/// Every point of a job's life, three to a job.
+/// Every point of a job's life, three for each job.
 fn rounds(kind: &Kind) -> VecDeque<Round> {
     let of = |part| points(part, kind).into_iter();
     let (mut start, mut adopt, mut end) = (of("Start"), of("Adopt"), of("End"));
@@ -99,7 +99,7 @@ fn rounds(kind: &Kind) -> VecDeque<Round> {
     }
 }
 
-/// A cluster with a node for the caller, on which nothing runs and nobody is killed.
+/// A cluster with one node for the caller, on which nothing runs and nobody is killed.
 struct Lane {
     kind: &'static Kind,
     guard: Option<Guard>,
@@ -145,12 +145,12 @@ impl Lane {
 
     fn kill(&self) {
         for node in self.cluster().nodes.iter().filter(|n| self.victims.contains(&n.id) && n.daemon.alive()) {
-            // One that comes to its point by itself is as dead.
+            // An agent may have died at its point already.
             let _ = faults::kill_node(&self.dir, &node.id);
         }
     }
 
-    /// Starts what is not there, to die at this point or at none.
+    /// Starts the stopped daemons, to die at this point or at none.
     fn start(&self, point: Option<&String>) {
         let env: Vec<(&str, &str)> = point.iter().map(|p| ("LATTICE_FAILPOINT", p.as_str())).collect();
         for node in &self.victims {
@@ -158,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// Waits until one agent has come to its point, and kills the others in the middle of whatever they do.
+    /// Waits until one agent has died at its point, and kills the others in whatever state they are.
     fn dies(&self, point: &str, what: &str) {
         let died = process::until(DEATH, || self.alive() < self.victims.len());
         assert!(died, "no agent came to {point} ({what})\n{}", self.logs());
@@ -275,7 +275,7 @@ fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// On a machine whose agent may not run work as root, nobody makes the agent kill itself.
+/// On a machine whose agent may not run work as root, failpoints cannot be armed.
 fn refused() {
     close();
     let lane = Lane::new(&SCRIPT);
@@ -294,8 +294,8 @@ fn refused() {
     assert!(lane.logs().contains("is no failpoint"), "{}", lane.logs());
 }
 
-/// The agent that holds a terminal dies with it, at each of its steps: its caller is told, what ran in it is hung up, and the
-/// next one is as good as the first.
+/// The agent that holds a terminal is killed at each step: its caller gets an error, its programs are hung up, and the
+/// next terminal works.
 fn every_point_of_a_terminal() {
     close();
     let lane = Lane::new(&SCRIPT);
@@ -311,7 +311,7 @@ fn every_point_of_a_terminal() {
         lane.kill();
         lane.start(Some(&point));
         let mut last = None;
-        // Not at once: the armed agent takes up its work first, and its peers must hear of it.
+        // Not at once: the armed agent first recovers its work, and its peers must see it again.
         let died = process::until(DEATH, || {
             let said = attach();
             let dead = lane.alive() == 0;
@@ -320,7 +320,7 @@ fn every_point_of_a_terminal() {
         });
         assert!(died, "no agent came to {point}: {last:?}\n{}", lane.logs());
         let (code, _, err) = last.unwrap();
-        // At the last of them its caller may have had the end already.
+        // At the last point its caller may have received the end already.
         let told = matches!(code, Some(5 | 125)) && err.contains("error: ");
         assert!(told || (point == "terminal-closed" && code == Some(4)), "{point}: {code:?} {err}");
         lane.dies(&point, &id);
@@ -334,15 +334,15 @@ fn every_point_of_a_terminal() {
     lane.comes_right(&id, &ran);
 }
 
-/// Those whose cgroup has this in its path.
+/// The processes with this text in their cgroup's path.
 fn process_ids_in(cgroup: &str) -> Vec<i32> {
     let within = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(cgroup);
     let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| within(*pid)).collect()
 }
 
-/// The agent dies at each step of a flush, while output is written and after its end: each line is read once, from the node
-/// and from the store.
+/// The agent is killed at each step of a flush, while output is written and after its end: each line is read once, from
+/// the node and from the store.
 fn every_point_of_a_flush() {
     close();
     let store = |dir: &Path| format!("log_store: \"file://{}/objects\"\nlog_flush_seconds: 1\n", dir.display());

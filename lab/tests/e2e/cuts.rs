@@ -1,4 +1,4 @@
-//! Agents whose network is cut: from the quorum alone, from everybody, in one direction. Each has a network of its own.
+//! Agents whose network is cut: from the quorum only, from everybody, in one direction. Each agent has its own network.
 
 use crate::harness::{Group, JOB, Need, World, ended};
 use lattice_lab::faults;
@@ -23,7 +23,7 @@ static CARRIED: Group = Group {
     },
 };
 
-/// Nobody carries anything here.
+/// No peer carries a session here.
 static ALONE: Group = Group {
     theme: "cuts",
     name: "alone",
@@ -36,7 +36,7 @@ static ALONE: Group = Group {
     },
 };
 
-/// The run lease is over well before a cut node is Down, and a second more passes before the leader takes its work from it.
+/// The run lease ends well before a cut node is Down, and the leader waits a second more before it reclaims the work.
 static LAPSING: Group = Group {
     theme: "cuts",
     name: "lapsing",
@@ -57,7 +57,7 @@ static PLACES: Group = Group {
     tweak: |o| (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 15_000, 30_000),
 };
 
-/// So many that three silent ones are too many at once.
+/// Large enough that three silent nodes are too many at once.
 static MANY: Group = Group {
     theme: "cuts",
     name: "many",
@@ -69,15 +69,17 @@ static MANY: Group = Group {
     },
 };
 
-/// How long work that stops runs on without an acknowledged heartbeat.
+/// How long `stop` work continues without an acknowledged heartbeat.
 const LEASE: Duration = Duration::from_secs(15);
-/// The same where nobody carries anything: longer than a node is silent before it is Degraded, by enough to heal it then, and for a session
+/// The same without carried sessions: longer than a node is silent before it is Degraded, plus the time to heal it then
+/// and to get a new session on a busy machine.
 /// of its own to be there again where the processors are busy.
 const LEASE_ALONE: Duration = Duration::from_secs(15);
 
 const LEASE_LAPSING: Duration = Duration::from_millis(4_500);
 
-/// How long an agent is started again and again, only to die: beyond the time to Down. `LATTICE_TEST_SECONDS` makes it longer.
+/// How long an agent is restarted again and again, only to die: longer than the time to Down. `LATTICE_TEST_SECONDS`
+/// makes it longer.
 const LOOPS: Duration = Duration::from_secs(14);
 
 pub fn trials() -> Vec<Trial> {
@@ -105,7 +107,7 @@ fn state(w: &World, node: &str) -> String {
     text(&shown(w, node), "state")
 }
 
-/// How the gossip of `n1` has a node.
+/// The state of a node in n1's gossip.
 fn gossiped(w: &World, node: &str) -> String {
     let members = w.lattice.json(&["gossip", "members"]).unwrap();
     let members = members.as_array().cloned().or_else(|| members["members"].as_array().cloned()).unwrap();
@@ -140,7 +142,7 @@ fn carried(w: &World) {
     let told = w.at("n3").ok(&["node", "status"]).unwrap();
     assert!(told.contains(&format!("carried by {through}")), "{told}");
     assert_eq!(text(&w.status(&job), "state"), "Running");
-    // When its carrier is gone for it, another one takes it; its end is reported that way as well.
+    // When it loses its carrier, another peer carries it; its end is reported that way as well.
     faults::cut_node(&w.dir, "n3", &From::Peer(through.clone()), Direction::Both).unwrap();
     let other = if through == "n1" { "n2" } else { "n1" };
     w.wait("the other one to carry it", || text(&shown(w, "n3"), "heard_through") == other);
@@ -151,7 +153,7 @@ fn carried(w: &World) {
 }
 
 fn found_again(w: &World) {
-    // Nobody is named to it: what it knows it has from before.
+    // No peer is configured: it knows them from before.
     let config = w.dir.join("n3/agent.yaml");
     let with_seeds = fs::read_to_string(&config).unwrap();
     let without: String = with_seeds.lines().filter(|line| !line.starts_with("gossip_seeds:")).map(|line| format!("{line}\n")).collect();
@@ -182,7 +184,7 @@ fn gossip_alone(w: &World) {
         let leases = w.lattice.json(&["lease", "list"]).unwrap();
         leases.as_array().unwrap().iter().find(|l| text(l, "name") == "scheduler/default").map(|l| text(l, "holder")).unwrap_or_default()
     };
-    // Who is cut off places, as long as it may.
+    // A cut-off agent places work for as long as it may.
     w.ok(&["node", "cordon", "n[1-2]", "--reason", "n3 is to place"]);
     w.wait("n3 to place", || placer() == "n3");
     w.ok(&["node", "uncordon", "n[1-2]"]);
@@ -199,7 +201,7 @@ fn gossip_alone(w: &World) {
         gossiped(w, "n3") == "down"
     });
     w.wait("somebody to place who sees the others", || ["n1", "n2"].contains(&placer().as_str()));
-    // There is room on it.
+    // There is free capacity on it.
     let waits = w.submit(&["--nodes", "3", "--cores", "1", "--", "/bin/true"]);
     let mut why = String::new();
     let is_why = until(JOB, || {
@@ -220,7 +222,8 @@ fn gossip_alone(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// Longer than the others take to give it up, shorter than it takes to give them up: it comes back and suspects them.
+/// Longer than the others take to consider it dead, shorter than it takes to consider them dead: it returns and
+/// suspects them.
 fn places_again(w: &World) {
     for node in ["n2", "n3"] {
         let config = w.dir.join(node).join("agent.yaml");
@@ -268,10 +271,10 @@ fn one_way(w: &World) {
     let (job, go) = begin(w, "n3", &[]);
     faults::cut_node(&w.dir, "n3", &From::All, Direction::Out).unwrap();
     w.wait("n3 to be silent for the quorum", || state(w, "n3") == "Degraded");
-    // Back within its grace, or not long behind it.
+    // It returns within its grace, or shortly after.
     faults::heal_node(&w.dir, "n3").unwrap();
     w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
-    // The other way: its words arrive, until it gives the session up in which nobody answers it.
+    // The other direction: its messages arrive, until it gives up the session without answers.
     faults::cut_node(&w.dir, "n3", &From::All, Direction::In).unwrap();
     w.wait("n3 to be Down", || state(w, "n3") == "Down");
     w.wait("gossip to miss n3", || gossiped(w, "n3") != "alive");
@@ -286,7 +289,7 @@ fn one_way(w: &World) {
     w.completed(&job);
 }
 
-/// Work that says each moment that it runs: a line with its attempt and the time in nanoseconds.
+/// Work that prints at short intervals: a line with its attempt and the time in nanoseconds.
 struct Beats {
     id: String,
     said: PathBuf,
@@ -306,7 +309,7 @@ impl Beats {
     /// Each line's attempt and time.
     fn lines(&self) -> Vec<(u64, u128)> {
         let text = fs::read_to_string(&self.said).unwrap_or_default();
-        // The last one may not be whole.
+        // The last line may be incomplete.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().map(|line| line.split_once(' ').map(|(n, at)| (n.parse().unwrap(), at.parse().unwrap())).unwrap()).collect()
     }
@@ -316,7 +319,7 @@ impl Beats {
         w.wait("it to go on", || self.lines().len() > before + 1);
     }
 
-    /// Running under this attempt, whose lines all come after those of the one before.
+    /// It runs under this attempt, and all lines come after those of the previous one.
     fn is_at(&self, w: &World, attempt: u64) {
         let now = w.status(&self.id);
         assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count")), ("Running", attempt.to_string()), "{now}");
@@ -339,13 +342,13 @@ fn both_ways(w: &World) {
         faults::heal_node(&w.dir, "n3").unwrap();
         w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
     };
-    // Healed within its grace, neither has noticed.
+    // Healed within its grace: neither has noticed.
     cut();
     w.wait("n3 to be silent", || state(w, "n3") == "Degraded");
     heal();
     works.iter().for_each(|work| work.goes_on(w));
     works.iter().for_each(|work| work.is_at(w, 0));
-    // Beyond it, what stops is begun elsewhere when it has stopped, and what continues waits for n3, and runs there.
+    // Beyond it, `stop` work is restarted elsewhere after it was stopped; `continue` work waits for n3, and runs there.
     cut();
     w.wait("n3 to be Down", || state(w, "n3") == "Down");
     w.wait("what stops to run elsewhere", || stops.lines().last().is_some_and(|(attempt, _)| *attempt == 1));
@@ -362,8 +365,8 @@ fn both_ways(w: &World) {
     }
 }
 
-/// The second node of a launch is cut for about as long as a run lease: healed before its lapse the launch goes on, and between that
-/// and the leader's fence the node's word is what ends it.
+/// The second node of a launch is cut for about as long as a run lease. Healed before the lapse, the launch continues;
+/// between the lapse and the leader's fence, the node's report ends it.
 fn lapsed(w: &World) {
     let go = w.dir.join("go-lapsed");
     let script = format!("echo up $LATTICE_REQUEUE_COUNT; until [ -e {} ]; do sleep 0.05; done", go.display());
@@ -376,7 +379,7 @@ fn lapsed(w: &World) {
         w.ok(&["node", "uncordon", "n3"]);
         assert_eq!(w.status(&job)["nodes"], serde_json::json!(["n1", "n2"]));
         faults::cut_node(&w.dir, "n2", &From::All, Direction::Both).unwrap();
-        // The fault itself: it is as long as it is.
+        // The duration of the fault itself.
         std::thread::sleep(Duration::from_millis(cut_ms));
         faults::heal_node(&w.dir, "n2").unwrap();
         if lapses {
@@ -395,7 +398,7 @@ fn lapsed(w: &World) {
 fn crashes(w: &World) {
     let begun = w.dir.join("go-crash");
     let script = format!("echo up; until [ -e {} ]; do sleep 0.05; done", begun.display());
-    // That one is asked.
+    // The tests use n1's agent.
     w.ok(&["node", "cordon", "n1", "--reason", "not for this one"]);
     let job = w.submit(&["--on-isolation", "stop", "--", "/bin/sh", "-c", &script]);
     w.wait_log(&job, "up");
@@ -407,17 +410,17 @@ fn crashes(w: &World) {
         faults::kill_node(&w.dir, &node).unwrap();
         faults::start_node(&w.dir, &node).unwrap();
     }
-    // It never was anything but Ready: what tells that the last agent is heard is its registration.
+    // The node was Ready throughout: only the registration shows that the last agent is connected.
     w.wait("it to be registered, and Ready", || records() > before && state(w, &node) == "Ready");
     assert_eq!((text(&w.status(&job), "state").as_str(), text(&w.status(&job), "requeue_count").as_str()), ("Running", "0"));
-    // A registration each, and a change of state at most once on the way out and in.
+    // One registration each, and at most one change of state in each direction.
     let made = records() - before;
     assert!((1..=15).contains(&made), "{made} records of five crashes");
     fs::write(&begun, "").unwrap();
     w.completed(&job);
 }
 
-/// It dies with each start before it has registered, as a supervisor would start it again.
+/// It dies at each start before it has registered, and is restarted as by a supervisor.
 fn loops(w: &World) {
     let (go, beats) = (w.dir.join("go-loop"), w.dir.join("beats-loop"));
     let script = format!("echo up; until [ -e {} ]; do echo . >> {}; sleep 0.05; done; echo over", go.display(), beats.display());
@@ -439,7 +442,7 @@ fn loops(w: &World) {
         let now = w.status(&job);
         assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count").as_str()), ("Running", "0"), "{now}");
     }
-    // Down, or Degraded for longer where others hear its gossip now and then.
+    // Down, or Degraded for longer if others receive its gossip from time to time.
     seen.dedup();
     assert!(seen.len() <= 3 && ["Degraded", "Down"].contains(&seen.last().unwrap().as_str()), "{seen:?}");
     assert!(!seen[1..].contains(&"Ready".to_owned()), "{seen:?}");
@@ -460,7 +463,7 @@ fn three_of_ten(w: &World) {
     w.wait("them to be held back", || held_back() == 3);
     let told = w.ok(&["quorum", "status"]);
     assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
-    // Well beyond the time at which one alone would be Down.
+    // Well after the time at which a single node would be Down.
     let since = Instant::now();
     w.wait("that time to be over", || {
         assert!(w.lattice.nodes().unwrap().iter().all(|(_, state)| state != "Down"));

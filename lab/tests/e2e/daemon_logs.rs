@@ -1,4 +1,4 @@
-//! What the daemons log, as a collector of logs reads it.
+//! The daemons' logs, as a log collector reads them.
 
 use crate::harness::{Folder, JOB, alone, binaries, close, fresh_dir, lab_program};
 use lattice_lab::cluster::Cluster;
@@ -22,7 +22,7 @@ pub fn trials() -> Vec<Trial> {
 /// Every line of a log; each must be an object of this component and node.
 fn lines(log: &Path, component: &str, node: &str) -> Vec<Value> {
     let text = fs::read_to_string(log).unwrap();
-    // The last one may be being written.
+    // The last line may be incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
     for line in &lines {

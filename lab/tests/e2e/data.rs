@@ -1,4 +1,4 @@
-//! Homes, scratch, output directories and mounts, as an allocation sees them, and what is left of them.
+//! Homes, scratch, output directories and mounts in an allocation, and their removal.
 
 use crate::harness::{Group, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -35,7 +35,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Where a node's scratch lies.
+/// The scratch directory of a node.
 fn scratch(w: &World, node: &str) -> PathBuf {
     w.cluster().run_dir.join(node).join("scratch")
 }
@@ -47,7 +47,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Submits as the user that is not root.
+/// Submits as an ordinary user.
 fn submit_as_nobody(w: &World, args: &[&str]) -> String {
     let done = w.run_as(NOBODY, &[&["submit", "-o", "name"], args].concat());
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -65,7 +65,7 @@ fn memory(w: &World) {
     w.completed(&id);
     let numbers: Vec<u64> = w.ok(&["logs", &id]).split_whitespace().filter_map(|n| n.parse().ok()).collect();
     let (size, total) = (numbers[0], numbers[1] * 1024);
-    // Of what the node has for work: a little is kept for the system.
+    // A share of the node's memory for work: a little is reserved for the system.
     assert!(size <= total / 4 && size > total / 6, "a quarter of {total} and not {size}");
     let id = w.submit(&["--no-data-defaults", "--", "/bin/sh", "-c", "echo ${LATTICE_SCRATCH:-none}"]);
     w.completed(&id);
@@ -107,7 +107,7 @@ fn disk(w: &World) {
     );
     let id = submit_as_nobody(w, &["--nodes", "2", "--", "/bin/sh", "-c", &script]);
     w.wait("both to be ready", || w.log(&id).matches("ready").count() == 2);
-    // A size is kept to where the file system has project quota, and said not to be elsewhere.
+    // A size limit is enforced if the file system has project quota; elsewhere it is reported as not enforced.
     let (status, nodes) = (w.ok(&["node", "status"]), w.ok(&["nodes", "-o", "json"]));
     assert_eq!(status.contains("scratch: a size that is asked for"), nodes.contains("\"scratch\""), "{status} {nodes}");
     let nodes: Vec<String> = w.status(&id)["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
@@ -154,7 +154,7 @@ fn strays(w: &World) {
     symlink(&kept, stray.join("a/link")).unwrap();
     symlink(&kept, dir.join("2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88")).unwrap();
     fs::create_dir_all(dir.join("lost+found")).unwrap();
-    // What an agent that was killed in the middle of it left.
+    // Remains of an agent that was killed in the middle of it.
     fs::create_dir_all(dir.join(".stray-3f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88-7/x")).unwrap();
     faults::restart_node(&w.dir, "n2").unwrap();
     w.wait("strays to be swept", || names(&dir).iter().all(|n| n == "lost+found" || n == "of-the-site"));

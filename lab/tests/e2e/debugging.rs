@@ -1,4 +1,4 @@
-//! Work that is measured in debug mode: who may ask, how soon it is so, what is kept, and that it ends.
+//! Work in debug mode: who may request it, how soon it starts, which samples are stored, and how it ends.
 
 use crate::counting::programs_of;
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, alone, binaries, close, counts_in_kernel, fresh_dir};
@@ -40,17 +40,17 @@ fn runs(w: &World, args: &[&str]) -> String {
     id
 }
 
-/// The objects of an allocation's raw measurements, of one node.
+/// The objects with an allocation's raw measurements from one node.
 fn objects(w: &World, id: &str, node: &str) -> Vec<PathBuf> {
     let dir = w.dir.join(format!("objects/default/default/{id}/telemetry/{node}"));
     let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    // What is being put has a name of its own until it is whole.
+    // An object that is being uploaded has another name until it is complete.
     found.retain(|path| path.extension().is_some_and(|extension| extension == "zst"));
     found.sort();
     found
 }
 
-/// Their lines.
+/// The lines of these objects.
 fn lines(w: &World, id: &str, node: &str) -> Vec<Value> {
     let files = objects(w, id, node);
     if files.is_empty() {
@@ -66,7 +66,7 @@ fn looks(lines: &[Value]) -> Vec<&Value> {
     lines.iter().filter(|line| line["at_ms"].is_u64()).collect()
 }
 
-/// What each node has kept, by `lattice top`; `None`: it is not in debug mode.
+/// The number of samples that each node has stored, from `lattice top`; `None`: it is not in debug mode.
 fn points(w: &World, id: &str) -> Vec<Option<f64>> {
     let top = w.lattice.json(&["top", id]).unwrap();
     let of = |node: &Value| {
@@ -95,7 +95,7 @@ fn kept(w: &World) {
     let is_so = lattice_lab::process::until(JOB, || in_debug(w, &id));
     let took = began.elapsed();
     eprintln!("in debug mode after {took:.2?}");
-    // A second, and what asking takes of binaries that are not optimised.
+    // A second, plus the time of unoptimised binaries.
     assert!(is_so && took < Duration::from_secs(5), "{took:?}");
     let now = w.status(&id);
     assert!(text(&now, "telemetry").starts_with("debug until 2") && text(&now, "telemetry").ends_with("asked for by root"), "{now}");
@@ -126,7 +126,7 @@ fn kept(w: &World) {
         let times: Vec<u64> = looks.iter().map(|look| look["at_ms"].as_u64().unwrap()).collect();
         assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
         let seconds = (times[times.len() - 1] - times[0]) as f64 / 1e3;
-        // A machine that is busy looks less often; windows of 30 s would be far from it.
+        // A busy machine measures less often; windows of 30 s would be far from that.
         assert!(looks.len() as f64 >= seconds / 3.0, "{} looks in {seconds} s", looks.len());
         assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.1)), "{looks:?}");
         assert!(looks.iter().all(|look| look["numbers"]["memory_used"].as_f64().is_some_and(|bytes| bytes > 0.0)), "{looks:?}");
@@ -138,7 +138,7 @@ fn kept(w: &World) {
 }
 
 fn soon(w: &World) {
-    // Each of another allocation: a look is brought forward once a minute.
+    // Each for another allocation: a measurement is brought forward at most once a minute.
     for _ in 0..3 {
         let id = w.submit(&["--cores", "1", "--", "/bin/sleep", "600"]);
         w.running(&id);
@@ -160,12 +160,12 @@ fn soon(w: &World) {
 fn by_itself(w: &World) {
     let id = runs(w, &["--cores", "1"]);
     let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
-    // The leader's clock ends it.
+    // The leader's timer ends it.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=4s"]);
     w.wait("debug mode", || in_debug(w, &id));
     w.wait("its end", || !in_debug(w, &id) && w.status(&id)["telemetry"] == Value::Null);
     w.wait("the record", || w.ok(&["audit", "query", "--alloc", &id]).contains("TelemetryModeEnded"));
-    // The agent is killed in the middle, and goes on; nothing that it wrote is lost.
+    // The agent is killed meanwhile, and continues; nothing that it wrote is lost.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=1h"]);
     w.wait("debug mode", || in_debug(w, &id));
     let first = points(w, &id)[0].unwrap();
@@ -178,7 +178,7 @@ fn by_itself(w: &World) {
         let lives: BTreeSet<String> = objects(w, &id, &node).iter().map(|path| path.display().to_string()).collect();
         lives.len() >= 2 && looks(&lines(w, &id, &node)).len() as f64 > before
     });
-    // Its time is over while the quorum is away, and its agent is killed once more.
+    // Its time ends while the quorum is down, and its agent is killed once more.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=20s"]);
     let asked = Instant::now();
     w.wait("debug mode", || in_debug(w, &id));
@@ -222,7 +222,7 @@ fn refused(w: &World) {
     w.ended(&nobodys);
     let ended = ask(NOBODY, &["--mode=debug"]);
     assert_eq!((ended.code(), ended.err().contains("nothing of it runs any more")), (4, true), "{}", ended.err());
-    // One of its nodes has nowhere to keep it.
+    // One of its nodes has no store for it.
     configured(w, "n2", |text| text.lines().filter(|line| !line.starts_with("log_store:")).collect::<Vec<_>>().join("\n") + "\n");
     w.wait("n2 to say so", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
     w.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
@@ -236,7 +236,7 @@ fn refused(w: &World) {
     w.ended(&id);
 }
 
-/// Of what the benchmark measures the figures are its own; that all is measured is tested.
+/// The benchmark has its own figures; this tests that everything is measured.
 fn full() {
     close();
     binaries();

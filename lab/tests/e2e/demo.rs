@@ -1,4 +1,4 @@
-//! What the README promises, as the README runs it.
+//! The promises of the README, checked by its own command.
 
 use crate::harness::{Folder, NOBODY, Need, alone, binaries, close, fresh_dir, lab, lab_program};
 use lattice_lab::down::Guard;
@@ -29,7 +29,7 @@ fn demo() {
     assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
 }
 
-/// A user's own machine account: no mount, no scope, no other user, and it says so.
+/// An ordinary user's account: no mount, no scope, no other user, and messages that say so.
 fn without_root() {
     close();
     let folder = Folder::new("nobody");
@@ -71,7 +71,7 @@ fn interrupted() {
     assert_eq!(lattice_lab::sweep::loops_under(&[&dir]), vec![]);
 }
 
-/// Whether targets are met is the bench's own business; that it measures is tested.
+/// Whether targets are met is left to the bench; this tests that it measures.
 fn bench(name: &str, options: &[&str], expected: usize) {
     close();
     binaries();

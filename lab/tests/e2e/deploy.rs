@@ -1,4 +1,4 @@
-//! What `deploy/` has, as the tools that will read it take it.
+//! Checks `deploy/` with the tools that read it.
 
 use crate::harness::{JOB, Need, alone, fresh_dir};
 use lattice_lab::process;
@@ -34,9 +34,9 @@ fn rules() {
 }
 
 fn queries() {
-    // Without the files that are a site's own.
+    // Without the site's own files.
     promtool(&["check", "config", "--syntax-only"], &deploy("prometheus/prometheus.yaml"));
-    // Each query as the expression of a rule, with what Grafana would put in.
+    // Each query as the expression of a rule, with Grafana's variables replaced.
     let mut text = "groups:\n  - name: dashboards\n    rules:\n".to_owned();
     let mut count = 0;
     for entry in fs::read_dir(deploy("grafana")).unwrap().flatten() {

@@ -1,5 +1,5 @@
-//! What GPUs do, for whom, and what they draw. They are simulated: how busy one is, is what the lab writes beside its device, where a
-//! vendor's driver would be asked.
+//! Load of GPUs, its attribution to work, and their energy. The GPUs are simulated: the lab writes a GPU's load to a
+//! file beside its device, in place of a vendor's driver.
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::telemetry;
@@ -47,7 +47,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How busy a GPU of n1 is from now on.
+/// Sets the load of a GPU of n1.
 fn load(w: &World, gpu: &str, utilization: f64, used_gib: f64, joules: f64) {
     let load = GpuLoad {
         utilization: Some(utilization),
@@ -67,7 +67,7 @@ fn page(w: &World) -> String {
     telemetry::get(&address, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n")).1
 }
 
-/// The number of the line that has all of these in it.
+/// The value of the line that contains all of these texts.
 fn series(page: &str, parts: &[&str]) -> Option<f64> {
     let mut lines = page.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
     let line = lines.next()?;
@@ -79,9 +79,9 @@ fn drawn(w: &World, id: &str) -> Option<f64> {
     series(&page(w), &["lattice_allocation_energy_joules_total{", id, "device=\"gpu\""])
 }
 
-/// Work with a GPU of n1, and which that is.
+/// Work with a GPU of n1; returns its id and the GPU.
 fn with_gpu(w: &World) -> (String, String) {
-    // All of it is looked at on n1; n2 is there to be asked.
+    // Everything is examined on n1; n2 is only there to answer.
     w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
     let id = w.submit(&["--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
     w.running(&id);
@@ -123,13 +123,13 @@ fn apart(w: &World) {
     load(w, &its, 0.75, 0.5, 1500.0);
     load(w, &others, 0.03125, 0.96875, 1020.0);
     w.wait("what was drawn", || (drawn(w, &one), drawn(w, &other)) == (Some(500.0), Some(20.0)));
-    // Asked of n1 itself, and through another agent.
+    // Through n1 itself, and through another agent.
     let (told, of_other) = (per_gpu(w, &one), w.at("n2").json(&["top", &other, "--per-gpu"]).unwrap());
     for (told, busy, used, watts) in [(&told, 0.75, 0.5, 750.0), (&of_other, 0.03125, 0.96875, 31.25)] {
         assert_eq!(of_gpu(told, "gpu_utilization"), Some(busy), "{told}");
         assert_eq!(of_gpu(told, "gpu_memory_used"), Some(used * GIB as f64), "{told}");
         assert_eq!(of_gpu(told, "gpu_power_draw"), Some(watts), "{told}");
-        // Together the same, of one GPU, with what was drawn since the work began.
+        // The same combined, for one GPU, with the energy since the work began.
         assert_eq!(of_node(told, "gpu_utilization"), Some(busy), "{told}");
         assert_eq!(of_node(told, "gpu_memory_ratio"), Some(used), "{told}");
     }
@@ -145,7 +145,7 @@ fn apart(w: &World) {
     assert!(wide.starts_with("NODE") && wide.contains("GPU_UTILIZATION") && wide.lines().count() == 2, "{wide}");
     let refused = w.run_as(NOBODY, &["top", &one, "--per-gpu"]);
     assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
-    // The page has every GPU, and whose it is.
+    // The page has every GPU and its allocation.
     let now = page(w);
     assert_eq!(series(&now, &["lattice_gpu_utilization_ratio{", &its]), Some(0.75));
     assert_eq!(now.matches("lattice_gpu_power_watts{").count(), 3, "{now}");
@@ -153,18 +153,18 @@ fn apart(w: &World) {
     assert_eq!(series(&now, &["lattice_gpu_throttled{", &its, "reason=\"power_cap\""]), Some(1.0));
     assert_eq!(series(&now, &["lattice_allocation_gpu_info{", &one, &its]), Some(1.0));
     assert_eq!(series(&now, &["lattice_allocation_gpu_info{", &one, &others]), None);
-    // The one that does nothing is told; the documents' alerts of GPUs have their measures now.
+    // The idle GPU raises an alert; the built-in rules for GPUs have their measures now.
     w.wait("the idle GPU", || series(&page(w), &["lattice_alert_active{", &other, "alert=\"gpu_idle\""]) == Some(1.0));
     let now = page(w);
     assert_eq!(series(&now, &["lattice_alert_active{", &one, "alert=\"gpu_idle\""]).unwrap_or(0.0), 0.0);
     for alert in ["gpu_idle", "gpu_memory"] {
         assert_eq!(series(&now, &["lattice_alert_rule_measured{", &format!("alert=\"{alert}\"")]), Some(1.0));
     }
-    // Nearly full for ten seconds.
+    // Nearly full memory for ten seconds.
     let full = ["lattice_alert_active{", &other, "alert=\"gpu_memory\"", "severity=\"critical\""];
     w.wait("the full GPU", || series(&page(w), &full) == Some(1.0));
     assert_eq!(series(&page(w), &["lattice_alert_active{", &one, "alert=\"gpu_memory\""]).unwrap_or(0.0), 0.0);
-    // What dcgm-exporter reads.
+    // The files that dcgm-exporter reads.
     let file = |gpu: &str| w.cluster().run_dir.join("n1/job-map").join(gpu.trim_start_matches("SIM-"));
     assert_eq!(fs::read_to_string(file(&its)).unwrap().trim(), text(&w.status(&one), "id"));
     let cluster = w.cluster();
@@ -176,7 +176,7 @@ fn apart(w: &World) {
     };
     assert!(line("GPU measures").contains("by simulated: ") && line("GPU measures").contains("utilization"), "{doctor}");
     assert!(line("energy").contains("RAPL") || line("energy").contains("unsupported"), "{doctor}");
-    // Nowhere but in a lab.
+    // Only in a lab.
     let as_elsewhere = w.dir.join("as-elsewhere.yaml");
     fs::write(&as_elsewhere, fs::read_to_string(&config).unwrap().replace("allow_root: true", "allow_root: false")).unwrap();
     let refused = process::run(Command::new(&agent).arg("--config").arg(&as_elsewhere), JOB).unwrap();
@@ -186,7 +186,7 @@ fn apart(w: &World) {
 }
 
 fn diagnosed(w: &World) {
-    // Where another test has looked at n1 alone.
+    // In case another test has cordoned it.
     w.run(&["node", "uncordon", "n2"]);
     let of_all = |node: &str, load: &GpuLoad| {
         for index in 0..3 {
@@ -216,7 +216,7 @@ fn diagnosed(w: &World) {
     };
     w.wait("the GPUs of both", || {
         told = w.lattice.json(&["diag", &id]).unwrap();
-        // The newest look may be of before anything ran.
+        // The newest reading may be from before anything ran.
         let is = |node: &str, what: &str| find(&told, node, "ECC errors").is_some_and(|(text, _)| text.contains(what));
         is("n1", "not corrected: none") && is("n2", "not corrected: 2 of")
     });
@@ -229,11 +229,11 @@ fn diagnosed(w: &World) {
     assert!(wrong && errors.starts_with("not corrected: 2 of SIM-"), "{errors}");
     let (clocks, wrong) = ill("clocks");
     assert!(wrong && clocks.ends_with(" by hardware_thermal"), "{clocks}");
-    // One that does nothing while that of the other node is busy.
+    // An idle GPU while that of the other node is busy.
     let (balance, wrong) = ill("balance");
     assert!(wrong && balance.contains("does nothing while others are busy") && balance.contains("of n1 90.0 %"), "{balance}");
     assert_eq!(find(&told, "n1", "balance"), None);
-    // Links are of the network as well, all else of GPUs is not.
+    // Links also belong to the network's report, the other values of GPUs do not.
     let network = w.ok(&["diag", &id, "--network"]);
     assert!(network.contains("NVLink") && !network.contains("ECC"), "{network}");
     end(w, &[&id]);
@@ -255,7 +255,7 @@ fn killed(w: &World) {
         assert!(now.is_none_or(|now| now >= 250.0), "it fell to {now:?}");
         now == Some(800.0)
     });
-    // Its driver was loaded anew.
+    // The driver was reloaded.
     load(w, &gpu, 0.5, 0.25, 10.0);
     w.wait("it to go on", || {
         let now = drawn(w, &id);
@@ -285,10 +285,10 @@ fn hung(w: &World) {
     assert!(!now.contains("lattice_gpu_utilization_ratio{"), "{now}");
     let said = w.run(&["top", &id, "--per-gpu"]);
     assert!(said.code() == 0 && said.err().contains("has no numbers"), "{}", said.err());
-    // It answers after all.
+    // It answers again.
     let path = lattice_runtime::topology::load_file(&w.dir.join("n1").join(gpu.replace("SIM-", "gpu")));
     let mut writer = fs::OpenOptions::new().write(true).open(path).unwrap();
-    // Before it is asked again.
+    // Before the next reading.
     load(w, &gpu, 0.25, 0.25, 200.0);
     writer.write_all(b"{}").unwrap();
     drop(writer);

@@ -1,4 +1,4 @@
-//! The disk of one member is slow, or gave back something else than it was given.
+//! The disk of one member is slow, or returns other data than was written.
 
 use crate::harness::{Need, alone};
 use crate::hosts::{Load, on_hosts, others, submit, term};
@@ -15,9 +15,9 @@ use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How much longer each sync takes.
+/// The additional time of each sync.
 const SLOW: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
-/// How long one answer may take.
+/// Timeout of one answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub fn trials() -> Vec<Trial> {
@@ -37,7 +37,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How long each of so many submissions takes, one after the other; in order of length.
+/// The times of this many submissions, one after the other; sorted.
 async fn takes(client: &QuorumClient, submissions: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..submissions {
@@ -58,7 +58,7 @@ async fn follower(hosts: &Hosts, members: &mut Members) {
     let usual = median(&takes(&client, 40).await);
     for slow in SLOW {
         hosts.slow_disk(others(leader)[0], slow).unwrap();
-        // Long enough for a follower that is behind to believe that it has no leader.
+        // Long enough for a follower that is behind to believe that there is no leader.
         let (began, mut times) = (Instant::now(), Vec::new());
         while began.elapsed() < slow * 4 {
             times.extend(takes(&client, 10).await);
@@ -86,10 +86,11 @@ async fn leader(hosts: &Hosts, members: &mut Members) {
         hosts.slow_disk(leader, slow).unwrap();
         let load = Load::begin(members);
         let times = takes(&client, 5).await;
-        // Nothing is acknowledged that is not on the leader's own disk; one sync is waited for that is under way, then one's own.
+        // Nothing is acknowledged before it is on the leader's own disk: a submission waits for the sync in progress,
+        // then for its own.
         assert!(times[0] >= slow, "acknowledged after {:?}", times[0]);
         assert!(median(&times) < slow * 3 + Duration::from_secs(1), "{times:?}");
-        // What is under way is in the answer, once it is on that disk.
+        // A pending entry is in the answer once it is on that disk.
         let asked = Instant::now();
         reader.call(&Request::ListNodes, PATIENCE).await.unwrap();
         let read = asked.elapsed();
@@ -102,7 +103,7 @@ async fn leader(hosts: &Hosts, members: &mut Members) {
     }
 }
 
-/// An agent comes to a member that knows older things than another one told before: it gets what is so now, or nothing.
+/// An agent connects to a member with an older state than it has seen: it gets the present state, or nothing.
 async fn list(hosts: &Hosts, members: &mut Members) {
     let leader = members.leader().await.unwrap();
     let follower = others(leader)[0];

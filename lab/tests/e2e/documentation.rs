@@ -1,5 +1,5 @@
-//! The commands of the tutorial and of the users' how-to pages, run as they are written. The tutorial starts its own
-//! cluster with `lattice dev`; the pages share one cluster. [`pages`] says what each page needs, and which cannot run.
+//! Runs the commands of the tutorial and of the users' how-to pages as they are written. The tutorial starts its own
+//! cluster with `lattice dev`; the pages share one cluster. [`pages`] lists what each page needs, and which cannot run.
 
 mod markdown;
 mod pages;
@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Four nodes, because pages ask for four.
+/// Four nodes, because some pages use four.
 static PAGES_CLUSTER: Group = Group { theme: "documentation", name: "documentation", nodes: 4, quorum: 1, tweak: |_| {} };
 
-/// Where the tutorial has its cluster; the test has it in a folder of its own.
+/// The directory of the tutorial's cluster; the test replaces it by its own directory.
 const TUTORIAL_DIR: &str = "/tmp/lattice-tutorial";
-/// What pages write in the place of an allocation's id.
+/// The placeholders for an allocation's id in pages.
 const ID_PLACEHOLDERS: [&str; 3] = ["ID", "ID1", "ID2"];
 
 pub fn trials() -> Vec<Trial> {
@@ -130,7 +130,7 @@ impl PageRun<'_> {
         }
     }
 
-    /// All commands as the script of one allocation.
+    /// Runs all commands as the script of one allocation.
     fn run_inside(&self, options: &str, commands: &[&Command]) {
         let commands: Vec<&str> = commands.iter().map(|command| command.text.as_str()).collect();
         self.shell.write_program("inside.sh", &format!("#!/bin/bash\nset -ex\n{}\n", commands.join("\n")));
@@ -138,7 +138,7 @@ impl PageRun<'_> {
         self.shell.ok(&place, &format!("lattice submit --wait {options} inside.sh || {{ code=$?; lattice logs @last; exit $code; }}"));
     }
 
-    /// The allocation for this placeholder, in the state that the command is about.
+    /// The allocation for this placeholder, in the state that the command needs.
     fn allocation(&mut self, placeholder: &'static str, command: &str) -> String {
         let submit = |work: &str| self.shell.ok(&format!("an allocation for {}.md", self.name), &format!("lattice submit -o name {work}"));
         let submit = |work: &str| submit(work).trim().to_owned();

@@ -1,5 +1,5 @@
-//! Keys for the fabric: made before work begins, told to its ranks and to nobody else, revoked when it has ended, whoever was killed
-//! meanwhile. The manager is the lab's, a process of its own.
+//! Keys for the fabric: made before work begins, passed only to its ranks, revoked when it has ended, whichever process
+//! was killed meanwhile. The manager is simulated by the lab, as a separate process.
 
 use crate::harness::{Group, JOB, World, lab_program};
 use lattice_lab::fabric::{Service, State};
@@ -46,7 +46,7 @@ fn address() -> &'static str {
     ADDRESS.get_or_init(|| format!("127.0.0.1:{}", Ports::new(u64::from(std::process::id())).take().unwrap()))
 }
 
-/// The lab's manager, until it is dropped. What it made it keeps.
+/// The simulated manager, until it is dropped. Its state stays.
 struct Manager(Identity);
 
 impl Manager {
@@ -102,7 +102,8 @@ fn keyed(w: &World) {
     assert_eq!(w.log(&id), [line("rank"), line("rank"), line("script")].concat());
     assert_eq!((w.status(&id)["vni"].as_u64(), revoked), (Some(vni), false));
     assert_eq!(w.status(&id)["nodes"], serde_json::json!(nodes));
-    // A job that is one launch; what its user says of the way stands; without a domain there is no key, and nobody is asked.
+    // A job with one launch; the user's own setting of the provider stays. Without a domain there is no key, and the
+    // manager gets no request.
     let say = ["--nodes", "2", "--cores", "1", "--", "/bin/sh", "-c", say, "rank"];
     let launch = w.submit(&[&["--network-domain", "ml", "--env", "FI_PROVIDER=tcp"], &say[..]].concat());
     w.completed(&launch);
@@ -120,7 +121,7 @@ fn keyed(w: &World) {
 }
 
 fn killed(w: &World) {
-    // It makes the service, and before it can say so its client is killed.
+    // It makes the service, and its client is killed before the answer.
     let slow = Manager::start(&["--answer-after-ms", "3000"]);
     let id = submit(w, "killed.sh", "echo up\nexec sleep 60\n");
     w.wait("a service of which nobody has heard", || of(&id).len() == 1);
@@ -131,7 +132,7 @@ fn killed(w: &World) {
     faults::start_node(&w.dir, &head).unwrap();
     w.wait_log(&id, "up");
     assert_eq!(of(&id).len(), 1, "the same service was given again: {:?}", of(&id));
-    // Killed again; then the manager is away at the end too, and the agent once more.
+    // Killed again; then the manager is down at the end too, and the agent is killed once more.
     faults::kill_node(&w.dir, &head).unwrap();
     faults::start_node(&w.dir, &head).unwrap();
     drop(manager);
@@ -158,13 +159,13 @@ fn away(w: &World) {
     drop(manager);
     let manager = Manager::with_token("another", &[]);
     let id = submit(w, "refused.sh", "echo up\n");
-    // Its first node is left out from then on, and there are no two others.
+    // Its first node is excluded from then on, and there are no two others.
     let refused = "the fabric's manager does not make a CXI service: it answers 401 Unauthorized";
     w.wait("why it does not begin", || text(&w.status(&id), "reason").contains(refused));
     w.ok(&["cancel", &id]);
     assert!(w.log(&id).contains("has not run"), "{}", w.log(&id));
     drop(manager);
-    // Nobody knows that nothing was made, and so it is revoked.
+    // Nobody knows that nothing was made, so it is revoked.
     let _manager = Manager::start(&[]);
     w.wait("both nodes to be well", || ["n1", "n2"].iter().all(|n| !w.at(n).ok(&["node", "status"]).unwrap().contains("keys of work")));
     assert_eq!(standing(), 0);

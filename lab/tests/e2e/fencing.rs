@@ -1,5 +1,5 @@
-//! Nodes that are not heard: what becomes of their work, who settles it, and that nothing runs twice. Their agents are stopped or
-//! killed; shims and work live on.
+//! Silent nodes: what happens to their work, who decides about it, and that nothing runs twice. Their agents are
+//! stopped or killed; shims and work live on.
 
 use crate::harness::{Folder, Group, JOB, World, fresh_dir};
 use lattice_lab::faults;
@@ -14,10 +14,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long work that stops runs on without a word from the leader; a second more, and it may run elsewhere.
+/// How long `stop` work continues without an acknowledgement from the leader; a second more, and it may run elsewhere.
 const LEASE: Duration = Duration::from_millis(3000);
 
-/// How long a node that is borrowed is Degraded before it is Down; one that is not: a second.
+/// How long a borrowed node is Degraded before it is Down; another node: a second.
 const BORROWED: Duration = Duration::from_secs(8);
 
 static FENCING: Group = Group {
@@ -26,7 +26,7 @@ static FENCING: Group = Group {
     nodes: 3,
     quorum: 3,
     tweak: |options| {
-        // The daemons begin after this; the file is the tests' own, which the hook asks what to say.
+        // The daemons start after this. The file belongs to the tests: the hook reads its answer there.
         let hook = hook();
         fs::write(&hook, HOOK).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
@@ -40,7 +40,7 @@ static FENCING: Group = Group {
     },
 };
 
-/// Says that a node is dead where a file of its name lies beside it; writes down how it was called.
+/// Reports that a node is dead if a file with its name is beside it; records how it was called.
 const HOOK: &str = "#!/bin/sh
 echo \"$* env $LATTICE_NODE $LATTICE_ALLOCATIONS\" >> \"$0.called\"
 [ -e \"$0.$1\" ] && exit 0
@@ -52,14 +52,14 @@ fn hook() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fencing-hook")
 }
 
-/// Enough nodes for many of them to be silent.
+/// Enough nodes that many of them can be silent.
 static CROWD: Group = Group { theme: "fencing", name: "fencing-crowd", nodes: 4, quorum: 1, tweak: |o| o.down_after_ms = 3_000 };
 
-/// How long a node is silent until it is Down where leaders change, and when the leader goes.
+/// How long a node is silent until it is Down where leaders change, and when the leader is killed.
 const TO_DOWN: Duration = Duration::from_secs(12);
 const LEADER_GOES: Duration = Duration::from_secs(7);
 
-/// Nobody is asked whether they hear a silent node.
+/// No agent is asked whether it sees a silent node alive.
 static LEADERS: Group = Group {
     theme: "fencing",
     name: "fencing-leaders",
@@ -71,7 +71,7 @@ static LEADERS: Group = Group {
     },
 };
 
-/// Some nodes are Down already when another leads.
+/// Some nodes are Down already when another leader is elected.
 static DEAD: Group = Group {
     theme: "fencing",
     name: "fencing-dead",
@@ -96,14 +96,14 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Work that says each moment that it runs: a line with its attempt, its process and the time in nanoseconds.
+/// Work that prints at short intervals: a line with its attempt, its process and the time in nanoseconds.
 struct Beats(PathBuf);
 
 impl Beats {
     fn submit(w: &World, more: &[&str]) -> (String, Self) {
         let file = fresh_dir("beats");
         let script = format!("while :; do echo $LATTICE_REQUEUE_COUNT $$ $(date +%s%N) >> {}; sleep 0.05; done", file.display());
-        // n1 is whom the tests ask: it is kept busy, and alive. What the last test left there is taken away first.
+        // The tests use n1's agent, which stays busy and alive. Remains of the last test are removed first.
         w.wait("n1 to be free", || state(w, "n1") == "Ready" && shown(w, "n1")["committed"]["cores"] == 0);
         let busy = w.submit(&["--name", "busy", "--", "/bin/sleep", "600"]);
         w.running(&busy);
@@ -125,7 +125,7 @@ impl Beats {
         text.lines().filter_map(line).map(|(_, pid, at)| (pid, at)).collect()
     }
 
-    /// The later attempt began when the earlier one was over: nothing of it was written after that.
+    /// The later attempt began when the earlier one was over: it wrote nothing after that.
     fn never_twice(&self) {
         let (last, first) = (self.of(0).last().copied().unwrap(), self.of(1).first().copied().unwrap());
         assert!(last.1 < first.1, "the first attempt still ran at {}, the second began at {}", last.1, first.1);
@@ -168,7 +168,7 @@ fn stops(w: &World) {
     let (node, before) = (node_of(w, &id), w.status(&id));
     assert_ne!(node, "n1");
     assert_eq!(text(&before, "on_isolation"), "stop");
-    // It is renewed all the time, by nothing but heartbeats: it outlives one lease's length.
+    // Only heartbeats renew it: it outlives the length of one lease.
     let begun = beats.of(0)[0].1;
     w.wait("it to outlive a lease", || beats.of(0).last().unwrap().1 - begun > LEASE.as_nanos() * 5 / 4);
     let cut = agent(w, &node);
@@ -191,7 +191,7 @@ fn stops(w: &World) {
     w.ok(&["cancel", &id]);
 }
 
-/// Every node is busy with work that stops, and more of it waits, while no member lives for longer than a run lease.
+/// Every node is busy with `stop` work, and more of it waits, while all members are down for longer than a run lease.
 fn quorum_away(w: &World) {
     let dir = Folder::new("away");
     let (go, begun) = (dir.0.join("go"), dir.0.join("begun"));
@@ -236,7 +236,7 @@ fn quorum_away(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Milliseconds between the last two times that the node was found Degraded and Down.
+/// Milliseconds between the last two records that the node was Degraded and Down.
 fn degraded_for(w: &World, node: &str) -> u64 {
     let records = w.lattice.json(&["node", "history", node]).unwrap();
     let last = |state: &str| {
@@ -246,7 +246,8 @@ fn degraded_for(w: &World, node: &str) -> u64 {
     last("Down").checked_sub(last("Degraded")).unwrap_or_else(|| panic!("Down before it was Degraded: {records:#}"))
 }
 
-/// Its work began before it was given to another vCluster. (Who else has heard the node lately puts its end off by some seconds.)
+/// Its work began before the node was given to another vCluster. (A witness that saw the node recently delays its end
+/// by some seconds.)
 fn borrowed(w: &World) {
     let (id, _beats) = Beats::submit(w, &[]);
     let node = node_of(w, &id);
@@ -271,7 +272,7 @@ fn continues(w: &World) {
     assert!(heard.code() == 4 && heard.err().contains("it is heard") && heard.err().contains("node disable"), "{}", heard.err());
     faults::kill_node(&w.dir, &node).unwrap();
     w.wait("its node to be Down", || state(w, &node) == "Down");
-    // Longer than any lease lasts: it is not begun elsewhere, and goes on.
+    // Longer than any lease lasts: it is not begun elsewhere, and continues.
     let down = beats.of(0).last().unwrap().1;
     w.wait("it to go on", || beats.of(0).last().unwrap().1 - down > LEASE.as_nanos() * 3 / 2);
     assert_eq!(text(&w.status(&id), "state"), "Running");
@@ -289,7 +290,7 @@ fn continues(w: &World) {
     assert!(requeued(w, &id));
     let audit = w.ok(&["audit", "query", "--node", &node, "--type", "node-confirmed-dead"]);
     assert!(audit.contains("its rack has no power"), "{audit}");
-    // Here it was not true: what the operator vouched for still runs, and is ended before the node takes anything.
+    // Here the confirmation was wrong: the work still runs, and is ended before the node takes anything else.
     let old = beats.of(0)[0].0;
     assert!(lives(old));
     w.ok(&["cancel", &id]);
@@ -315,7 +316,7 @@ fn crowd(w: &World) {
     assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
     w.ok(&["node", "confirm-dead", "n4", "--yes", "--reason", "its rack has no power"]);
     assert_eq!(state(w, "n4"), "Down");
-    // Longer than it takes for one alone.
+    // Longer than it takes for a single node.
     let begun = Instant::now();
     w.wait("their time to be over", || begun.elapsed() > Duration::from_secs(10));
     assert_eq!(["n2", "n3"].map(|node| state(w, node)), ["Degraded", "Degraded"]);
@@ -332,7 +333,7 @@ fn fresh_clocks(w: &World) {
     w.wait("most of its time to be over", || silent.elapsed() > LEADER_GOES);
     let killed = Instant::now();
     faults::kill_member(&w.dir, leader).unwrap();
-    // While nobody leads, the list is gossip's.
+    // While nobody leads, the list comes from gossip.
     let down = || w.lattice.nodes().is_ok_and(|nodes| nodes.contains(&("n2".to_owned(), "Down".to_owned())));
     w.wait("n2 to be Down", down);
     let took = killed.elapsed();
@@ -380,7 +381,7 @@ fn by_hook(w: &World) {
     fs::write(said(&node), "").unwrap();
     let earlier = called().len();
     faults::kill_node(&w.dir, &node).unwrap();
-    // What the hook vouches for is true here.
+    // The hook's answer is true here.
     kill(Pid::from_raw(beats.of(0)[0].0), Signal::SIGKILL).unwrap();
     w.wait("it to run elsewhere", || !beats.of(1).is_empty());
     fs::remove_file(said(&node)).unwrap();

@@ -1,4 +1,4 @@
-//! Connections that never finish their handshake, on members' ports: they keep nobody out.
+//! Connections to members' ports that never finish their handshake: they must not keep anybody out.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::faults;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 static FLOOD: Group = Group { theme: "flood", name: "flood", nodes: 3, quorum: 3, tweak: |_| {} };
 
-/// Connections to each port, as many as kept an agent out for 24 seconds and a quorum without a leader for six.
+/// Connections to each port: as many kept an agent out for 24 seconds, and a quorum without a leader for six.
 const CONNECTIONS: usize = 420;
-/// What half a record is: the header of a handshake's first record and some bytes of the 512 that it promises.
+/// Half a record: the header of a handshake's first record and some of the 512 bytes that it announces.
 const HALF_A_RECORD: [u8; 9] = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
-/// How long an agent may take to have its session while members are flooded.
+/// How long an agent may take to get its session while members are flooded.
 const SESSION_MAX: Duration = Duration::from_secs(10);
-/// What a round of votes more takes at most, by the lab's `election_ms`: chance has as many in either case.
+/// The time of one more round of votes at most, by the lab's `election_ms`: chance may cause one in either case.
 const ROUND_MAX: Duration = Duration::from_millis(600);
 
 pub fn trials() -> Vec<Trial> {
@@ -29,7 +29,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Holds connections to these ports until it is dropped: each sends half a record, and is renewed when the member ends it.
+/// Holds connections to these ports until it is dropped: each sends half a record, and is replaced when the member
+/// closes it.
 struct Flood {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -98,14 +99,14 @@ fn agents(w: &World) {
         faults::kill_node(&w.dir, node).unwrap();
         let began = Instant::now();
         faults::start_node(&w.dir, node).unwrap();
-        // What runs there came by the session.
+        // Work reached this node, so it has a session.
         let id = w.submit(&["-w", node, "--", "/bin/true"]);
         w.completed(&id);
         assert!(began.elapsed() < SESSION_MAX, "{node} had work after {:?} only", began.elapsed());
     }
 }
 
-/// How long it takes until another member leads and commits, from when the one that leads is killed.
+/// Time from killing the leader until another one leads and commits.
 fn election(w: &World) -> Duration {
     let leader = w.leader();
     faults::kill_member(&w.dir, leader).unwrap();
@@ -135,7 +136,7 @@ fn elections(w: &World) {
         all[all.len() / 2]
     };
     let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
-    // In turns, so that a machine that has become busy meanwhile counts for both.
+    // Alternating, so that a machine that becomes busy affects both.
     for _ in 0..5 {
         quiet.push(election(w));
         let _flood = Flood::begin(w, &ports(w));

@@ -1,4 +1,4 @@
-//! The disk with the node's state is full: what runs can be ended, the agent stays, and says what is the matter.
+//! The disk with the node's state is full: running work can be ended, the agent stays, and reports the problem.
 
 use crate::harness::{Group, JOB, World, binaries};
 use crate::tty::Tty;
@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 static FULL_DISK: Group = Group::small("full_disk");
-/// Without a log store, and with little room for what ended.
+/// Without a log store, and with little space for the output of ended work.
 static OUTPUT: Group = Group { theme: "full_disk", name: "full-disk-output", nodes: 3, quorum: 1, tweak: little_room };
-/// Its state is on a small file system of its own.
+/// Its state is on its own small file system.
 const NODE: &str = "n3";
 
 pub fn trials() -> Vec<Trial> {
@@ -30,7 +30,7 @@ fn little_room(options: &mut Options) {
     "log_ring_bytes: 1048576\nlog_spool_max_bytes: 8388608\n".clone_into(&mut options.log_lines);
 }
 
-/// A small file system where the node's state is, which goes with this.
+/// A small file system for the node's state, removed on drop.
 pub struct SmallDisk<'a> {
     w: &'a World,
     node: &'static str,
@@ -39,7 +39,7 @@ pub struct SmallDisk<'a> {
 }
 
 impl<'a> SmallDisk<'a> {
-    /// `size`: as tmpfs has it, such as `24m`.
+    /// `size`: in tmpfs's notation, such as `24m`.
     pub fn under(w: &'a World, node: &'static str, size: &str) -> Self {
         let at = w.cluster().run_dir.join(node).join("state");
         faults::kill_node(&w.dir, node).unwrap();
@@ -49,7 +49,7 @@ impl<'a> SmallDisk<'a> {
         disk
     }
 
-    /// To the last byte.
+    /// Fills it to the last byte.
     pub fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(self.at.join("fill")).unwrap();
         for piece in [1 << 20, 4096, 1] {
@@ -72,7 +72,7 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// But for the file system itself.
+/// Except for the file system itself.
 fn nothing_left(w: &World, disk: &SmallDisk<'_>) {
     let cluster = w.cluster();
     let left = || down::leftovers(&cluster).into_iter().filter(|l| *l != format!("mount {}", disk.at.display())).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ fn story(w: &World) {
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     nothing_left(w, &disk);
 
-    // New work is refused by that node, with the reason: what the last left free goes as well.
+    // The node refuses new work, with the reason: the last work freed some space, which is filled as well.
     disk.fill();
     let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     let explain = || w.run(&["explain", &id]).out();
@@ -148,7 +148,7 @@ fn story(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// The other nodes are too few for it: it waits for the one whose disk was full, and for no longer than that takes.
+/// The other nodes are too few for it: it waits for the one with the full disk, and no longer than that.
 fn refused_for_a_while(w: &World) {
     let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
@@ -160,7 +160,7 @@ fn refused_for_a_while(w: &World) {
         told.contains("No space left") && told.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
     });
     assert!(told.contains("is excluded until 20") && told.contains("once its checks are well again"), "{told}");
-    // Those behind it do not wait for that.
+    // The work behind it does not wait.
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();
     assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
@@ -169,14 +169,14 @@ fn refused_for_a_while(w: &World) {
     ready(w);
 }
 
-/// Other work holds the other nodes, so that what is submitted lands on the one with the small disk.
+/// Other work holds the other nodes, so that a submission gets the one with the small disk.
 fn output(w: &World) {
     let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
     let others = hold_others(w);
     let go = w.dir.join("go-on");
 
-    // What a program wrote before the disk was full is there, and what it writes once there is room.
+    // Output from before the disk was full exists, and so does output written once there is space.
     let lines = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.02; done 2>/dev/null";
     let id = w.submit(&["--", "/bin/sh", "-c", lines]);
     w.wait_log(&id, "00009\n");
@@ -187,7 +187,7 @@ fn output(w: &World) {
         let now = w.ok(&["logs", &id]);
         std::mem::replace(&mut before, now) == before
     });
-    // The last one may have been cut short by the disk's end.
+    // The full disk may have truncated the last line.
     let whole: Vec<&str> = before.lines().collect();
     for (line, number) in whole[..whole.len() - 1].iter().zip(1..) {
         assert_eq!(*line, format!("{number:0999}"));
@@ -201,7 +201,7 @@ fn output(w: &World) {
     assert!(w.ok(&["logs", &id]).starts_with(&before), "its end takes nothing away");
     disk.make_room();
 
-    // A terminal's log is written by the shim: it says itself what is missing.
+    // The shim writes a terminal's log: it marks what is missing.
     let shows = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.01; done";
     let mut tty = Tty::start(w.lattice.command(&["launch", "--pty", "/bin/sh", "-c", shows]));
     tty.sees("00009");
@@ -213,7 +213,8 @@ fn output(w: &World) {
     tty.types("\x03");
     tty.ended_with(130);
 
-    // Two ended, more than the spool's limit together; while there is room, both stay. Then the older one goes, and is said to.
+    // Two ended allocations, together more than the spool's limit; while there is space, both stay. Then the older one
+    // is removed, and marked as removed.
     let five_mb = "head -c 5000000 /dev/zero | tr '\\0' x";
     let (first, second) = (w.submit(&["--", "/bin/sh", "-c", five_mb]), w.submit(&["--", "/bin/sh", "-c", five_mb]));
     for id in [&first, &second] {

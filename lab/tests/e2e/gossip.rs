@@ -1,5 +1,5 @@
-//! Who gossip takes for dead: one that stands still for a moment is suspected and refutes, one that is killed is not heard
-//! of again until it is started; and `lattice gossip watch` tells both as they happen.
+//! Suspicion in gossip: an agent that stops for a moment is suspected and refutes; a killed one stays dead until it is
+//! started; `lattice gossip watch` shows both as they happen.
 
 use crate::harness::{Group, World};
 use crate::telemetry::get;
@@ -18,7 +18,7 @@ use std::process::Stdio;
 
 static GOSSIP: Group = Group::small("gossip");
 
-/// Where the counter stands in a datagram's header (`gossip::seal`).
+/// Offset of the counter in a datagram's header (`gossip::seal`).
 const COUNTER_AT: usize = 33;
 
 pub fn trials() -> Vec<Trial> {
@@ -29,7 +29,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What of n3 was told so far.
+/// The events of n3 so far.
 fn of_n3(watching: &Watching) -> Vec<String> {
     let lines = watching.lines();
     assert!(lines.iter().all(|l| l["at"].is_string()), "each line has its time: {lines:?}");
@@ -44,7 +44,7 @@ fn counter(w: &World, name: &str) -> u64 {
     w.lattice.json(&["gossip", "members", "--counters"]).unwrap()[name].as_u64().unwrap()
 }
 
-/// What an agent's gossip shows of a node: state, and whether it is held.
+/// An agent's gossip view of a node: its state, and whether it has a hold.
 fn gossiped(w: &World, at: &str, node: &str) -> (String, bool) {
     let members = w.at(at).json(&["gossip", "members"]).unwrap();
     let member = members.as_array().unwrap().iter().find(|m| text(m, "node") == node).cloned().unwrap_or_default();
@@ -81,7 +81,7 @@ fn facts(w: &World) {
         let runs = told["allocations"].to_string() + &told["fact"]["now"]["running"].to_string();
         assert!(runs.contains(&job), "asked at {at}: {told}");
     }
-    // What would change something is refused, whatever it is, and says of which node.
+    // Every change is refused, and the message names the node.
     let verbs: [&[&str]; 16] = [
         &["cordon", "n2", "--reason", "x"],
         &["uncordon", "n2"],
@@ -110,7 +110,7 @@ fn facts(w: &World) {
         assert_eq!(done.status.code(), Some(5), "{verb:?}: {said}");
         assert!(said.contains("n2"), "{verb:?} says of whom: {said}");
     }
-    // One that is not reached is told as what is known of it.
+    // A node that cannot be reached is shown as it is known.
     faults::kill_node(&w.dir, "n2").unwrap();
     let gone = w.run(&["node", "status", "n2"]);
     assert!(gone.code() == 0 && gone.out().contains("Not reached"), "{}{}", gone.out(), gone.err());
@@ -130,9 +130,9 @@ fn refused(w: &World, node: &str, reason: &str) -> u64 {
     of_reason.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
 
-/// The next datagram that one of the others sends there, as whoever sits on the wire sees it.
+/// The next datagram that another node sends there, as an observer of the network sees it.
 fn captured(to: SocketAddr) -> Vec<u8> {
-    // Every UDP datagram that this host takes is copied there, with its headers.
+    // Every UDP datagram that this host receives is copied there, with its headers.
     let wire = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Udp).unwrap();
     let mut wire = File::from(wire);
     let mut packet = vec![0; 65_536];
@@ -146,7 +146,7 @@ fn captured(to: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// What a stranger says who has come to believe that this is his cluster.
+/// A message of a stranger that has the name of this cluster.
 fn stranger(to: SocketAddr, cluster: &str) -> Vec<u8> {
     let me = Identity { node: "stranger".parse().unwrap(), addr: "127.0.0.1:9".parse().unwrap(), incarnation: 1 };
     let mut core = Core::new(me, Config::lab(), &Keyring::configured(Key::from_bytes([7; 32])), cluster, 1);
@@ -159,7 +159,7 @@ fn stranger(to: SocketAddr, cluster: &str) -> Vec<u8> {
 fn hostile(w: &World) {
     let to: SocketAddr = w.cluster().node("n1").unwrap().gossip.parse().unwrap();
     let ours = captured(to);
-    // With a counter that was not seen yet.
+    // With a counter that was not used yet.
     let mut altered = ours.clone();
     altered[COUNTER_AT] ^= 1;
     let cases = [
@@ -182,7 +182,7 @@ fn hostile(w: &World) {
         }
         w.wait(&format!("{} bytes to be refused as {reason}", bytes.len()), || refused(w, "n1", reason) >= before + 3);
     }
-    // So many at once as its socket holds, of any length and of anything.
+    // As many at once as its socket holds, of random length and content.
     let mut noise = File::open("/dev/urandom").unwrap();
     for _ in 0..6 {
         let before = refused(w, "n1", "");
@@ -201,7 +201,7 @@ fn hostile(w: &World) {
     let members = w.lattice.json(&["gossip", "members"]).unwrap();
     let names: Vec<String> = members.as_array().unwrap().iter().map(|m| text(m, "node")).collect();
     assert_eq!(names, ["n1", "n2", "n3"], "nobody joined by it");
-    // It answers, is heard and hears.
+    // It still answers, sends and receives gossip.
     let held = |node: &str| ("Ready".to_owned(), node == "n2");
     w.ok(&["node", "cordon", "n2", "--reason", "fan"]);
     w.wait("n1 to hear of n2", || gossiped(w, "n1", "n2") == held("n2"));

@@ -1,5 +1,5 @@
-//! GPUs that go, come and break while the agent runs. They are simulated: what an agent sees of them is what the lab writes, where a
-//! vendor's driver would be asked.
+//! GPUs that are removed, added and break while the agent runs. They are simulated: the lab writes what an agent reads,
+//! in place of a vendor's driver.
 
 use crate::harness::{Group, JOB, World, lab};
 use lattice_lab::faults;
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Heartbeats, looks and registrations together: one heartbeat of a real cluster.
+/// Heartbeats, checks and registrations together: one heartbeat interval of a real cluster.
 const ONE_HEARTBEAT: Duration = Duration::from_secs(10);
 
 static GPUS: Group = Group {
@@ -47,7 +47,7 @@ fn node(w: &World) -> Value {
     nodes[0].clone()
 }
 
-/// Waits until the quorum has so many GPUs of the node; how long that took.
+/// Waits until the quorum has this many GPUs of the node; returns how long that took.
 fn offered(w: &World, gpus: u64) -> Duration {
     let began = Instant::now();
     w.wait(&format!("{gpus} GPUs to be offered"), || node(w)["gpus"] == gpus);
@@ -64,7 +64,7 @@ fn with_gpu(w: &World, file: &str) -> String {
     id
 }
 
-/// Which of the node's GPUs each allocation has.
+/// The node's GPUs that the allocation has.
 fn has(w: &World, id: &str) -> String {
     let status: Value = serde_json::from_str(&w.ok(&["node", "status", "-o", "json"])).unwrap();
     let local = status["allocations"].as_array().unwrap().iter().find(|a| text(a, "id") == id).unwrap().clone();
@@ -88,14 +88,14 @@ fn hot_remove(w: &World) {
         "{status}"
     );
     assert!(w.ok(&["node", "history", "n1"]).contains(", 1 GPU"));
-    // An agent that begins now has never seen it, nor do those know of it who begin under that agent.
+    // An agent that starts now has never seen it, nor has work that starts under that agent.
     faults::restart_node(&w.dir, "n1").unwrap();
     w.wait("n1 to be Ready", || text(&node(w), "state") == "Ready" && node(w)["gpus"] == 1);
     let device = w.dir.join("n1").join(lost.replace("SIM-", "gpu"));
     let late = format!("{}; cat {} 2>&1; true", until(w, "go-late"), device.display());
     let late = w.submit(&["--cores", "1", "--", "/bin/sh", "-c", &late]);
     w.wait_log(&late, "up");
-    // The one that is left is another's.
+    // Another allocation has the remaining one.
     let waits = w.submit(&["--cores", "1", "--gpus", "1", "--", "/bin/true"]);
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("1 GPU is wanted, 0 free"), "{why}");
@@ -111,12 +111,12 @@ fn hot_remove(w: &World) {
     w.completed(&other);
 }
 
-/// Where the site's check of [`seldom`] is, and what it finds.
+/// The file of the site's check of [`seldom`], and its findings.
 fn sites(file: &str) -> PathBuf {
     std::env::temp_dir().join(format!("lattice-seldom-{}{file}", std::process::id()))
 }
 
-/// An agent's configuration, under which it looks at nothing for an hour unless it has a reason.
+/// An agent's configuration with which it checks nothing for an hour without a reason.
 pub fn seldom() -> String {
     let (program, finds) = (sites(""), sites(".finds"));
     fs::write(&program, format!("#!/bin/sh\n[ -e {0} ] || exit 0\n. {0}\n", finds.display())).unwrap();
@@ -124,7 +124,7 @@ pub fn seldom() -> String {
     format!("health:\n  period_seconds: 3600\n  checks: [{{name: fan, program: {program:?}}}]\n")
 }
 
-/// On a node that is configured so.
+/// On a node with that configuration.
 pub fn looked_at_behind(w: &World) {
     gpu(w, "3", &["ecc", "2"]);
     fs::write(sites(".finds"), "echo it is loud; exit 1").unwrap();
@@ -158,7 +158,7 @@ fn drain(w: &World) {
     fs::write(w.dir.join("go-2"), "").unwrap();
     w.completed(&runs);
     w.wait("n1 to be Drained", || stands("Drained"));
-    // Whoever lifts it is not overruled, by the next agent neither, which finds the same.
+    // If an operator lifts the drain, it is not set again, not even by a restarted agent that finds the same.
     w.ok(&["node", "undrain", "n1"]);
     assert!(stands("Degraded"));
     let incarnation = || w.lattice.json(&["node", "status"]).ok().and_then(|status| status["incarnation"].as_u64());
@@ -167,7 +167,7 @@ fn drain(w: &World) {
     w.wait("another life that finds the same", || {
         incarnation() > before && stands("Degraded") && w.ok(&["node", "status"]).contains("the node asks to be drained")
     });
-    // Repaired: the bus found it anew, between two looks.
+    // Repaired: the bus found it again, between two checks.
     gpu(w, "1", &["remove"]);
     gpu(w, "1", &["add"]);
     w.completed(&waits);
@@ -188,7 +188,7 @@ fn failed(w: &World) {
     gpu(w, "0", &["add"]);
     w.wait("the check to be well", || !w.ok(&["node", "status"]).contains("SIM-0: failure"));
     assert!(stands("Down"), "nobody said that it is repaired");
-    // Until the leader has heard so the failure comes back.
+    // Until the leader has received that, the failure returns.
     w.wait("n1 to be Ready", || {
         w.run(&["node", "repaired", "n1"]);
         stands("Ready")
@@ -202,7 +202,7 @@ fn hit(w: &World) {
     w.wait_log(&again, "up");
     let (of_never, of_again) = (has(w, &never), has(w, &again));
     let index = |gpu: &str| gpu.trim_start_matches("SIM-").to_owned();
-    // Of a copy engine: none of the others' tests has it.
+    // An error of a copy engine: no other test uses it.
     gpu(w, &index(&of_never), &["xid", "39"]);
     let ended = w.ended(&never);
     let reason = ended.to_string();
@@ -215,13 +215,13 @@ fn hit(w: &World) {
     assert_eq!(text(&w.status(&again), "state"), "Running", "it has another GPU");
     gpu(w, &index(&of_again), &["xid", "39"]);
     w.wait("it to run once more", || epoch() > first && text(&w.status(&again), "state") == "Running");
-    // Nothing is the matter with the GPUs, nor with the node: who has one now did not have it then.
+    // GPUs and node are well: the allocation that has the GPU now did not have it then.
     assert_eq!((text(&node(w), "state"), &node(w)["gpus"]), ("Ready".to_owned(), &Value::from(2)));
     let later = with_gpu(w, "go-3");
     fs::write(w.dir.join("go-3"), "").unwrap();
     w.completed(&again);
     w.completed(&later);
-    // Forgotten, for who comes next: the bus found them anew.
+    // Reset for the next test: the bus found them again.
     for index in ["0", "1"] {
         gpu(w, index, &["remove"]);
         gpu(w, index, &["add"]);
@@ -249,7 +249,7 @@ fn warned(w: &World) {
     gpu(w, "1", &["ecc", "3"]);
     w.wait("the memory errors", || status().contains("SIM-1: 3 memory errors that could not be corrected: look after it"));
     assert!(status().contains("0 healthy, 2 allocatable, 2 in all"), "{}", status());
-    // Whose work has them is told the same.
+    // Work that has them gets the same information.
     let id = w.submit(&["--cores", "1", "--gpus", "2", "--", "/bin/sh", "-c", &until(w, "go-4")]);
     w.wait_log(&id, "up");
     let told: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();

@@ -1,4 +1,4 @@
-//! What is a hang and what is not: launches that sleep while their GPU or the network is busy. The GPUs are simulated.
+//! Which launches count as hanging: some sleep while their GPU or the network is busy. The GPUs are simulated.
 
 use crate::harness::{Group, Need, World, counts_in_kernel};
 use crate::monitoring::{HANG, Watching, is_alert};
@@ -14,7 +14,7 @@ static HANGS: Group = Group {
     nodes: 1,
     quorum: 1,
     tweak: |options| {
-        // Who has one of two has half of the memory: there is room for another one.
+        // Work with one of two GPUs gets half of the memory, so that another one fits.
         options.simulated_gpus = 2;
         options.agent_lines = "alerts:\n  hang_seconds: 10\n".to_owned();
     },
@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How busy the GPUs are from now on.
+/// Sets the load of the GPUs.
 fn busy(w: &World, utilization: f64) {
     let load = GpuLoad { utilization: Some(utilization), ..GpuLoad::default() };
     for index in 0..2 {
@@ -41,7 +41,7 @@ fn sleeping(w: &World, more: &[&str]) -> String {
     id
 }
 
-/// What the alert says when it comes.
+/// The text of the alert.
 fn hang(watch: &Watching) -> String {
     watch.wait_within(HANG, "the hang", |event| is_alert(event, "hang", true));
     let told = watch.events().into_iter().rfind(|event| is_alert(event, "hang", true)).unwrap();
@@ -52,7 +52,7 @@ fn gpu(w: &World) {
     busy(w, 0.8);
     let has = sleeping(w, &["--gpus", "1"]);
     let watch = Watching::begin(w, "has-gpu", &[&has, "--alerts-only"]);
-    // Of one without a GPU that began later it is told.
+    // The alert comes for a launch without a GPU that began later.
     let none = sleeping(w, &[]);
     let told = hang(&Watching::begin(w, "no-gpu", &[&none, "--alerts-only"]));
     assert!(told.contains("looked at: cpu") && !told.contains("gpu"), "{told}");

@@ -1,4 +1,4 @@
-//! Clusters for tests, what tests need of the machine, and waiting for what can be seen.
+//! Clusters for tests, requirements of tests, and waiting for visible conditions.
 
 use lattice_lab::binaries::Binaries;
 use lattice_lab::cluster::Cluster;
@@ -22,12 +22,12 @@ use std::time::Duration;
 
 /// How long an ordinary small job may take from submission to its end; far more than it should, for a busy machine.
 pub const JOB: Duration = Duration::from_secs(45);
-/// The user that is not root.
+/// An ordinary user.
 pub const NOBODY: u32 = 65_534;
 /// Another one: `daemon` in every `/etc/passwd`.
 pub const DAEMON: u32 = 1;
 
-/// What a test needs of the machine besides root.
+/// Requirements of a test besides root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Loop devices and SquashFS.
@@ -38,7 +38,8 @@ pub enum Need {
     Pmi2,
     /// Debian's Open MPI (packages openmpi-bin, libopenmpi-dev and libpmix-dev), beside another MPI.
     OpenMpi,
-    /// mpi4py with MPICH, and with Open MPI 5, each in a virtual environment (Python's packages `mpi4py`, `mpich` and `openmpi`).
+    /// mpi4py with MPICH, and with Open MPI 5, each in a virtual environment (Python's packages `mpi4py`, `mpich` and
+    /// `openmpi`).
     Mpi4py,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
@@ -54,39 +55,39 @@ pub enum Need {
     VictoriaMetrics,
     /// `promtool` (Debian's package `prometheus`).
     Promtool,
-    /// A kernel in which agents can count all that they know of: Linux 6.5 with a description of its types.
+    /// A kernel in which agents can use all their counters: Linux 6.5 with BTF.
     KernelProbes,
-    /// Temporary folders on a file system whose requests to a block device the kernel counts.
+    /// Temporary directories on a file system whose block device requests the kernel counts.
     BlockDevice,
     /// FUSE, for a file system that does not answer.
     Fuse,
     /// The second cluster level, which debug builds have.
     SecondLevel,
-    /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
+    /// The tools for members' hosts: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
 
 /// One cluster, shared by the tests of a group.
 pub struct Group {
-    /// What its tests are about: the first part of their names.
+    /// The subject of its tests: the first part of their names.
     pub theme: &'static str,
-    /// Groups with the same one share a cluster when they follow each other.
+    /// Consecutive groups with the same name share a cluster.
     pub name: &'static str,
     pub nodes: u32,
     pub quorum: u32,
     pub tweak: fn(&mut Options),
 }
 
-/// The cluster that runs now, of whichever group.
+/// The running cluster, of any group.
 static NOW: Mutex<Option<World>> = Mutex::new(None);
 
 impl Group {
-    /// On a cluster of three nodes and one member.
+    /// With a cluster of three nodes and one member.
     pub const fn small(theme: &'static str) -> Self {
         Self { theme, name: "small", nodes: 3, quorum: 1, tweak: |_| {} }
     }
 
-    /// On a cluster of three nodes and three members.
+    /// With a cluster of three nodes and three members.
     pub const fn large(theme: &'static str) -> Self {
         Self { theme, name: "large", nodes: 3, quorum: 3, tweak: |_| {} }
     }
@@ -111,7 +112,7 @@ impl Group {
     }
 }
 
-/// A test that brings what it needs itself.
+/// A test that makes its own environment.
 pub fn alone(name: &str, needs: &'static [Need], body: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
         interrupt::check().map_err(|e| Failed::from(e.to_string()))?;
@@ -126,12 +127,12 @@ pub fn alone(name: &str, needs: &'static [Need], body: impl FnOnce() + Send + 's
     })
 }
 
-/// Takes the last cluster away.
+/// Removes the last cluster.
 pub fn close() {
     *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// What this machine has.
+/// The abilities of this machine.
 pub fn machine() -> &'static Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     MACHINE.get_or_init(Machine::look)
@@ -200,20 +201,20 @@ fn missing(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Whether the kernel has what the youngest of the agent's programs needs.
+/// Whether the kernel supports the most demanding of the agent's programs.
 pub fn counts_in_kernel() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     let name = b"\0btf_trace_block_io_start\0";
     *COUNTS.get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").is_ok_and(|types| types.windows(name.len()).any(|at| at == name)))
 }
 
-/// Whether what is written there past the page cache goes to a block device that the kernel counts by requests.
+/// Whether direct writes there go to a block device whose requests the kernel counts.
 fn lies_on_block_device(dir: &Path) -> bool {
     let device = std::fs::metadata(dir).unwrap().dev();
     Path::new(&format!("/sys/dev/block/{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))).exists()
 }
 
-/// The binaries, built once a run; a build that failed fails every test that needs them, and is not tried again.
+/// The binaries, built once a run; a failed build fails every test that needs them, and is not repeated.
 pub fn binaries() -> &'static Binaries {
     static BUILT: OnceLock<Result<Binaries, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -233,18 +234,18 @@ pub fn lab(args: &[&str], limit: Duration) -> Finished {
     process::run(Command::new(lab_program()).args(args), limit).unwrap()
 }
 
-/// A folder that no other test uses.
+/// A directory that no other test uses.
 pub fn fresh_dir(name: &str) -> PathBuf {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     std::env::temp_dir().join(format!("lat-{name}-{}-{count}", std::process::id()))
 }
 
-/// A folder of its own, removed with all that is in it when the test ends, well or not.
+/// A directory that is removed with its contents when the test ends, whatever the result.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// A fresh one.
+    /// A new one.
     pub fn new(name: &str) -> Self {
         let dir = fresh_dir(name);
         std::fs::create_dir(&dir).unwrap();
@@ -258,11 +259,11 @@ impl Drop for Folder {
     }
 }
 
-/// A running cluster with what tests ask of it.
+/// A running cluster, with helpers for tests.
 pub struct World {
     group: &'static str,
     pub dir: PathBuf,
-    /// The agent of n1, asked as root.
+    /// The agent of n1, used as root.
     pub lattice: Lattice,
     guard: Option<Guard>,
     image: OnceLock<PathBuf>,
@@ -277,7 +278,7 @@ impl World {
         (group.tweak)(&mut options);
         let guard = Guard::new(&dir);
         let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
-        // A home and a place to write for users that are not root.
+        // A home and a writable directory for ordinary users.
         for user in [NOBODY, DAEMON] {
             let home = dir.join(format!("home-{user}"));
             std::fs::create_dir(&home).unwrap();
@@ -287,12 +288,12 @@ impl World {
         Self { group: group.name, dir, lattice, guard: Some(guard), image: OnceLock::new(), ring: OnceLock::new() }
     }
 
-    /// The record as it is now.
+    /// The present record.
     pub fn cluster(&self) -> Cluster {
         Cluster::load(&self.dir).unwrap()
     }
 
-    /// Makes good what the last test broke or left.
+    /// Repairs what the last test broke or left.
     fn make_ready(&self) -> anyhow::Result<()> {
         faults::heal(&self.dir, Duration::from_secs(20))?;
         for allocation in self.lattice.allocations()? {
@@ -305,29 +306,29 @@ impl World {
         lab_up::wait_ready(&cluster, Duration::from_secs(10))
     }
 
-    /// The CLI as root, talking to n1: must succeed; its stdout.
+    /// Runs the CLI as root with n1's agent: it must succeed; returns its stdout.
     pub fn ok(&self, args: &[&str]) -> String {
         self.lattice.ok(args).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
-    /// The CLI as root, talking to n1, whatever comes of it.
+    /// Runs the CLI as root with n1's agent, whatever the result.
     pub fn run(&self, args: &[&str]) -> Finished {
         self.run_for(args, JOB)
     }
 
-    /// The same with a limit of its own.
+    /// The same with its own timeout.
     pub fn run_for(&self, args: &[&str], limit: Duration) -> Finished {
         let finished = self.lattice.run(args, limit).unwrap();
         assert!(!finished.timed_out, "`lattice {}` hangs; so far: {}{}", args.join(" "), finished.out(), finished.err());
         finished
     }
 
-    /// The CLI talking to another node's agent.
+    /// The CLI with another node's agent.
     pub fn at(&self, node: &str) -> Lattice {
         Lattice::to(&self.cluster(), node).unwrap()
     }
 
-    /// The CLI as another user.
+    /// Runs the CLI as another user.
     pub fn run_as(&self, uid: u32, args: &[&str]) -> Finished {
         let home = self.dir.join(format!("home-{uid}"));
         let lattice = self.lattice.clone().with_program(&self.dir.join("bin/lattice"));
@@ -338,7 +339,7 @@ impl World {
         finished
     }
 
-    /// `lattice submit -o name` with these further arguments: the id.
+    /// `lattice submit -o name` with these further arguments; returns the id.
     pub fn submit(&self, args: &[&str]) -> String {
         let id = self.ok(&[&["submit", "-o", "name"], args].concat());
         let id = id.trim();
@@ -346,7 +347,7 @@ impl World {
         id.to_owned()
     }
 
-    /// `lattice status ID -o json` now.
+    /// The present `lattice status ID -o json`.
     pub fn status(&self, id: &str) -> Value {
         // A quorum of one member on a busy machine may take longer than a caller waits.
         let twice = (0..2).find_map(|_| self.lattice.allocation(id).ok());
@@ -361,7 +362,7 @@ impl World {
         })
     }
 
-    /// The member that leads, once there is one.
+    /// The leading member, once there is one.
     pub fn leader(&self) -> u64 {
         let mut leader = None;
         self.wait("a leader", || {
@@ -371,7 +372,7 @@ impl World {
         leader.unwrap()
     }
 
-    /// Waits until it has ended, and well.
+    /// Waits until it has completed successfully.
     pub fn completed(&self, id: &str) -> Value {
         let now = self.ended(id);
         let (state, code) = (text(&now, "state"), text(&now, "exit_code"));
@@ -388,7 +389,7 @@ impl World {
         });
     }
 
-    /// Waits for something to be seen.
+    /// Waits until a condition is visible.
     pub fn wait(&self, what: &str, mut seen: impl FnMut() -> bool) {
         let done = process::until(JOB, || {
             if interrupt::came().is_some() {
@@ -416,7 +417,7 @@ impl World {
         assert_eq!(down::leftovers_within(&cluster, Duration::from_secs(5)), Vec::<String>::new());
     }
 
-    /// The same, but for a file system that the test mounted.
+    /// The same, except for a file system that the test mounted.
     pub fn assert_nothing_left_but(&self, mounted: &Path) {
         let (cluster, mut last) = (self.cluster(), Vec::new());
         process::until(JOB, || {
@@ -453,7 +454,7 @@ impl World {
         cluster.daemons().map(|d| format!("--- the end of {}'s log\n{}\n", d.name, process::tail(&d.log, 12))).collect()
     }
 
-    /// Copies the daemons' logs to where they outlive the cluster.
+    /// Copies the daemons' logs to a place that outlives the cluster.
     fn keep_logs(&self) {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("e2e-{}", self.group));
         let _ = std::fs::create_dir_all(&to);
@@ -477,17 +478,17 @@ impl Drop for World {
     }
 }
 
-/// Whether nothing more will happen to it.
+/// Whether its state is final.
 pub fn ended(allocation: &Value) -> bool {
     matches!(text(allocation, "state").as_str(), "Completed" | "Failed" | "Cancelled")
 }
 
-/// A time of an allocation, in milliseconds since 1970: what `status -o json` writes as `2026-03-05T10:00:12.034Z`.
+/// A time of an allocation, in milliseconds since 1970; `status -o json` writes it as `2026-03-05T10:00:12.034Z`.
 pub fn ms(allocation: &Value, key: &str) -> u64 {
     let text = allocation.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("no {key} in {allocation}"));
     let numbers: Vec<u64> = text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     let [year, month, day, hour, minute, second, milli] = numbers[..] else { panic!("{key} is no time: {text}") };
-    // Days from 1970-01-01 by way of a year that begins in March (H. Hinnant, "days_from_civil").
+    // Days since 1970-01-01, with years that begin in March (H. Hinnant, "days_from_civil").
     let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
     (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli

@@ -1,4 +1,4 @@
-//! The `mpirun` of MPI libraries inside an allocation, across its nodes, by our launcher in the place of ssh.
+//! The `mpirun` of MPI libraries inside an allocation, across its nodes, with our launcher in place of ssh.
 
 use crate::harness::{Group, NOBODY, Need, World, machine};
 use lattice_lab::demo::Lines;
@@ -28,19 +28,19 @@ fn submit(w: &World, name: &str, script: &str) -> String {
     w.submit(&["--nodes", "3", "--tasks-per-node", "2", &script])
 }
 
-/// A script that runs a program knowing the node by its scope: Hydra gives every rank the environment of `mpiexec`.
+/// A script that runs a program with its node from its scope: Hydra gives every rank the environment of `mpiexec`.
 fn here(w: &World) -> String {
     let node = "sed -n 's|^0::.*/\\(n[0-9]\\)/workload.slice/.*|\\1|p' /proc/self/cgroup";
     format!("/bin/sh {}", w.script("here.sh", &format!("export LATTICE_NODE=$({node})\nexec \"$@\"\n")))
 }
 
-/// What a line of the log says behind this.
+/// The rest of the log's line after this text.
 fn said(log: &str, before: &str) -> String {
     let found = log.lines().find_map(|line| line.strip_prefix(before));
     found.unwrap_or_else(|| panic!("no {before:?} in the log:\n{log}")).to_owned()
 }
 
-/// A whole ring of six ranks on three nodes.
+/// Checks for a complete ring of six ranks on three nodes.
 fn one_world(log: &str) {
     let mut lines = Lines::default();
     let rings = || log.lines().filter(|line| line.starts_with("rank "));
@@ -76,8 +76,9 @@ fn open_mpi(w: &World) {
     let ring = w.dir.join("ring-open-mpi");
     let compiler = machine().open_mpicc.as_ref().expect("checked before");
     let ring = Ring::compile(compiler, &ring).unwrap_or_else(|e| panic!("{e:#}")).display().to_string();
-    // All nodes are one machine here, which may have no network but its loopback, and one name for files of shared memory. Each of
-    // its daemons, when it begins, removes what others of the same run have made: a machine has one daemon otherwise.
+    // All nodes are one machine here, which may have no network except the loopback, and one namespace for
+    // shared-memory files. Each PRRTE daemon removes the files of others of the same run at its start, because a real
+    // machine has only one.
     let daemon = w.script("daemon.sh", "#!/bin/sh\nTMPDIR=${0%/*}/$LATTICE_NODE-tmp\nmkdir -p $TMPDIR\nexport TMPDIR\nexec orted \"$@\"\n");
     std::fs::set_permissions(&daemon, Permissions::from_mode(0o755)).unwrap();
     let script = format!(
@@ -94,7 +95,7 @@ fn open_mpi(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Processes whose command line has this argument.
+/// The number of processes with this argument in their command line.
 fn with_argument(argument: &str) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     processes.filter(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())).count()
@@ -112,7 +113,7 @@ fn ended(w: &World) {
     assert_eq!(with_argument(rounds), 7, "{}", w.log(&id));
     let first: i32 = said(&w.log(&id), "first ").parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), nix::sys::signal::Signal::SIGKILL).unwrap();
-    // What was killed without a word leaves nothing on the other nodes; the script goes on to the next.
+    // A killed mpirun leaves nothing on the other nodes; the script continues.
     w.wait_log(&id, "second");
     let again = || w.log(&id).lines().filter(|line| line.starts_with("rank ") && line.contains(" line 2 on ")).count() > 6;
     w.wait("the second world", again);
@@ -148,7 +149,7 @@ fn launcher(w: &World) {
     assert_eq!((said(&log, "other "), said(&log, "user "), said(&log, "shell ")), ("125".into(), "125".into(), "2".into()), "{log}");
     assert!(log.contains("n9 is not one of the allocation's nodes (n[1-3])") && log.contains("nosuchuser"), "{log}");
     w.wait("what was launched to be gone", || with_argument("1000019") == 0);
-    // By its name anywhere, as another user: inside nothing, and inside what is not his.
+    // Under its name anywhere, as another user: outside of an allocation, and inside another user's.
     let link = w.dir.join("bin/lattice-mpi-launcher");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink("lattice", &link).unwrap();

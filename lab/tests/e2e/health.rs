@@ -1,4 +1,4 @@
-//! What a node's checks find: the site's own program, on every node.
+//! Health checks of nodes: the site's own program, on every node.
 
 use crate::harness::{Group, World};
 use lattice_lab::faults;
@@ -47,7 +47,7 @@ fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("lattice-health-{}", std::process::id()))
 }
 
-/// What the site's program finds on a node from now on.
+/// Sets what the site's program finds on a node.
 fn finds(node: &str, script: &str) {
     fs::write(folder().join("next"), script).unwrap();
     fs::rename(folder().join("next"), folder().join(node)).unwrap();
@@ -57,7 +57,7 @@ fn is_well(node: &str) {
     fs::remove_file(folder().join(node)).unwrap();
 }
 
-/// State and reason as the quorum has them.
+/// State and reason from the quorum.
 fn stands(w: &World, node: &str) -> (String, String) {
     let nodes = w.lattice.json(&["nodes"]).unwrap();
     let nodes = nodes.as_array().or_else(|| nodes["nodes"].as_array()).unwrap();
@@ -90,7 +90,7 @@ fn unwell(w: &World) {
     assert_eq!(stands(w, "n2").0, "Ready");
 }
 
-/// A network device, a mount and GPUs that the configuration names.
+/// A network device, a mount and GPUs that are configured and missing.
 fn absent(w: &World) {
     let (config, mount) = (w.dir.join("n3/agent.yaml"), w.dir.join("site-fs"));
     fs::create_dir(&mount).unwrap();
@@ -121,7 +121,7 @@ fn absent(w: &World) {
     let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("nic hsn9: there is no such device"), "{why}");
-    // Others see it as well.
+    // Other nodes see it as well.
     let seen = w.ok(&["node", "status", "n3"]);
     assert!(seen.contains("0 of 4 GPUs"), "{seen}");
     nix::mount::mount(None::<&str>, &mount, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k")).unwrap();
@@ -145,7 +145,7 @@ fn drained_unwell(w: &World) {
     }
     finds("n2", "echo link 3 is down; exit 2");
     w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
-    // Past its deadline what still runs there is ended, as on a node that is well.
+    // After the deadline the remaining work is ended, as on a healthy node.
     w.ok(&["node", "drain", "n2", "--reason", "link 3"]);
     let listed = w.ok(&["node", "list", "n2"]);
     assert!(listed.contains("(`lattice node undrain` lifts it)"), "{listed}");
@@ -162,7 +162,7 @@ fn drained_unwell(w: &World) {
         ("Degraded".to_owned(), "not well: fabric: link 3 is down".to_owned()),
         "at once: nothing was placed on it"
     );
-    // What is Degraded already and empty is Drained as soon as it is asked for.
+    // A node that is Degraded and empty is Drained at once.
     w.ok(&["node", "drain", "n2", "--reason", "link 3", "--wait"]);
     is_well("n2");
     w.wait("n2 to be well", || stands(w, "n2") == ("Drained".to_owned(), String::new()));
@@ -179,7 +179,7 @@ fn silent_unwell(w: &World) {
     assert!(refused.code() == 4 && refused.err().contains("it is heard"), "{}", refused.err());
     faults::kill_node(&w.dir, "n2").unwrap();
     w.wait("n2 to be silent", || stands(w, "n2").1.contains("silent"));
-    // Said of one that is heard as well: that one is refused, and the other done.
+    // One of the two nodes sends heartbeats: the request for it is refused, and the other one is executed.
     let both = w.run(&["node", "confirm-dead", "n[1-2]", "--yes", "--reason", "no power"]);
     assert!(both.code() == 4 && both.err().contains("node n1") && both.out().contains("Node n2 is Down"), "{}{}", both.out(), both.err());
     assert_eq!(stands(w, "n2").0, "Down");
@@ -200,7 +200,7 @@ fn failed(w: &World) {
     assert!(stands(w, "n3").1.contains("its hardware failed, says node:n3: supply: no voltage"), "{:?}", stands(w, "n3"));
     assert!(w.ok(&["node", "history", "n3"]).contains("failure: supply: no voltage"));
     w.wait("n3 to say so", || status(w, "n3").contains("lattice node repaired"));
-    // Somebody outside says it of n2, where a job runs that nobody said may be begun again: it may, where its node is lost.
+    // An operator confirms that n2 is dead, with a job whose requeue policy is the default: a lost node requeues it.
     w.ok(&["node", "cordon", "n1", "--reason", "a job for n2"]);
     let job = w.submit(&["--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; [ $LATTICE_REQUEUE_COUNT = 1 ] || sleep 600"]);
     w.wait_log(&job, "attempt 0");
@@ -217,12 +217,12 @@ fn failed(w: &World) {
     assert_eq!(ended["submitted_at"], before["submitted_at"]);
     w.ok(&["node", "repaired", "n2"]);
     w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
-    // The check finds nothing any more, and the node is Down until somebody looked.
+    // The check is well again, and the node stays Down until an operator acts.
     is_well("n3.supply");
     w.wait("the check to be well", || !status(w, "n3").contains("supply: failure"));
     assert_eq!(stands(w, "n3").0, "Down");
     assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["said"]["topology_group"], "row-2");
-    // Until the leader has heard so the failure comes back.
+    // Until the leader has received that, the failure returns.
     w.wait("n3 to be Ready", || {
         w.run(&["node", "repaired", "n3"]);
         stands(w, "n3").0 == "Ready"
@@ -234,7 +234,7 @@ fn told(w: &World) {
     finds("n1", "echo the fan is loud; exit 1");
     w.wait("the warning", || status(w, "n1").contains("the fan is loud"));
     assert_eq!(stands(w, "n1").0, "Ready");
-    // By what the kernel has of its memory controllers: nothing, or nothing bad.
+    // The check of the kernel's memory controllers finds nothing, or nothing bad.
     let checks = w.lattice.json(&["node", "status"]).unwrap()["checks"].clone();
     let memory = checks.as_array().unwrap().iter().find(|check| text(check, "name") == "memory_errors").unwrap().clone();
     let has_edac = fs::exists("/sys/devices/system/edac/mc/mc0/ce_count").unwrap();
@@ -259,7 +259,7 @@ fn registers_unwell(w: &World) {
     let seldom = readied();
     faults::restart_node(&w.dir, "n3").unwrap();
     w.wait("another life to be registered", || incarnation().is_some_and(|now| now > before));
-    // The same check finds the same before the first session, so that there is no moment in which work could be placed.
+    // The same check finds the same before the first session, so that work is never placed meanwhile.
     let (state, reason) = stands(w, "n3");
     assert!(state == "Degraded" && reason.starts_with("not well: "), "{state}: {reason}");
     assert_eq!(readied(), seldom, "{}", w.ok(&["node", "history", "n3"]));
@@ -269,13 +269,13 @@ fn registers_unwell(w: &World) {
     assert!(readied() > seldom);
 }
 
-/// The quorum is away, and the agent dies again and again, before and after it told.
+/// The quorum is down, and the agent is killed again and again, before and after it reported.
 fn unheard(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     let told = || {
         let records = w.lattice.json(&["node", "history", "n2"]).unwrap();
         let records = records.as_array().unwrap().iter().filter(|record| text(record, "action") == "NodeUnheard");
-        // One that was told by an agent which died before it knew so is told once more, with the same time.
+        // A change reported by an agent that died before the acknowledgement is reported again, with the same time.
         let mut words: Vec<String> = records.map(|record| text(record, "detail")).collect();
         words.dedup();
         words
@@ -287,7 +287,7 @@ fn unheard(w: &World) {
     w.wait("n2 to see it", || status(w, "n2").contains("link 9 is down"));
     is_well("n2");
     w.wait("n2 to be well", || !status(w, "n2").contains("no new work"));
-    // It has kept that by now.
+    // It has stored that by now.
     finds("n2", "echo link 10 is down; exit 2");
     w.wait("n2 to see another one", || status(w, "n2").contains("link 10 is down"));
     is_well("n2");
@@ -298,7 +298,7 @@ fn unheard(w: &World) {
     faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-sent")]).unwrap();
     w.wait("it to die when it has told", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::start_node(&w.dir, "n2").unwrap();
-    // In this order, whatever a busy machine's checks found between them.
+    // In this order, whatever a busy machine's checks found in between.
     w.wait("its history to have both", || {
         let told = told();
         let mut words = told[before..].iter();

@@ -1,10 +1,10 @@
-//! Histories of claims and leases, recorded while members are killed, stopped and lose their power, while their network is
-//! cut, their clocks jump and their disks are slow: each must be linearizable, nothing acknowledged may be missing, and
-//! afterwards every member holds the same state and the same audit chain.
+//! Histories of claims and leases, recorded while members are killed, stopped and lose their power, while their network
+//! is cut, their clocks jump and their disks are slow: each must be linearizable, nothing acknowledged may be missing,
+//! and afterwards every member has the same state and the same audit chain.
 //!
-//! Two schedulers race for the cores of few nodes, other clients for few leases. `LATTICE_TEST_SEED` repeats a run's
-//! faults and choices (not its timing); `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is short: what
-//! nobody answered may have happened at any later time, and too much of that cannot be searched.
+//! Two schedulers race for the cores of a few nodes, other clients for a few leases. `LATTICE_TEST_SEED` repeats a
+//! run's faults and choices (not its timing); `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is short:
+//! an unanswered operation may have happened at any later time, and too many of them make the search too long.
 
 use crate::harness::{Need, alone};
 use crate::hosts::{TIMERS, between, on_hosts, others};
@@ -33,15 +33,15 @@ const NODES: usize = 24;
 const SCHEDULERS: usize = 2;
 const HOLDERS: usize = 3;
 const LEASES: usize = 3;
-/// How long clients work and members break.
+/// How long clients work and members fail.
 const ROUND: Duration = Duration::from_secs(30);
-/// How long a client waits for one answer; then nobody knows.
+/// How long a client waits for one answer; after that the result is unknown.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// A command that took longer may have been sent more than once.
 const SENT_TWICE: Duration = Duration::from_millis(100);
-/// Longer than any run: no lease expires by itself.
+/// Longer than any run: no lease expires.
 const LEASE_MS: u64 = 3_600_000;
-/// Snapshots are made, and sent to members that lag, during the run.
+/// Snapshots are made, and sent to lagging members, during the run.
 const LINES: &str = "snapshot_entries: 300\n";
 
 pub fn trials() -> Vec<Trial> {
@@ -61,7 +61,7 @@ pub fn trials() -> Vec<Trial> {
     })]
 }
 
-/// The cores of one node: each given to at most one allocation, and none taken back.
+/// The cores of one node: each is given to at most one allocation, and none is returned.
 struct Cores;
 
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ enum CoreTold {
     /// It has a claim already.
     NotPending,
     Conflict,
-    /// It was seen, with a claim or without.
+    /// The result of a read: with a claim or without.
     Seen(bool),
 }
 
@@ -94,7 +94,7 @@ impl Model for Cores {
         let taken = |id: &AllocationId| held.iter().copied().chain([*id]).collect();
         match (input, output) {
             (CoreAsk::Claim(id), Some(CoreTold::Claimed)) => (!full && !held.contains(id)).then(|| taken(id)),
-            // Claimed before, or by this very command, whose first answer was lost on its way.
+            // Claimed before, or by this same command, whose first answer was lost.
             (CoreAsk::Claim(id), Some(CoreTold::NotPending)) => (held.contains(id) || !full).then(|| taken(id)),
             (CoreAsk::Claim(id), Some(CoreTold::Conflict)) => (full && !held.contains(id)).then(|| held.clone()),
             (CoreAsk::Claim(id), None) => Some(if full { held.clone() } else { taken(id) }),
@@ -105,7 +105,7 @@ impl Model for Cores {
     }
 }
 
-/// Of each node's cores, those that are claimed here at all: a claim takes an equal part of the whole node.
+/// The number of each node's cores that can be claimed here: a claim takes an equal part of the whole node.
 const SIZE_CORES: usize = 4;
 const PART: Resources = Resources { cores: SIZE.cores / SIZE_CORES as u32, memory_bytes: 0, gpus: 0 };
 
@@ -128,9 +128,9 @@ enum LeaseTold {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LeaseState {
-    /// Who holds it and under which token, where that was told to anybody.
+    /// The holder and its token, if an answer showed it.
     holder: Option<(usize, Option<u64>)>,
-    /// The last token that was told.
+    /// The last known token.
     token: u64,
 }
 
@@ -162,7 +162,7 @@ impl Model for LeaseOf {
                 Some((_, known)) => (known == Some(*token)).then_some(free),
                 None => Some(free),
             },
-            // Sent twice, it may have been the first one that gave it back.
+            // If it was sent twice, the first one may have released it.
             (LeaseAsk::Release(token), Some(LeaseTold::Stale) | None) => {
                 Some(if state.holder.is_some_and(|(_, known)| known == Some(*token)) { free } else { state.clone() })
             }
@@ -235,11 +235,11 @@ async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
         leases.len(),
         faults.join(", ")
     );
-    // A run in which nothing was decided proves nothing.
+    // A run without any decisions proves nothing.
     assert!(claimed > NODES && refused > 0 && granted > LEASES && faults.len() > 2, "seed {seed}: too little happened");
 }
 
-/// Breaks something, mends it, lets clients get on for a while, until the end.
+/// Causes a fault, ends it, lets clients work for a while, until the end.
 async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'static str> {
     let ms = |rng: &mut StdRng, range: std::ops::Range<u64>| Duration::from_millis(rng.random_range(range));
     let mut done = Vec::new();
@@ -260,7 +260,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
                 members.start_again(other).unwrap();
                 done.push("member killed");
             }
-            // It comes back and believes that it leads.
+            // It returns and believes that it leads.
             2 => {
                 members.signal(leader, Signal::SIGSTOP).unwrap();
                 tokio::time::sleep(ms(&mut rng, 200..1500)).await;
@@ -279,7 +279,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
             }
             5 => {
                 std::fs::write(members.power_switch(), "").unwrap();
-                // Whoever has nothing to write lives on.
+                // A member with nothing to write survives.
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 members.restart(TIMERS, LINES).unwrap();
                 done.push("power lost");
@@ -295,7 +295,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
                 done.push("member cut off");
             }
             _ => {
-                // Any packets that one party sends another: some lose their majority by it, some do not.
+                // Packets from any party to another: some members lose their majority by that, some do not.
                 let parties = [Party::Clients, Party::Member(1), Party::Member(2), Party::Member(3)];
                 let pairs = parties.iter().flat_map(|from| parties.iter().map(|to| (*from, *to))).filter(|(from, to)| from != to);
                 let lost: Vec<_> = pairs.filter(|_| rng.random_bool(0.3)).collect();
@@ -310,7 +310,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
     done
 }
 
-/// What is wrong with one of two members beside the fault that comes now.
+/// An additional fault of one of two members beside the present fault.
 fn underneath(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Option<&'static str> {
     let member = if rng.random_bool(0.5) { leader } else { other };
     match rng.random_range(0..4) {
@@ -319,7 +319,7 @@ fn underneath(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Optio
             Some(if member == leader { "leader's disk slow" } else { "member's disk slow" })
         }
         1 => {
-            // Within the certificates' lifetime: connections are made all the time here.
+            // Within the certificates' lifetime, because connections are made all the time.
             hosts.shift_clock(member, rng.random_range(-7200..7200)).unwrap();
             Some(if member == leader { "leader's clock wrong" } else { "member's clock wrong" })
         }
@@ -434,7 +434,7 @@ impl Holder {
         let operation = Operation { key: name.to_owned(), called, returned: told.clone().map(|told| (now, told)), input };
         let mut history = self.history.lock().unwrap();
         if operation.returned.is_some() && now - called > SENT_TWICE && matches!(operation.input, LeaseAsk::Acquire(_)) {
-            // A member that was stopped may still pass the first one on, after everything else.
+            // A stopped member may still forward the first one, after everything else.
             history.push(Operation { returned: None, ..operation.clone() });
         }
         history.push(operation);

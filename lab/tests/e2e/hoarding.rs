@@ -1,4 +1,5 @@
-//! What one user cannot take from others: the agent's memory, its answers, its metrics, its image cache. The tests play the attacks.
+//! Resources that one user cannot take from others: the agent's memory, its answers, its metrics, its image cache. The
+//! tests run the attacks.
 
 use crate::full_disk::SmallDisk;
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World};
@@ -26,10 +27,10 @@ static HOARDING: Group = Group {
 };
 const NODE: &str = "n1";
 const MIB: usize = 1 << 20;
-/// What the agent may gain under attack, in KiB: one of a release begins with 35 MiB, and has at most 100 then. (One with debug
-/// assertions begins with 85.)
+/// Growth of the agent's memory under attack, in KiB: a release build begins with 35 MiB, and so stays below 100. (A
+/// build with debug assertions begins with 85.)
 const GAIN_KIB_MAX: u64 = 64 << 10;
-/// How long half of the others' calls may take under attack, on a busy machine.
+/// Median time of other users' calls under attack, on a busy machine.
 const CALL_MAX: Duration = Duration::from_millis(250);
 
 pub fn trials() -> Vec<Trial> {
@@ -44,10 +45,11 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Does something in a thread that the kernel takes for another user's: connections that it makes are that user's.
+/// Runs `act` in a thread that the kernel treats as another user's: its connections are that user's.
 fn acting_as<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
     std::thread::spawn(move || {
-        // SAFETY: takes integers, and acts on the calling thread alone, which ends with `act`. -1 leaves the real and the saved id.
+        // SAFETY: takes integers, and acts on the calling thread alone, which ends with `act`. -1 leaves the real and
+        // the saved id.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
         assert_eq!(changed, 0, "{}", io::Error::last_os_error());
         act()
@@ -63,7 +65,7 @@ fn agent(w: &World) -> i32 {
     w.cluster().node(NODE).unwrap().daemon.process.clone().unwrap().pid
 }
 
-/// A client of HTTP/2 that begins calls and never finishes their messages.
+/// An HTTP/2 client that begins calls and never finishes their messages.
 struct Attacker {
     stream: UnixStream,
     input: Vec<u8>,
@@ -76,7 +78,7 @@ struct UnfinishedCall {
     id: u32,
     window: i64,
     message_bytes: usize,
-    /// Of the message with its head; the last byte is never sent.
+    /// Bytes of the message and its header that were sent; the last byte is never sent.
     sent: usize,
     ended: bool,
 }
@@ -116,7 +118,7 @@ impl Attacker {
         self.output.extend(payload);
     }
 
-    /// Sends what the windows allow, and takes what has come.
+    /// Sends what the windows allow, and reads what arrived.
     fn pump(&mut self) {
         let mut chunk = [0; 16 << 10];
         loop {
@@ -182,7 +184,7 @@ impl Attacker {
     }
 }
 
-/// The most memory that the agent had since the last `clear_refs`, in KiB.
+/// The agent's peak memory since the last `clear_refs`, in KiB.
 fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -193,7 +195,7 @@ fn unfinished(w: &World) {
     let (pid, socket) = (agent(w), w.lattice.socket().to_owned());
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     let at_rest = peak_kib(pid);
-    // Too long for any call, and as long as one may be.
+    // Too long for any call, and as long as a call may be.
     let mut attackers: Vec<_> = (0..4).map(|_| Attacker::new(&socket, 8, 24 * MIB)).collect();
     attackers.extend((0..56).map(|_| Attacker::new(&socket, 4, MIB)));
     let began = Instant::now();
@@ -205,7 +207,7 @@ fn unfinished(w: &World) {
         }
         attackers.iter().flat_map(|a| &a.calls).filter(|call| !call.ended).count()
     });
-    // Others are served meanwhile: small calls, and a submission as large as one may be.
+    // Other users are served meanwhile: small calls, and a submission of the greatest size.
     let endpoint = format!("unix:{}", socket.display());
     let mut took = acting_as(DAEMON, move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -234,14 +236,14 @@ fn unfinished(w: &World) {
     let peak = peak_kib(pid);
     assert!(peak <= at_rest + GAIN_KIB_MAX, "the agent had {at_rest} KiB, and {peak} KiB under attack");
     w.completed(submitted.out().trim());
-    // The user who attacked is served again, too.
+    // The attacking user is served again, too.
     assert_eq!(w.run_as(NOBODY, &["status"]).code(), 0);
     let _ = fs::remove_file(script);
 }
 
 fn silent(w: &World) {
     let mut connections: Vec<_> = (0..3).map(|_| connect_as(NOBODY, w.lattice.socket())).collect();
-    // The second one says half of what a client begins with.
+    // The second connection sends half of a client's preface.
     connections[1].write_all(b"PRI * HTTP/2.0\r\n").unwrap();
     for connection in &mut connections {
         connection.set_read_timeout(Some(JOB)).unwrap();
@@ -250,7 +252,7 @@ fn silent(w: &World) {
     }
 }
 
-/// Ends the attack with its test, well or not.
+/// Ends the attack with its test, whatever the result.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -271,7 +273,7 @@ fn slow_scrapes(w: &World) {
                 let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: ";
                 for at in 0.. {
                     for stream in &mut slow {
-                        // One that was closed is made anew, and begins again.
+                        // A closed connection is opened again, and starts over.
                         let written = stream.write_all(&[*request.get(at).unwrap_or(&b'x')]);
                         if written.is_err()
                             && let Ok(new) = TcpStream::connect(address)
@@ -329,7 +331,7 @@ fn open_keys(w: &World) {
     }
 }
 
-/// An image of this user's with holes behind the archive.
+/// An image of this user, with holes after the archive.
 fn sparse_image(w: &World, uid: u32, name: &str, bytes: u64) -> String {
     let path = w.dir.join(format!("home-{uid}")).join(name);
     image::write(&path, Path::new("/bin/true")).unwrap();
@@ -402,7 +404,7 @@ fn sparse(w: &World) {
 
 fn cache_share(w: &World) {
     const IMAGE_BYTES: usize = 8 << 20;
-    // Without holes, and each another one.
+    // Without holes, and each one different.
     let make = |uid: u32, number: u8| {
         let image = sparse_image(w, uid, &format!("share-{number}.sqfs"), 0);
         image::write(Path::new(&image), Path::new("/bin/true")).unwrap();

@@ -16,7 +16,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 static HOOKS: Group = Group { theme: "hooks", name: "site", nodes: 3, quorum: 1, tweak: site };
-/// Well below the hooks' time limit (8 s): what is over by then was not waited for.
+/// Well below the hooks' time limit (8 s): work that ended by then did not wait for a hook.
 const PROMPT: Duration = Duration::from_secs(5);
 
 pub fn trials() -> Vec<Trial> {
@@ -38,13 +38,14 @@ pub fn quiet(w: &World) {
     for name in ["prologue", "epilogue"] {
         hook(w, name, "");
     }
-    // Every account that a test uses has a home where the site says; root's has the directory that the tests run from, which it hides.
+    // Every account that a test uses has a home where the site says; root's has the tests' working directory, which the
+    // mount would hide.
     let here = std::env::current_dir().unwrap();
     fs::create_dir_all(w.dir.join("homes/root").join(here.strip_prefix("/root").unwrap_or(Path::new("")))).unwrap();
     let _ = fs::remove_file(trace(w));
 }
 
-/// Replaced in one step: the old one may be running.
+/// Replaced atomically, because the old one may be running.
 fn hook(w: &World, name: &str, body: &str) {
     let (path, new) = (w.dir.join(name), w.dir.join(format!("{name}.new")));
     fs::write(&new, format!("#!/bin/sh\nT={}\n{body}\n", trace(w).display())).unwrap();
@@ -133,7 +134,7 @@ fn cancelled(w: &World) {
     w.completed(&next);
 }
 
-/// Whether it has a handler for a signal.
+/// Whether the process has a handler for a signal.
 fn catches(pid: Pid, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
@@ -163,7 +164,7 @@ fn interrupted(w: &World) {
     assert_eq!(code.and_then(|c| c.code()), Some(130), "{}", w.status(&id));
     fs::remove_file(&gate).unwrap();
     quiet(w);
-    // What it had begun is gone, and the allocation goes on.
+    // Its processes are gone, and the allocation continues.
     w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
     w.ok(&["cancel", &id]);
     w.ended(&id);
@@ -209,19 +210,19 @@ fn epilogue(w: &World) {
     assert!(degraded("n2").contains(&id));
     w.assert_nothing_left();
     hook(w, "epilogue", "");
-    // Given back nevertheless, and well again with the next that succeeds.
+    // The node is released nevertheless, and well again after the next success.
     let next = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     w.completed(&next);
     w.wait("it to be well again", || !degraded("n2").contains("cannot unmount"));
     w.assert_nothing_left();
 }
 
-/// The copy waits for another one, which this test pretends to make.
+/// The copy waits for another one, which this test simulates.
 fn copy(w: &World) {
     quiet(w);
     let path = w.dir.join("another.sqfs");
     image::write(&path, w.ring().program()).unwrap();
-    // Bytes behind the archive make another file of it that no node has in its cache.
+    // Appended bytes make it another file, which no node has in its cache.
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([7u8; 4096]);
     fs::write(&path, &bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Members on hosts of their own, whose network, clocks and disks go wrong, and clients that go on meanwhile.
+//! Members on their own hosts, with faults of network, clocks and disks, and clients that continue meanwhile.
 
 use crate::harness::{Folder, binaries, fresh_dir};
 use lattice_lab::down::Guard;
@@ -19,10 +19,10 @@ use uuid::Uuid;
 
 pub const TIMERS: Timers = Timers { heartbeat_ms: 50, election_ms: 300 };
 pub const MEMBERS: u64 = 3;
-/// How long a client that tries again waits for one answer in the end.
+/// How long a client that retries waits for an answer in total.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Three members, each on a host of its own, and `body` with a runtime beside them.
+/// Three members, each on its own host, and `body` with a runtime beside them.
 pub fn on_hosts(name: &str, tweak: impl FnOnce(&mut Options) + Send, body: impl AsyncFnOnce(&Hosts, &mut Members) + Send) {
     binaries();
     let folder = Folder::new(&format!("{name}-hosts"));
@@ -57,7 +57,7 @@ pub fn others(member: u64) -> Vec<u64> {
     (1..=MEMBERS).filter(|id| *id != member).collect()
 }
 
-/// Both ways between a member and these.
+/// Both directions between a member and these.
 pub fn between(member: u64, these: &[u64]) -> Vec<(Party, Party)> {
     let pairs = these.iter().map(|other| (Party::Member(member), Party::Member(*other)));
     pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect()
@@ -70,7 +70,7 @@ pub fn submission(id: AllocationId) -> Request {
     Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None }
 }
 
-/// Submits, trying again for a while; how long that took.
+/// Submits, with retries for a while; returns how long that took.
 pub async fn submit(client: &QuorumClient) -> Result<(AllocationId, Duration), CallError> {
     let (id, began) = (AllocationId(Uuid::new_v4()), Instant::now());
     match client.call(&submission(id), PATIENCE).await? {
@@ -79,7 +79,7 @@ pub async fn submit(client: &QuorumClient) -> Result<(AllocationId, Duration), C
     }
 }
 
-/// Somebody who submits all the time, at whichever member.
+/// A client that submits all the time, at any member.
 pub struct Load {
     stop: Arc<AtomicBool>,
     taken: Arc<AtomicUsize>,
@@ -105,7 +105,7 @@ impl Load {
         Self { stop, taken, task }
     }
 
-    /// Waits for so many further acknowledgements.
+    /// Waits for this many further acknowledgements.
     pub async fn goes_on(&self, further: usize) {
         let wanted = self.taken.load(Ordering::Relaxed) + further;
         let end = Instant::now() + PATIENCE;
@@ -115,8 +115,8 @@ impl Load {
         }
     }
 
-    /// Ends it, and makes sure that members which are healthy again agree and that nothing acknowledged is missing. Gives
-    /// how long the longest submission took.
+    /// Ends it, and checks that the healed members agree and that nothing acknowledged is missing. Returns how long the
+    /// longest submission took.
     pub async fn end(self, members: &Members) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let (ids, longest) = self.task.await.unwrap();
@@ -133,7 +133,7 @@ impl Load {
     }
 }
 
-/// The term, as a member has it: another one means that there was an election.
+/// The term of a member: another one means that there was an election.
 pub async fn term(members: &Members, member: u64) -> u64 {
     members.status(member).await.unwrap().term
 }

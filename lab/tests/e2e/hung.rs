@@ -1,4 +1,4 @@
-//! A file system whose server says nothing to those who read: whoever does cannot be killed until it is gone.
+//! A file system whose server never answers reads: a reading process cannot be killed until the server is gone.
 
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Bytes that a request of FUSE may have here (`FUSE_MIN_READ_BUFFER` is less).
+/// Bytes of a FUSE request here (`FUSE_MIN_READ_BUFFER` is less).
 const REQUEST_BYTES_MAX: usize = 1 << 17;
-/// The root's number, and that of `data` in it.
+/// The inode number of the root, and of `data` in it.
 const ROOT: u64 = 1;
 const DATA: u64 = 2;
-/// ENOSYS, as an answer.
+/// ENOSYS as an answer.
 const NOT_THERE: i32 = -38;
 
-/// It is mounted, and taken away when dropped: then whoever reads goes on, with an error.
+/// A mounted file system, unmounted on drop: readers then continue with an error.
 pub struct HungMount {
     pub dir: PathBuf,
     stop: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl HungMount {
         Self::mounted(dir, true)
     }
 
-    /// One that says nothing either to those who ask how full it is.
+    /// The same, which also never answers requests for its free space.
     pub fn silent(dir: &Path) -> Self {
         Self::mounted(dir, false)
     }
@@ -50,7 +50,7 @@ impl HungMount {
         Self { dir: dir.to_owned(), stop, read, server: Some(server) }
     }
 
-    /// Whether somebody waits for what is in it.
+    /// Whether a process waits for its contents.
     pub fn is_read(&self) -> bool {
         self.read.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl HungMount {
 impl Drop for HungMount {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Its end closes the device: all who wait have an error.
+        // The end of the server closes the device: all waiting processes get an error.
         let _ended = self.server.take().map(JoinHandle::join);
         let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
     }
@@ -74,7 +74,7 @@ fn serve(mut device: File, tells_room: bool, stop: &AtomicBool, was_read: &Atomi
         let number = |at: usize, len: usize| request[at..at + len].iter().rev().fold(0u64, |all, byte| all << 8 | u64::from(*byte));
         let (operation, unique, node) = (number(4, 4), number(8, 8), number(16, 8));
         let answer = match operation {
-            // FORGET, INTERRUPT, BATCH_FORGET: nobody waits for an answer.
+            // FORGET, INTERRUPT, BATCH_FORGET: no answer is expected.
             2 | 36 | 42 => continue,
             // LOOKUP
             1 if request[40..].starts_with(b"data\0") => Ok([&words(&[DATA, 0, 0, 0, 0])[..], &attributes(DATA)].concat()),
@@ -105,7 +105,8 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Of a folder, or of a file of a page: number, size and blocks, three times, three nanoseconds and the mode, links and owner, the rest.
+/// Attributes of a directory, or of a file of one page: number, size and blocks, three times, three nanoseconds and the
+/// mode, links and owner, the rest.
 fn attributes(node: u64) -> Vec<u8> {
     let mode: u64 = if node == ROOT { 0o40_755 } else { 0o100_444 };
     words(&[node, 4096, 8, 0, 0, 0, 0, mode << 32, 1, 0, 4096])

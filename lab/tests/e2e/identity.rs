@@ -1,4 +1,4 @@
-//! Who runs what, and who may touch it.
+//! Identities: who runs what, and who may touch it.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -39,13 +39,14 @@ fn runs_as(w: &World) {
     let home = w.dir.join(format!("home-{NOBODY}"));
     assert!((0..2).all(|r| std::fs::metadata(home.join(format!("mine.{r}"))).is_ok_and(|m| m.uid() == NOBODY)));
     assert_eq!(text(&w.status(&id), "owner"), "nobody");
-    // What a program writes to its own log file by name is its right, and nobody else's.
+    // A program may write to its own log file by name, and nobody else may.
     let id = submit_as(w, NOBODY, &["--", "/bin/sh", "-c", "echo one; echo two >> /dev/stdout"]);
     w.completed(&id);
     assert_eq!(w.run_as(NOBODY, &["logs", &id]).out(), "one\ntwo\n");
 }
 
-/// Who holds a certificate of an agent with role `api` submits for any account; the node still gives the work that account's own groups alone.
+/// The holder of an agent's certificate with role `api` can submit for any account; the node still gives the work only
+/// that account's own groups.
 fn claimed_groups(w: &World) {
     let plain = submit_as(w, NOBODY, &["--nodes", "1", "--", "/bin/sh", "-c", "id -G"]);
     w.completed(&plain);
@@ -88,7 +89,7 @@ fn others(w: &World) {
     assert!(text(&w.status(&id), "reason").contains("nobody"));
 }
 
-/// A job's script, with the CLI as `$L`. What each command gave is a line of its output.
+/// A job's script, with the CLI as `$L`. The result of each command is a line of its output.
 fn inside_script(w: &World, name: &str, commands: &[(&str, String)]) -> String {
     let mut text = format!("#!/bin/sh\nL={}/lattice\n", w.dir.join("bin").display());
     for (what, command) in commands {
@@ -134,7 +135,7 @@ fn inside(w: &World) {
 fn no_operator(w: &World) {
     let theirs = submit_as(w, NOBODY, &["--", "/bin/sleep", "60"]);
     w.running(&theirs);
-    // Work of root, who outside may do both.
+    // Work of root, who could do both outside.
     let commands = [("cordon", "$L node cordon n1 --reason x".to_owned()), ("cancel", format!("$L cancel {theirs}"))];
     let id = w.submit(&["--nodes", "1", &inside_script(w, "operator.sh", &commands)]);
     w.completed(&id);

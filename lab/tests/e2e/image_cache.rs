@@ -1,4 +1,4 @@
-//! Images leave a node's cache while nobody uses them: its disk is never full of its own cache.
+//! Unused images leave a node's cache: the cache never fills its disk.
 
 use crate::full_disk::SmallDisk;
 use crate::harness::{Group, Need, World};
@@ -24,7 +24,7 @@ pub fn trials() -> Vec<Trial> {
     vec![IMAGES.test("many_images_in_turn_keep_the_node_ready_and_one_in_use_stays", &[Need::Mounts], in_turn)]
 }
 
-/// Bytes behind the archive make another image of it.
+/// Appended bytes make it another image.
 fn make_image(w: &World, number: u8) -> String {
     let path = w.dir.join(format!("image-{number}.sqfs"));
     image::write(&path, Path::new("/bin/true")).unwrap();
@@ -59,7 +59,7 @@ fn in_turn(w: &World) {
         assert!(is_ready(w), "behind image {number}: {}", w.ok(&["nodes"]));
         let first = first.get_or_insert_with(|| cached(&id));
         if number == IMAGES_COUNT / 2 {
-            // The next agent knows of what is mounted as well.
+            // The next agent also knows which images are mounted.
             faults::kill_node(&w.dir, NODE).unwrap();
             faults::start_node(&w.dir, NODE).unwrap();
             w.wait("the node to be back", || is_ready(w));
@@ -72,7 +72,7 @@ fn in_turn(w: &World) {
     let left = std::fs::read_dir(disk.at.join("images")).unwrap().count();
     assert!((3..8).contains(&left), "{left} images are left");
 
-    // The disk is filled by others to the last byte: the node gives up what it can, and is well again by itself.
+    // Others fill the disk to the last byte: the node removes what it can, and recovers by itself.
     disk.fill();
     let is_well = || w.lattice.json(&["node", "status"]).is_ok_and(|status| !status["degraded"].to_string().contains("disk: "));
     w.wait("the node to be well again", || is_well() && is_ready(w));

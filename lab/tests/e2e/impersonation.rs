@@ -1,5 +1,5 @@
-//! One who has the gossip key and no node of the cluster speaks in a node's name: nobody is muted by it, and what he
-//! said counts no more once the key is another.
+//! A thief with the gossip key and without a node sends in a node's name. No node is muted by that, and the forged
+//! messages have no effect once the key is rotated.
 
 use crate::harness::{Group, JOB, World};
 use crate::telemetry::get;
@@ -16,10 +16,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 static IMPERSONATION: Group = Group { theme: "impersonation", name: "impersonation", nodes: 3, quorum: 1, tweak: |_| {} };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// Whom the thief plays, and who listens to him.
+/// The node that the thief impersonates, and the nodes that receive his messages.
 const VICTIM: &str = "n1";
 const OTHERS: [&str; 2] = ["n2", "n3"];
-/// The cluster's name, which its seals depend on.
+/// The cluster's name, which is part of its seals.
 const CLUSTER: &str = "lab";
 /// How far ahead of the clock the thief's later life is.
 const HOUR_MS: u64 = 3_600_000;
@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
     vec![IMPERSONATION.test("a_holder_of_the_key_mutes_no_node_and_counts_no_more_after_a_rotation", &[], played)]
 }
 
-/// Has the site's key, a socket, and no place in the cluster.
+/// Has the site's key and a socket, and is not in the cluster.
 struct Thief {
     key: Vec<u8>,
     socket: UdpSocket,
@@ -67,12 +67,13 @@ impl Thief {
         }
     }
 
-    /// Is the victim, in this life and at another address: joins the others, and leaves. Says whether anybody answered.
+    /// Impersonates the victim, in this life and at another address: joins the others, and leaves. Returns whether any
+    /// node answered.
     fn plays(&self, w: &World, life: u64) -> bool {
         let me = Identity { node: VICTIM.parse().unwrap(), addr: self.socket.local_addr().unwrap(), incarnation: life };
         let key = Key::from_bytes(self.key.clone().try_into().unwrap());
         let mut core = Core::new(me, Config::lab(), &Keyring::configured(key), CLUSTER, life);
-        // His clock is what he likes.
+        // His clock can have any value.
         core.set_clock(0, life);
         OTHERS.iter().for_each(|node| self.sends(&mut core, Event::Join(gossip(w, node))));
         let (mut bytes, mut answered) = (vec![0; 2_000], 0);
@@ -101,7 +102,7 @@ fn gossip(w: &World, node: &str) -> SocketAddr {
     w.cluster().node(node).unwrap().gossip.parse().unwrap()
 }
 
-/// The victim, as a node's gossip shows it.
+/// The victim in a node's gossip.
 fn victim(w: &World, at: &str) -> Value {
     let members = w.at(at).json(&["gossip", "members"]).unwrap();
     members.as_array().unwrap().iter().find(|m| text(m, "node") == VICTIM).cloned().unwrap_or_default()
@@ -111,7 +112,7 @@ fn life(w: &World, at: &str) -> u64 {
     victim(w, at)["incarnation"].as_u64().unwrap_or(0)
 }
 
-/// Whether all see the victim alive where it is.
+/// Whether all nodes see the victim alive at its address.
 fn is_well(w: &World) -> bool {
     let own = gossip(w, VICTIM).to_string();
     NODES.iter().all(|at| {
@@ -120,7 +121,7 @@ fn is_well(w: &World) -> bool {
     })
 }
 
-/// Whether every node shows, or none does, that the victim is contradicted.
+/// Whether all nodes, or none, show that the victim is contradicted.
 fn all_show(w: &World, contradicted: bool) -> bool {
     NODES.iter().all(|at| victim(w, at)["contradicted_for_ms"].is_u64() == contradicted)
 }
@@ -140,7 +141,7 @@ fn contradictions(w: &World) -> u64 {
     metric(w, VICTIM, "lattice_gossip_contradictions_total", "")
 }
 
-/// What the victim says itself comes to all others.
+/// The victim's own messages reach all other nodes.
 fn is_heard(w: &World) {
     for held in [true, false] {
         let verb: &[&str] = if held { &["node", "cordon", VICTIM, "--reason", "fan"] } else { &["node", "uncordon", VICTIM] };
@@ -163,7 +164,7 @@ fn played(w: &World) {
     let own = life(w, "n2");
     let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
 
-    // A life that nothing can follow, and one that the clock allows.
+    // A life that cannot be exceeded, and one that the clock allows.
     thief.mutes(w, u64::MAX);
     w.wait("it to be refused", || OTHERS.iter().all(|at| refused(w, at, "life_ahead") == 1));
     thief.mutes(w, now + HOUR_MS);
@@ -174,7 +175,7 @@ fn played(w: &World) {
     assert!(is_well(w) && OTHERS.iter().all(|at| life(w, at) == own) && all_show(w, false));
     assert_eq!(contradictions(w), 0);
 
-    // All the others take him for the victim, and then for dead.
+    // All others mistake him for the victim, and then consider it dead.
     assert!(thief.plays(w, now + HOUR_MS), "else this proves nothing");
     w.wait("the victim to hear of it", || contradictions(w) > 0);
     w.wait("the victim to be well again, in a life above", || is_well(w) && NODES.iter().all(|at| life(w, at) > now + HOUR_MS));
@@ -186,11 +187,11 @@ fn played(w: &World) {
     assert!(status["degraded"].to_string().contains("it never published"), "{status}");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 
-    // Nothing of before counts with another key.
+    // With another key the earlier messages have no effect.
     assert_eq!(w.run_for(&["gossip", "keys", "rotate"], JOB).code(), 0);
     w.wait("nobody to show it any more", || all_show(w, false));
     assert!(is_well(w));
-    // At an address of his own: to the last one he may still be written to.
+    // At a new address: nodes may still send to the last one.
     let thief = Thief::new(w);
     thief.mutes(w, now + 2 * HOUR_MS);
     assert!(!thief.plays(w, now + 2 * HOUR_MS), "nobody opens what he seals");

@@ -1,4 +1,4 @@
-//! Standard input of launches: to one rank or all, through a tree of agents that die meanwhile.
+//! Standard input of launches: to one rank or all, through a tree of agents that are killed meanwhile.
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::tree;
@@ -14,13 +14,13 @@ use std::thread::JoinHandle;
 
 static INPUT: Group = Group { theme: "input", name: "tree", nodes: 7, quorum: 1, tweak: tree::narrow };
 
-/// More than may be under way at once, some times over.
+/// Several times the window.
 const MUCH: usize = 6_000_000;
-/// What is read at most where no rank reads: the window, what is read ahead, and a pipe.
+/// Bytes that are read at most if no rank reads: the window, the read-ahead, and a pipe.
 const HELD_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// What a pipe holds.
+/// Capacity of a pipe.
 const PIPE_BYTES: usize = 64 * 1024;
-/// Of the CLI, in KiB.
+/// Memory limit of the CLI, in KiB.
 const CLI_KIB_MAX: usize = 48 * 1024;
 
 pub fn trials() -> Vec<Trial> {
@@ -44,14 +44,14 @@ fn bytes(count: usize) -> Vec<u8> {
     (0..u32::try_from(count).unwrap()).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-/// A command that runs, and what it says so far.
+/// A running command, and its output so far.
 struct Fed {
     child: Child,
     out: JoinHandle<String>,
     err: JoinHandle<String>,
 }
 
-/// What it said, and its code.
+/// Its output and its exit code.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -84,7 +84,7 @@ impl Fed {
         Said { code, out, err }
     }
 
-    /// The most memory that it ever had, in KiB.
+    /// Its peak memory, in KiB.
     fn kib_max(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok()).unwrap()
@@ -93,13 +93,13 @@ impl Fed {
 
 fn fed(command: Command, input: &[u8]) -> Said {
     let (fed, mut stdin) = Fed::begin(command);
-    // Who reads nothing closes it.
+    // A program that does not read closes its input.
     let _ = stdin.write_all(input);
     drop(stdin);
     fed.ended()
 }
 
-/// Writes for as long as somebody reads; how many bytes so far.
+/// Writes for as long as somebody reads; counts the bytes.
 fn endless(mut stdin: ChildStdin) -> (Arc<AtomicUsize>, JoinHandle<()>) {
     let count = Arc::new(AtomicUsize::new(0));
     let written = Arc::clone(&count);
@@ -138,7 +138,7 @@ fn readers(w: &World) {
     let all: Vec<String> = (0..7).flat_map(|rank| [format!("{rank}: a"), format!("{rank}: b")]).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     assert_eq!(sorted(&fed(launch(&[&["--stdin=all"][..], &what].concat()), b"a\nb\n")), over(&all));
-    // The end alone; and /dev/null is as none.
+    // Only an end of input; and /dev/null counts as no input.
     assert_eq!(sorted(&fed(launch(&what), b"")), over(&[]));
     let null = w.run(&["launch", "--alloc", &id, "-n", "2", "readlink", "/proc/self/fd/0"]);
     assert_eq!(null.out(), "/dev/null\n/dev/null\n", "{}", null.err());
@@ -148,21 +148,21 @@ fn readers(w: &World) {
     }
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // A job of its own; and what is submitted finds nothing.
+    // An own job; and submitted work gets no input.
     let job = |args: &[&str]| w.at("n3").command(&[&["launch", "--label", "-N", "3", "-n", "3"], args].concat());
     assert_eq!(
         fed(job(&["sh", "-c", "cat; echo over"]), b"a\n").out.lines().filter(|line| line.ends_with(": a")).collect::<Vec<_>>(),
         ["0: a"]
     );
     assert_eq!(sorted(&fed(job(&["--stdin=all", "cat"]), b"a\n")), ["0: a", "1: a", "2: a"]);
-    // It is the user's own as a file.
+    // The pipe belongs to the user as a file.
     let home = w.dir.join(format!("home-{NOBODY}"));
     let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(&["launch", "cat", "/dev/stdin"]);
     command.uid(NOBODY).gid(NOBODY).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
     assert_eq!(sorted(&fed(command, b"a\n")), ["a"]);
     let refused = fed(job(&["--stdin=3", "cat"]), b"a\n");
     assert!(refused.code != Some(0) && refused.err.contains("the launch has 3 ranks"), "{}", refused.err);
-    // What may begin again finds none, for it could not be given to it again.
+    // Work that may be requeued gets no input, because the input could not be given to it again.
     let twice = fed(job(&["--requeue=always", "--stdin=all", "cat"]), b"a\n");
     assert_eq!(twice.code, Some(2), "{}", twice.err);
     assert!(twice.err.contains("another attempt could not read standard input again"), "{}", twice.err);
@@ -187,7 +187,8 @@ fn killed(w: &World) {
             count.fetch_add(piece.len(), Ordering::Relaxed);
         }
     });
-    // The user's own, an inner one, a leaf, and the head: each dies with input under way, and more of it than fits waits by then.
+    // The user's own agent, an inner one, a leaf, and the head: each is killed while input is in transit and more than
+    // the window waits.
     for (part, node) in input.chunks(MUCH / 4).zip([&nodes[3], &nodes[1], &nodes[6], &nodes[0]]) {
         to.send(part.to_vec()).unwrap();
         // Nothing is read before the launch has begun.
@@ -210,7 +211,7 @@ fn ahead(w: &World) {
     let hash = fed(Command::new("sha256sum"), &input).out;
     let (id, nodes) = held(w);
     let (go, copy) = (w.dir.join("input-ahead"), w.dir.join("input-copy"));
-    // Two leaves below one node: one has all that may be under way, the other nothing, when all of it is sent anew.
+    // Two leaves below one node: one has the whole window, the other nothing, when everything is sent again.
     let script = format!(
         "case $LATTICE_NODE in {}) tee {copy} | sha256sum;; {}) until [ -e {go} ]; do sleep 0.05; done; exec sha256sum;; *) exec sha256sum;; esac",
         nodes[5],
@@ -222,7 +223,7 @@ fn ahead(w: &World) {
     let (job, mut stdin) = Fed::begin(command);
     let writer = std::thread::spawn(move || stdin.write_all(&input).unwrap());
     let copied = || std::fs::metadata(&copy).map_or(0, |about| about.len());
-    // The last of the window's pieces leaves less room than another one could need.
+    // The last piece of the window leaves less space than another one could need.
     w.wait("a window to be taken", || copied() + 2 * PIPE_BYTES as u64 > lattice_model::input::WINDOW_BYTES as u64);
     faults::kill_node(&w.dir, &nodes[0]).unwrap();
     faults::start_node(&w.dir, &nodes[0]).unwrap();
@@ -244,14 +245,14 @@ fn silent(w: &World) {
     let (job, stdin) = Fed::begin(w.lattice.command(&["launch", "--alloc", &id, "-n", "2", "--stdin=all", "sh", "-c", &script]));
     let (written, writer) = endless(stdin);
     w.wait("the window to be full", || written.load(Ordering::Relaxed) >= lattice_model::input::WINDOW_BYTES);
-    // Meanwhile the allocation goes on as if nothing were.
+    // Meanwhile the allocation works as usual.
     for _ in 0..3 {
         assert_eq!(w.run(&["launch", "--alloc", &id, "-n", "7", "echo", "well"]).out(), "well\n".repeat(7));
     }
     let (held, kib) = (written.load(Ordering::Relaxed), job.kib_max());
     assert!(held < HELD_BYTES_MAX && kib < CLI_KIB_MAX, "{held} bytes were read that nobody reads, {kib} KiB are in use");
     std::fs::write(&go, "").unwrap();
-    // The other rank reads on once this one has ended, and is brought down.
+    // The other rank continues to read after this one has ended, and is then ended too.
     w.wait("the input to go on", || written.load(Ordering::Relaxed) > HELD_BYTES_MAX);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(job.child.id().cast_signed()), nix::sys::signal::Signal::SIGINT).unwrap();
     let said = job.ended();
@@ -268,7 +269,7 @@ fn closed(w: &World) {
     let script = "case $LATTICE_RANK in 0) exit 0;; 1) exec <&-; wait;; 2) head -c 10 > /dev/null;; *) exec wc -c;; esac";
     let launch = |args: &[&str]| w.lattice.command(&[&["launch", "--alloc", &id, "--stdin=all"], args].concat());
     assert_eq!(fed(launch(&["-n", "4", "sh", "-c", script]), &bytes(MUCH)).out.trim(), MUCH.to_string());
-    // Nobody reads any more: no more is read, and the launch goes on to its end.
+    // Nobody reads any more: no more input is read, and the launch continues to its end.
     let go = w.dir.join("input-closed");
     let script = format!("exec <&-; until [ -e {} ]; do sleep 0.05; done; echo over", go.display());
     let (job, stdin) = Fed::begin(launch(&["-n", "2", "sh", "-c", &script]));

@@ -1,4 +1,4 @@
-//! Work gets what is its own of a node, and does not get at the rest.
+//! Work gets its own part of a node, and cannot reach the rest.
 
 use crate::harness::{Group, World};
 use lattice_lab::lattice::text;
@@ -26,7 +26,7 @@ fn processes(w: &World) -> usize {
     sweep::scopes_root(&w.cluster().cgroup_root).map_or(0, |root| sweep::processes_in(&root).len())
 }
 
-/// The nodes' cores, and how many of them are committed.
+/// The nodes' cores, and the number that is committed.
 fn cores(w: &World) -> (u64, u64) {
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
     let sum = |pointer: &str| nodes.as_array().unwrap().iter().map(|n| n.pointer(pointer).unwrap().as_u64().unwrap()).sum();
@@ -45,7 +45,7 @@ fn shared_nodes(w: &World) {
     assert!(w.ok(&["status", &jobs[0]]).contains("Share:      1 core of each node\n"));
     assert_eq!(cores(w), (all, all));
     assert!(w.ok(&["nodes"]).contains("0 of "), "the table says that nothing is free: {}", w.ok(&["nodes"]));
-    // Neither a share nor a whole node is left, and explain says what there is.
+    // Neither a share nor a whole node is free, and explain shows what there is.
     let late = w.submit(&["--cores", "1", "--", "/bin/true"]);
     let told = w.ok(&["explain", &late]);
     assert!(told.contains("wants 1 core of one node") && told.contains("1 core is wanted, 0 free"), "{told}");
@@ -55,7 +55,7 @@ fn shared_nodes(w: &World) {
     w.completed(&late);
     w.ok(&[&["cancel"], &jobs.iter().skip(1).map(String::as_str).collect::<Vec<_>>()[..]].concat());
     w.completed(&whole);
-    // What no node has is refused; who waits for other nodes never blocks the queue.
+    // A request that no node can satisfy is refused; work that waits for other nodes never blocks the queue.
     let refused = w.run(&["submit", "--cores", "100000", "--", "/bin/true"]);
     assert!(
         refused.code() == 4 && refused.err().contains("100000 are wanted") && refused.err().contains("--wait-for-nodes"),
@@ -72,7 +72,7 @@ fn shared_nodes(w: &World) {
     assert!(refused.code() != 0 && refused.err().contains("--cores"), "{}", refused.err());
 }
 
-/// A file of an allocation's limits, in whichever tree it is.
+/// An allocation's limit file, in whichever tree it is.
 fn limit(w: &World, id: &str, v2: &str, v1: &str) -> Option<String> {
     let cluster = w.cluster();
     let of = |root: PathBuf| sweep::scopes_below(&root).into_iter().filter(|p| p.to_string_lossy().contains(id));
@@ -98,14 +98,14 @@ fn limits_in_the_kernel(w: &World) {
         (None, said) => assert!(said || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking"),
         (Some(weight), true) => panic!("{weight}, and said to be lacking"),
     }
-    // The work itself is in those groups, and was before its first instruction.
+    // The work itself is in these groups, since its first instruction.
     let log = w.log(&id);
     let in_group = |name: &str| log.lines().any(|l| l.contains(&format!(":{name}:")) && l.contains(&id));
     let v1 = !sweep::v1_roots(&w.cluster().cgroup_root).is_empty();
     assert!(!v1 || (in_group("cpu") && in_group("pids")), "{log}");
     w.ok(&["cancel", &id]);
     w.wait("its groups to be gone", || limit(w, &id, "pids.max", "pids.max").is_none());
-    // Work of a whole node is limited in its processes alone, and may have every processor.
+    // Work with a whole node is limited only in its processes, and may use every processor.
     let id = w.submit(&["--", "/bin/sh", "-c", "nproc; echo begun; sleep 300"]);
     w.wait_log(&id, "begun");
     assert_eq!(limit(w, &id, "pids.max", "pids.max").as_deref(), Some("1024"));
@@ -113,7 +113,7 @@ fn limits_in_the_kernel(w: &World) {
     w.ok(&["cancel", &id]);
 }
 
-/// The lab leaves memory under version 1 alone; where the v2 tree has it, it is used.
+/// The lab does not use memory under version 1; it does use it in the v2 tree.
 fn unlimited_is_said(w: &World) {
     let status = w.ok(&["node", "status"]);
     let v2_has = sweep::scopes_root(&w.cluster().cgroup_root)
@@ -121,7 +121,7 @@ fn unlimited_is_said(w: &World) {
         .is_some_and(|c| c.split_whitespace().any(|c| c == "memory"));
     assert_eq!(!v2_has, status.contains("memory limits: memory is not limited"), "{status}");
     assert!(!status.contains("pids limits:"), "{status}");
-    // The whole cluster knows.
+    // The whole cluster shows it.
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
     for node in nodes.as_array().unwrap() {
         let unlimited: Vec<&str> = node["unlimited"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -131,12 +131,12 @@ fn unlimited_is_said(w: &World) {
 
 /// The lab's agents allow the work of a whole node 1024 processes.
 fn fork_bomb(w: &World) {
-    // Beside the bomb, which leaves no room for it, is what has to stay until it is cancelled.
+    // A process beside the bomb, which leaves no space for it, must stay until it is cancelled.
     let id = w.submit(&["--", "/bin/sh", "-c", "echo begun; b() { b | b & }; (b; b) & exec sleep 1000"]);
     w.wait_log(&id, "fork");
-    // It is at its limit now, and stays there.
+    // It has reached its limit, and stays there.
     assert!(processes(w) <= 1024 + 8, "{} processes", processes(w));
-    // The node goes on: others run beside it, on the same machine.
+    // The node works on: other work runs on the same machine.
     w.completed(&w.submit(&["--", "/bin/true"]));
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");

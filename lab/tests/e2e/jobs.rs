@@ -1,4 +1,4 @@
-//! Ordinary jobs: what goes in, what comes out.
+//! Ordinary jobs: their input and output.
 
 use crate::harness::{Group, World, binaries, ms};
 use lattice_lab::faults;
@@ -123,7 +123,7 @@ fn sbatch_script(w: &World) {
     assert_eq!(w.ok(&["logs", &id]), "2 nodes\n");
 }
 
-/// `--ntasks` is the ranks of what is launched without a number, on the nodes and in the directory that are named.
+/// `--ntasks` sets the ranks of launches without a number, on the named nodes and in the named directory.
 fn sbatch_shape(w: &World) {
     let lines = "#SBATCH --ntasks=3 -N 2 -c 1 -w n2,n3 -D / --mail-type=END\n";
     let lattice = binaries().lattice().display().to_string();
@@ -206,7 +206,7 @@ fn launch_outside(w: &World) {
 }
 
 fn placed_at_once(w: &World) {
-    // One command has one time. Of these agents one has the scheduler's lease.
+    // A command has a single time. One of these agents has the scheduler's lease.
     for node in ["n1", "n2", "n3"] {
         w.wait(&format!("{node} to place with one command what is submitted to it"), || {
             let id = w.at(node).ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
@@ -217,7 +217,7 @@ fn placed_at_once(w: &World) {
 }
 
 fn many_bytes(w: &World) {
-    // 6 MB that are no UTF-8, without one line end, and the same twice.
+    // 6 MB of invalid UTF-8, without a line end, and identical in both runs.
     let id = w.submit(&[
         "--",
         "/bin/sh",
@@ -259,7 +259,7 @@ fn queue(w: &World) {
     let ended: Vec<_> = ids.iter().map(|id| w.completed(id)).collect();
     let starts: Vec<u64> = ended.iter().map(|a| ms(a, "started_at")).collect();
     assert!(starts.is_sorted(), "first come, first served: {starts:?}");
-    // Three nodes, two each: never two of them at once.
+    // Three nodes, two for each: never two of them at once.
     for pair in ended.windows(2) {
         assert!(ms(&pair[0], "ended_at") <= ms(&pair[1], "started_at"), "{} {}", pair[0], pair[1]);
     }
@@ -273,7 +273,7 @@ fn too_many_nodes(w: &World) {
     assert_eq!(text(&w.status(&id), "state"), "Pending");
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    // What waits behind nothing that can run is not held up for ever.
+    // Work behind an allocation that cannot run is not blocked for ever.
     let busy = w.submit(&["--nodes", "3", "--", "/bin/sleep", "60"]);
     w.running(&busy);
     let waits = w.submit(&["--", "/bin/true"]);

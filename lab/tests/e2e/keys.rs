@@ -1,4 +1,4 @@
-//! Gossip keys that follow each other: nobody is lost for it, whoever was away comes back, and it is the operators' business.
+//! Rotation of gossip keys: no node is lost, absent nodes return, and only operators can do it.
 
 use crate::backups::{folder, kill_all, quorum, start_all};
 use crate::harness::{Group, JOB, NOBODY, World};
@@ -18,11 +18,11 @@ use std::time::Duration;
 static KEYS: Group = Group { theme: "keys", name: "keys", nodes: 3, quorum: 3, tweak };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// Between two looks at who is alive.
+/// Interval of checks which nodes are alive.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn tweak(options: &mut Options) {
-    // A dead agent is soon Down: a rotation does not wait for it then.
+    // A dead agent is soon Down, so that a rotation does not wait for it.
     options.down_after_ms = 2_000;
     "backup: \"file://{dir}/backups\"\n".clone_into(&mut options.member_lines);
 }
@@ -44,13 +44,13 @@ fn newest(now: &Value) -> u64 {
     now["keys"].as_array().and_then(|keys| keys.last()?["id"].as_u64()).unwrap()
 }
 
-/// Whether one key alone is there, and all nodes open and seal with it.
+/// Whether there is only one key, and all nodes open and seal with it.
 fn settled(now: &Value) -> bool {
     let one = now["keys"].as_array().unwrap();
     one.len() == 1 && now["nodes"] == 3 && one[0]["have"] == 3 && one[0]["seal"] == 3 && one[0]["standing"] == "seals"
 }
 
-/// Whom this node's gossip does not see alive.
+/// The nodes that this node's gossip does not show alive.
 fn missing(w: &World, at: &str) -> Vec<String> {
     let seen = w.at(at).json(&["gossip", "members"]).unwrap();
     let alive = |n: &&&str| seen.as_array().unwrap().iter().any(|m| text(m, "node") == **n && text(m, "liveness") == "alive");
@@ -61,7 +61,7 @@ fn all_alive(w: &World) -> bool {
     NODES.iter().all(|at| missing(w, at).is_empty())
 }
 
-/// The life in which n1's gossip sees this node.
+/// The life of this node in n1's gossip.
 fn life(w: &World, node: &str) -> u64 {
     let seen = w.lattice.json(&["gossip", "members"]).unwrap();
     seen.as_array().unwrap().iter().find(|m| text(m, "node") == node).and_then(|m| m["incarnation"].as_u64()).unwrap_or(0)
@@ -80,7 +80,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Looks again and again whom each node's gossip sees alive, while something is done.
+/// Checks repeatedly, while something is done, which nodes each node's gossip shows alive.
 fn nobody_is_lost(w: &World, doing: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let (looks, lost) = std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn nobody_is_lost(w: &World, doing: impl FnOnce()) {
             while !over.load(Ordering::Relaxed) {
                 lost.extend(NODES.iter().flat_map(|at| missing(w, at)));
                 looks += 1;
-                // A suspicion lasts longer, and looking must not be what keeps an agent from answering.
+                // A suspicion lasts longer, and the checks must not keep an agent from answering.
                 std::thread::sleep(LOOK);
             }
             (looks, lost)
@@ -143,7 +143,7 @@ fn twice(w: &World) {
 fn died(w: &World) {
     let before = newest(&keys(w));
     let pid = w.cluster().node("n3").unwrap().daemon.process.as_ref().unwrap().pid;
-    // It stands still, so that the rotation cannot be over when it dies.
+    // It is stopped, so that the rotation cannot end before it dies.
     kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
     w.ok(&["gossip", "keys", "rotate", "--no-wait"]);
     w.wait("n3 alone to be waited for", || keys(w)["awaited"] == serde_json::json!(["n3"]));

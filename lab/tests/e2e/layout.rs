@@ -1,4 +1,4 @@
-//! Where ranks lie, what they run, and how they are told apart: across three agents, as real ranks see it.
+//! Placement of ranks, their programs, and their variables, across three agents, as real ranks see them.
 
 use crate::harness::{Folder, Group, JOB, Need, World, machine};
 use lattice_lab::process::{self, Finished};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 static LAYOUT: Group = Group::large("layout");
 
 const PLACES_C: &str = include_str!("layout/places.c");
-/// Far less than what would sleep on, and far more than bringing it down takes.
+/// Far less than the duration of a sleeping rank, and far more than ending it takes.
 const AT_ONCE: Duration = Duration::from_secs(15);
 
 pub fn trials() -> Vec<Trial> {
@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// An allocation of all three nodes that runs, and these in its order.
+/// A running allocation of all three nodes, and the nodes in its order.
 pub fn held(w: &World) -> (String, Vec<String>) {
     let id = w.submit(&["--nodes", "3", "--", "/bin/sleep", "300"]);
     w.running(&id);
@@ -31,7 +31,7 @@ pub fn held(w: &World) -> (String, Vec<String>) {
     (id, nodes)
 }
 
-/// The program that says where it lies, made with one MPI's compiler.
+/// The program that prints its place, made with one MPI's compiler.
 pub fn compiled(dir: &Path, mpicc: &Path) -> PathBuf {
     let (source, program) = (dir.join("places.c"), dir.join("places"));
     std::fs::write(&source, PLACES_C).unwrap();
@@ -40,7 +40,8 @@ pub fn compiled(dir: &Path, mpicc: &Path) -> PathBuf {
     program
 }
 
-/// What ranks say whose nodes are these places of `nodes`, one after the other. `programs`: the number and the arguments of each.
+/// The expected output of ranks on these places of `nodes`, one after the other. `programs`: number and arguments of
+/// each.
 pub fn expected(nodes: &[String], of: &str, programs: impl Fn(usize) -> (u32, &'static str)) -> BTreeSet<String> {
     let places: Vec<usize> = of.bytes().map(|b| usize::from(b - b'0')).collect();
     let line = |(rank, place): (usize, &usize)| {
@@ -73,13 +74,13 @@ fn places(w: &World) {
     ] {
         assert_eq!(lines(&launch(args)), expected(&nodes, of, one), "{args:?}");
     }
-    // Two programs are one world, whichever nodes their ranks are on.
+    // Two programs form one world, whichever nodes their ranks are on.
     let two = ["launch", "--alloc", &id, "-n", "2", "-m", "cyclic", "--", &program, "a", ":", "-n", "3", &program, "b", ":"];
     let programs = |rank| if rank < 2 { (0, " a") } else { (1, " b :") };
     assert_eq!(lines(&w.run(&two)), expected(&nodes, "01201", programs));
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // A job of its own: of more ranks than come out even, and of two programs.
+    // An own job: with a number of ranks that does not divide evenly, and with two programs.
     let job = w.run(&["launch", "-N", "3", "-n", "1", "-m", "cyclic", "--", &program, "a", ":", "-n", "3", &program, "b", ":"]);
     let all = lines(&job);
     let nodes: Vec<String> = (0..3)
@@ -99,7 +100,7 @@ fn bad_ends(w: &World) {
         |args: &[&str], script: &str| w.run(&[&["launch", "--alloc", &id, "-n", "3"], args, &["--", "/bin/sh", "-c", script]].concat());
     let folder = Folder::new("exits");
     let table = folder.0.join("exits.json");
-    // A rank that is not there yet when another one ends badly never begins.
+    // A rank that has not begun when another one fails never begins.
     let up = folder.0.join("up").display().to_string();
     let script = format!(
         "[ $LATTICE_RANK = 1 ] || {{ touch {up}-$LATTICE_RANK; exec sleep 300; }}
@@ -113,7 +114,7 @@ fn bad_ends(w: &World) {
     let told: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let row = |rank: usize, ended: &str, code: u32| json!({"rank": rank, "node": nodes[rank], "ended": ended, "code": code});
     assert_eq!(told, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));
-    // Where one ends before others have begun, these were not started; no node was lost.
+    // If one fails before others have begun, these were not started; no node was lost.
     for _ in 0..4 {
         let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], "[ $LATTICE_RANK = 1 ] && exit 5; exec sleep 300");
         let told: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
@@ -121,13 +122,13 @@ fn bad_ends(w: &World) {
         let known = |end: &(&str, u64)| [("signalled", 143), ("not_started", 126)].contains(end);
         assert!(done.code() == 5 && ends[1] == ("exited", 5) && known(&ends[0]) && known(&ends[2]), "{ends:?} {}", done.err());
     }
-    // The others' own affair, where it is said to be.
+    // With the option the others continue.
     let done = launch(&["--no-kill-on-bad-exit", "--exit-table"], "[ $LATTICE_RANK = 1 ] && exit 5; sleep 1; echo lived");
     assert_eq!((done.code(), done.out().as_str()), (5, "lived\nlived\n"), "{}", done.err());
     let ends: Vec<String> = done.err().lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let end = |rank: usize, code: u32| format!("{rank} {} code {code}", nodes[rank]);
     assert_eq!(ends, ["RANK NODE END".to_owned(), end(0, 0), end(1, 5), end(2, 0)]);
-    // What contradicts itself, or the allocation, is refused with its reason.
+    // Contradictory options, or options that contradict the allocation, are refused with the reason.
     let (all, elsewhere) = (nodes.join(","), format!("{},{}", nodes[1], nodes[2]));
     for (args, why) in [
         (&["--tasks-per-node", "1", "-N", "2"][..], "2 nodes × 1 task per node are 2 ranks, not the 3"),
@@ -144,10 +145,10 @@ fn bad_ends(w: &World) {
     }
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // Of a job of its own they are the nodes that it gets.
+    // For an own job they are the nodes that it requests.
     let done = w.run(&["launch", "-w", "n2", "--", "/bin/sh", "-c", "echo $LATTICE_NODE"]);
     assert_eq!((done.code(), done.out().as_str()), (0, "n2\n"), "{}", done.err());
-    // A job of its own says so in the same words, and one whose ranks end by themselves says nothing.
+    // An own job uses the same words, and one whose ranks end normally prints nothing.
     let done = w.run(&["launch", "-N", "3", "-n", "3", "--", "/bin/sh", "-c", "[ $LATTICE_RANK = 1 ] && kill -SEGV $$; exec sleep 300"]);
     let why = |node: &String| format!("lattice: the launch was ended: rank 1 on {node} was killed by signal 11\n");
     let said: Vec<String> =
@@ -196,7 +197,7 @@ fn own(w: &World) {
         assert!(node.split_once(" = ").is_some_and(|(a, b)| a == b), "{line}");
     }
     assert!(log.lines().any(|l| l == "script 3 0"), "{log}");
-    // Nobody who did not ask for them has any.
+    // Work that did not request them has none.
     let done = w.run(&["launch", "-n", "2", "--", "/bin/sh", "-c", "env | grep -c ^SLURM || true"]);
     assert_eq!((done.code(), done.out().as_str()), (0, "0\n0\n"), "{}", done.err());
 }

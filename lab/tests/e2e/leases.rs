@@ -1,4 +1,4 @@
-//! Leases for programs outside, and the holds that end them.
+//! Leases for users' programs, and the holds that end them.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -17,7 +17,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The CLI must end with 4 (or the code), saying this and a remedy.
+/// The CLI must end with this code, with this text and a remedy.
 fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
@@ -69,7 +69,7 @@ fn others(w: &World) {
     let seen: Vec<Value> = serde_json::from_str::<Value>(&seen).unwrap().as_array().unwrap().clone();
     let token_of = |name: &str| seen.iter().find(|l| text(l, "name") == name).unwrap()["token"].clone();
     assert_eq!((token_of("scheduler/default"), token_of("roots"), token_of("theirs")), (Value::Null, Value::Null, theirs.into()));
-    // Root sees them. Who knows the right token still releases nothing that is not theirs.
+    // Root sees them. Even the right token does not allow anybody to release another's lease.
     let schedulers = lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string();
     for (name, token, says) in [("scheduler/default", &schedulers, "node n"), ("roots", &token, "is root's")] {
         let refused = w.run_as(NOBODY, &["lease", "release", name, "--token", token]);
@@ -89,7 +89,7 @@ fn renewals(w: &World) {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     assert!(lease(w, "short").is_some(), "renewed for longer than its time");
-    // The audit chain's signature may have come meanwhile.
+    // A signature of the audit chain may have been added meanwhile.
     let (entries, audited) = (revision(w) - before, audited(w) - records);
     assert!(entries <= 4 && audited <= 4, "15 renewals, and the scheduler's own, left {entries} entries and {audited} records");
     w.wait("its end", || lease(w, "short").is_none());
@@ -112,7 +112,7 @@ fn cordon(w: &World) {
     refused(w, &["lease", "renew", "mine", "--token", &token], 4, &["under cordon by root@n1: new fan", "lattice node uncordon n1"]);
     refused(w, &["lease", "grant", "another"], 4, &["under cordon"]);
     w.ok(&["lease", "release", "mine", "--token", &token]);
-    // Its scheduler is another one, which places around the cordoned nodes.
+    // Another agent schedules it now, and avoids the cordoned nodes.
     w.wait("another scheduler", || !["", "n1", &busy].contains(&scheduler(w).as_str()));
     let id = w.submit(&["--nodes", "1", "--", "/bin/true"]);
     let ended = w.completed(&id);

@@ -1,4 +1,4 @@
-//! Versions mixed in one quorum: members that can follow the next cluster level, and one that cannot. A debug build has
+//! Mixed versions in one quorum: members that support the next cluster level, and one that does not. A debug build has
 //! a second level for this: `level_max: 2` makes a member one of the next version, and leases whose names begin with
 //! `trial/` need it.
 
@@ -14,7 +14,7 @@ use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 
-/// A snapshot is made, and the log behind it goes, soon enough for a member that is away to need one.
+/// A snapshot is made, and the log before it removed, soon enough for an absent member to need one.
 const SNAPSHOT_ENTRIES: u32 = 20;
 /// A command that needs the second level.
 const TRIAL: &[&str] = &["lease", "grant", "trial/a"];
@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
     vec![LEVELS.test("a_member_of_the_level_before_follows_leads_and_holds_the_level_down", &[Need::SecondLevel], mixed)]
 }
 
-/// Starts a member again, as one of the next version or of this one.
+/// Restarts a member, as one of the next version or of this one.
 fn start_as(w: &World, id: u64, level_max: u32) {
     faults::kill_member(&w.dir, id).unwrap();
     let config = w.dir.join(format!("member-{id}/quorum.yaml"));
@@ -52,7 +52,7 @@ fn level(w: &World) -> u64 {
     w.lattice.json(&["quorum", "status"]).unwrap()["level"].as_u64().unwrap()
 }
 
-/// What each member says that it can follow, once the leader has heard it of all.
+/// The level that each member supports, once the leader has received it from all.
 fn each_level(w: &World) -> Option<Vec<u64>> {
     let rows = w.lattice.json(&["quorum", "members"]).ok()?;
     rows.as_array()?.iter().map(|m| m["level"].as_u64()).collect()
@@ -63,7 +63,7 @@ fn wait_for_levels(w: &World, wanted: &[u32]) {
     w.wait(&format!("members of levels {wanted:?}"), || each_level(w).as_ref() == Some(&wanted));
 }
 
-/// What stays Pending: more nodes than there are.
+/// Submissions that stay Pending: they need more nodes than there are.
 fn submissions(w: &World, many: u32) {
     for _ in 0..many {
         w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
@@ -98,7 +98,7 @@ fn mixed(w: &World) {
     assert_eq!(level(w), u64::from(LEVEL_KNOWN), "member 3 cannot follow more");
     too_early(w);
 
-    // It was away for longer than the log reaches back: what it takes is a snapshot of a member that knows more.
+    // It was absent for longer than the log reaches back, so it gets a snapshot of a member that supports more.
     faults::kill_member(&w.dir, 3).unwrap();
     submissions(w, 4 * SNAPSHOT_ENTRIES);
     faults::start_member(&w.dir, 3).unwrap();
@@ -106,7 +106,7 @@ fn mixed(w: &World) {
     let log = std::fs::read_to_string(&w.cluster().member(3).unwrap().daemon.log).unwrap();
     assert!(log.contains("the leader's snapshot is taken"), "the log reached back far enough, and nothing was proven");
 
-    // It leads those that know more, and follows them again.
+    // It leads members that support more, and follows them again.
     for leader in ["3", "1"] {
         w.ok(&["quorum", "transfer-leader", leader]);
         w.wait("the new leader", || w.lattice.leader().ok().flatten().map(|id| id.to_string()).as_deref() == Some(leader));
@@ -123,7 +123,7 @@ fn mixed(w: &World) {
     wait_for_levels(w, &[LEVEL_MAX; 3]);
     w.ok(TRIAL);
     w.wait("all members to agree", || agree(w, &tls));
-    // It never falls again, whatever a member says.
+    // The level never falls, whatever a member reports.
     start_as(w, 2, LEVEL_KNOWN);
     wait_for_levels(w, &[LEVEL_MAX, LEVEL_KNOWN, LEVEL_MAX]);
     assert_eq!(level(w), u64::from(LEVEL_MAX));

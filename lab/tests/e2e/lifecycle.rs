@@ -1,4 +1,4 @@
-//! What operators do with nodes: drains, holds that end, nodes that are disabled and booted.
+//! Operations on nodes: drains, holds with an end, nodes that are disabled and booted.
 
 use crate::harness::{Group, JOB, NOBODY, Need, World};
 use crate::hung::HungMount;
@@ -47,7 +47,7 @@ fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
     }
 }
 
-/// A job that notes its process and runs until a file is there.
+/// A job that records its process and runs until a file exists.
 struct Job {
     id: String,
     pids: PathBuf,
@@ -55,7 +55,7 @@ struct Job {
 }
 
 impl Job {
-    /// On n3: the others are cordoned until it runs.
+    /// On n3: the other nodes are cordoned until it runs.
     fn on_n3(w: &World, name: &str, more: &[&str]) -> Self {
         let (pids, end) = (w.dir.join(format!("{name}.pids")), w.dir.join(format!("{name}.end")));
         let text = format!("echo $$ >> {}; while [ ! -e {} ]; do sleep 0.1; done", pids.display(), end.display());
@@ -88,7 +88,7 @@ impl Job {
     }
 }
 
-/// `lattice` in the background, with what it says on stderr in a file.
+/// `lattice` in the background, with its stderr in a file.
 fn begin(w: &World, args: &[&str]) -> (Child, PathBuf) {
     let said = w.dir.join("said");
     let mut command = w.lattice.command(args);
@@ -100,7 +100,7 @@ fn history(w: &World, name: &str) -> Vec<(String, String)> {
     records.as_array().unwrap().iter().map(|r| (text(r, "action"), text(r, "detail"))).collect()
 }
 
-/// That these stand in the node's history in this order, whatever is between them.
+/// Checks that the node's history has these in this order; others may be in between.
 fn in_order(w: &World, name: &str, wanted: &[(&str, &str)]) {
     let all = history(w, name);
     let mut left = all.iter();
@@ -111,14 +111,14 @@ fn in_order(w: &World, name: &str, wanted: &[(&str, &str)]) {
 
 fn drain(w: &World) {
     let job = Job::on_n3(w, "drained", &[]);
-    // As the documents write it.
+    // The documented form of the command.
     assert!(w.ok(&["admin", "drain", "n3", "--reason", "disk"]).contains("lattice node undrain n3"));
     assert_eq!(text(&node(w, "n3"), "state"), "Draining");
     for place in ["n1", "n3"] {
         let waits = w.at(place).ok(&["node", "status", "n3"]).unwrap();
         assert!(waits.contains(&job.id[..8]) && waits.contains("root") && waits.contains("runs"), "{waits}");
     }
-    // A mistake is called off, and said again it has its new reason alone.
+    // A cancelled drain, repeated, has only its new reason.
     assert_eq!(w.ok(&["node", "undrain", "n3"]), "The drain of node n3 is lifted\n");
     assert_eq!((text(&node(w, "n3"), "state"), text(&w.status(&job.id), "state")), ("Ready".into(), "Running".into()));
     w.ok(&["node", "drain", "n3", "--reason", "disc"]);
@@ -128,7 +128,7 @@ fn drain(w: &World) {
         let done = w.run_as(NOBODY, &["node", verb, "n3", "--reason", "x"]);
         assert!(done.code() == 4 && done.err().contains("operator"), "{}", done.err());
     }
-    // New work goes around it.
+    // New work avoids it.
     let around = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert!(!around["nodes"].to_string().contains("n3"), "{around}");
     let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "fan", "--wait"]);
@@ -140,14 +140,14 @@ fn drain(w: &World) {
     assert!(over.status.success() && String::from_utf8_lossy(&over.stdout).contains("Node n3 is Drained"), "{over:?}");
     assert_eq!(listed(w, &["--state", "drained"]), ["n3"]);
     assert_eq!(listed(w, &["n[2-3]", "--hold", "drain"]), ["n3"]);
-    // Nobody undoes it by coming back.
+    // A registration does not lift it.
     let registrations = |w: &World| history(w, "n3").iter().filter(|(action, _)| action == "NodeRegistered").count();
     let before = registrations(w);
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::start_node(&w.dir, "n3").unwrap();
     w.wait("its registration", || registrations(w) > before);
     assert_eq!(text(&node(w, "n3"), "state"), "Drained");
-    // The same person's newer reason replaces the older; one who gives none changes none.
+    // The same person's newer reason replaces the older; a repetition without a reason changes nothing.
     let holds = || node(w, "n3")["holds"][0].as_str().unwrap_or_default().to_owned();
     assert!(holds().starts_with("drain by root@n1 since ") && holds().ends_with(": fan"), "{}", holds());
     assert!(w.ok(&["node", "status", "n3"]).contains(": fan"));
@@ -219,7 +219,7 @@ fn cordon(w: &World) {
     w.completed(&waits);
     assert_eq!(listed(w, &["--hold", "cordon"]), Vec::<String>::new());
     in_order(w, "n2", &[("HoldSet", "cordon: fan, until "), ("HoldLifted", "cordon: it was until ")]);
-    // The same by the time at which it ends.
+    // The same with an absolute end time.
     let end = Timestamp(now_ms() + 6_000).to_string();
     w.ok(&["node", "cordon", "n2", "--reason", "fan", "--until", &end]);
     let holds = node(w, "n2")["holds"].to_string();
@@ -250,7 +250,7 @@ fn disable(w: &World) {
     let (now, nodes) = (w.status(&job.id), job.nodes(w));
     assert!(text(&now, "requeue_count") == "1" && nodes != ["n3"], "{now}");
     w.wait("its processes to be gone there", || process::stat(first).is_none_or(|(state, _)| state == 'Z'));
-    // Its agent lives all the while, and that changes nothing; enabled, it is heard at once.
+    // Its agent lives all the time, which changes nothing; once enabled, it is connected at once.
     w.at("n3").ok(&["node", "status"]).unwrap();
     assert_eq!(text(&node(w, "n3"), "state"), "Down");
     w.ok(&["node", "enable", "n3"]);
@@ -265,7 +265,7 @@ fn disable(w: &World) {
             ("NodeStateChanged", "Down -> Ready"),
         ],
     );
-    // Where it runs now is drained, and not for long.
+    // Its present node is drained, for a short time.
     let there = &nodes[0];
     let drained = w.run_for(&["node", "drain", there, "--reason", "disk", "--deadline", "1s", "--wait"], JOB);
     assert_eq!(drained.code(), 0, "{}", drained.err());
@@ -284,7 +284,7 @@ fn boot(w: &World) {
     w.ok(&["node", "boot", "n3", "--reason", "kernel"]);
     assert_eq!(text(&node(w, "n3"), "state"), "Booting");
     wait_for(w, "n3", "Failed");
-    // It comes late, and is there all the same.
+    // It returns late, and is accepted all the same.
     let agent = w.cluster().node("n3").unwrap().daemon.program.clone();
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::agent_program(&w.dir, "n3", &rebooted_agent(w)).unwrap();

@@ -1,4 +1,4 @@
-//! How work is ended: walltime and cancel, politely and not.
+//! Ends of work: by walltime and by cancel, with and without a reaction to SIGTERM.
 
 use crate::harness::{Group, World, ms};
 use crate::logs::{alloc_dir, node_of};
@@ -51,7 +51,7 @@ fn interrupted_launch(w: &World) {
     w.assert_nothing_left();
 }
 
-/// An upgrade of the agent ends no script that launches just then.
+/// An upgrade of the agent does not end a script that starts a launch just then.
 fn agent_away(w: &World) {
     let (up, go, bin) = (w.dir.join("up"), w.dir.join("go"), w.dir.join("bin"));
     let wait = format!("touch {}\nwhile [ ! -e {} ]; do sleep 0.1; done", up.display(), go.display());
@@ -69,7 +69,7 @@ fn agent_away(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Its standard streams, and the line of the wire-up, which it has no use for.
+/// A program that closes its standard streams and the PMI socket, which it does not use.
 fn closes_all(w: &World) {
     let close = "exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
     let id = w.submit(&["--nodes", "2", "--tasks-per-node", "2", "--", "/bin/sh", "-c", &format!("echo up; {close}; sleep 0.5; exit 5")]);
@@ -99,7 +99,7 @@ fn walltime_stubborn(w: &World) {
     let id = w.submit(&["--nodes", "2", "--walltime", "1s", "--", "/bin/sh", "-c", STUBBORN]);
     let ended = w.ended(&id);
     assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
-    // The end is decided at the walltime; what does not listen lives on for its grace, and is gone after it.
+    // The end is decided at the walltime; a program that ignores SIGTERM lives for the grace, and is then killed.
     let ran = ms(&ended, "ended_at") - ms(&ended, "started_at");
     assert!((900..1_900).contains(&ran), "1 s walltime, not {ran} ms");
     w.assert_nothing_left();

@@ -1,4 +1,4 @@
-//! When output was written: what is asked by time, what is shown with it, and in which order.
+//! Times of output: selection by time, display of times, and order.
 
 use crate::harness::{JOB, World};
 use crate::logs::{LOGS, all_flushed, logs, node_of, remove};
@@ -37,7 +37,7 @@ fn ranges(w: &World) {
     assert!(wrong.code() == 2 && wrong.err().contains("--since"), "{}", wrong.err());
 }
 
-/// What a terminal shows of this: stdout and stderr in the order in which they come.
+/// A terminal's view: stdout and stderr in the order in which they arrive.
 fn on_terminal(lattice: &Lattice, args: &[&str]) -> String {
     let command = lattice.command(args);
     let mut shell = Command::new("/bin/sh");

@@ -1,4 +1,5 @@
-//! Output and its way into the log store: nothing lost, nothing twice, bounded on the node, whatever is killed meanwhile.
+//! Output and its upload to the log store: nothing is lost or repeated, and its size on the node is limited, whichever
+//! daemon is killed meanwhile.
 
 use crate::harness::{Group, JOB, Need, World};
 use crate::moto;
@@ -14,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Flushed every second, a ring of 1 MiB, at most 8 MiB while the store is away.
+/// Flushed every second, a ring of 1 MiB, at most 8 MiB while the store is down.
 pub static LOGS: Group = Group { theme: "logs", name: "logs", nodes: 2, quorum: 1, tweak: in_a_directory };
 static S3: Group = Group { theme: "logs_in_s3", name: "logs-s3", nodes: 1, quorum: 1, tweak: in_s3 };
 
@@ -55,13 +56,13 @@ pub fn node_of(w: &World, id: &str) -> String {
     w.status(id)["nodes"][0].as_str().unwrap().to_owned()
 }
 
-/// Bytes that an allocation's log files take on the disk.
+/// Bytes of an allocation's log files on the disk.
 fn on_disk(dir: &Path) -> u64 {
     let Ok(files) = std::fs::read_dir(dir.join("logs")) else { return 0 };
     files.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum()
 }
 
-/// Waits until the node's part is whole in the store; its directory, from which it may have gone already.
+/// Waits until the node's part is complete in the store; returns its directory, which may be removed already.
 pub fn all_flushed(w: &World, node: &str, id: &str) -> PathBuf {
     let dir = alloc_dir(w, node, id);
     flushed(w, &dir);
@@ -72,26 +73,26 @@ fn flushed(w: &World, dir: &Path) {
     w.wait("all output to be in the store", || dir.join("flushed").exists() || !dir.exists());
 }
 
-/// The node has it no more.
+/// Removes the node's copy.
 pub fn remove(dir: &Path) {
     if dir.exists() {
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
 
-/// `lattice logs` with these arguments: it must end well.
+/// `lattice logs` with these arguments: it must succeed.
 pub fn logs(w: &World, args: &[&str]) -> Finished {
     let finished = w.run(&[&["logs"], args].concat());
     assert_eq!(finished.code(), 0, "{}", finished.err());
     finished
 }
 
-/// Lines `000000001`, `000000002`, … in batches with a pause between: 10 bytes a line.
+/// Lines `000000001`, `000000002`, … in batches with a pause in between: 10 bytes a line.
 fn numbers(batches: u32, lines: u32, pause: &str) -> String {
     format!("i=0; while [ $i -lt {batches} ]; do seq -f %09.0f $((i*{lines}+1)) $(((i+1)*{lines})); i=$((i+1)); sleep {pause}; done")
 }
 
-/// Panics unless the text is exactly those lines.
+/// Panics unless the text consists of exactly these lines.
 fn assert_numbers(text: &str, lines: u32) {
     let mut next = 1;
     for line in text.lines() {
@@ -161,7 +162,7 @@ fn follow(w: &World, node: &str, args: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for a follower; its output and what it said.
+/// Waits for a follower; returns its output, its messages and its code.
 fn followed(w: &World, mut child: Child) -> (Vec<u8>, String, Option<i32>) {
     let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let out = std::thread::spawn(move || {
@@ -184,7 +185,7 @@ fn three_restarts(w: &World) {
     let program = "i=1; while [ $i -le 120 ]; do echo $LATTICE_RANK line $i; i=$((i+1)); sleep 0.08; done";
     let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", program]);
     w.running(&id);
-    // One reader through an agent that is restarted under it, one through the other.
+    // One reader through an agent that is restarted meanwhile, one through the other.
     let mut readers: Vec<Child> = ["n1", "n2"].iter().map(|node| follow(w, node, &[&id])).collect();
     let mut first = BufReader::new(readers[0].stdout.take().unwrap());
     let mut head = Vec::new();
@@ -224,7 +225,8 @@ fn killed_while_flushing(w: &World) {
     w.running(&id);
     let node = node_of(w, &id);
     let dir = alloc_dir(w, &node, &id);
-    // Less than the spool's limit in all: an agent that is always away flushes nothing. At whatever it does then: cutting, putting, writing down, telling the shim.
+    // Less than the spool's limit in total, because an agent that is always down uploads nothing. It is killed in any
+    // phase: cutting, uploading, recording, notifying the shim.
     let begun = Instant::now();
     let mut kills = 0;
     while begun.elapsed() < JOB && text(&w.status(&id), "state") == "Running" {
@@ -289,7 +291,7 @@ fn store_away(w: &World) {
     w.wait("the first part to be flushed", || std::fs::read_to_string(&index).is_ok_and(|t| t.contains("\"end\":1000000,")));
     // No directory can be made below a file.
     let (store, aside) = (w.dir.join("objects"), w.dir.join("objects.aside"));
-    // In one step: the agent would make the directory again in between.
+    // Atomically: otherwise the agent would make the directory again in between.
     std::fs::write(&aside, "").unwrap();
     exchange(&store, &aside);
     std::fs::write(&pause, "").unwrap();
@@ -372,7 +374,7 @@ fn too_many_streams(w: &World) {
     assert_eq!(refused.code(), 125, "what gives a program's code keeps its own failures apart: {}", refused.err());
     assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
     assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
-    // A job of its own waits for a place, and is none the worse for it.
+    // An own job waits for a free stream, without harm.
     let mut job = w.at("n1").command(&["launch", "--", "/bin/echo", "its turn"]);
     let mut job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = String::new();
@@ -393,7 +395,7 @@ fn too_many_streams(w: &World) {
 }
 
 fn s3(w: &World) {
-    // No more than the node keeps: a slow store costs none of it.
+    // No more than the node keeps: a slow store causes no loss.
     let id = w.submit(&["--", "/bin/sh", "-c", &numbers(10, 60_000, "0.3")]);
     w.running(&id);
     let dir = alloc_dir(w, "n1", &id);
@@ -428,7 +430,7 @@ fn attempts(w: &World) {
     let first = &ended["attempts"][0];
     let (node, by) = (first["nodes"][0].as_str().unwrap().to_owned(), text(first, "by"));
     assert_eq!((text(first, "number"), text(first, "reason"), by.clone()), ("1".into(), "exit_code 3".into(), format!("node:{node}")));
-    // The last attempt's output, and a word that there was another.
+    // The last attempt's output, and a note that there was an earlier one.
     let now = logs(w, &[&id]);
     assert_eq!(now.out(), "second\n");
     assert!(now.err().contains("attempt 1 on") && now.err().contains("exit_code 3") && now.err().contains("--attempt 1"), "{}", now.err());
@@ -449,7 +451,7 @@ fn attempts(w: &World) {
     w.completed(&once);
     let no_other = w.run(&["logs", "--previous", &once]);
     assert!(no_other.code() == 4 && no_other.err().contains("no attempt before"), "{}", no_other.err());
-    // From the store alone.
+    // Only from the store.
     flushed(w, &alloc_dir(w, &node, &id));
     for name in ["n1", "n2"] {
         let all = w.cluster().run_dir.join(name).join("state/alloc");

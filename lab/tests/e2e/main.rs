@@ -1,6 +1,6 @@
-//! The product from outside: real daemons, a real kernel, real MPI, through the CLI. One cluster a group; a group's
-//! tests run in order, each on a healthy and empty cluster. What cannot run here is ignored with its reason, or
-//! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
+//! The product from outside: real daemons, a real kernel, real MPI, through the CLI. Each group has one cluster; its
+//! tests run in order, each on a healthy and empty cluster. A test that cannot run here is ignored with its reason, or
+//! fails if `LATTICE_TEST_REQUIRE_ALL=1` requires everything to run.
 
 mod admission;
 mod attach;
@@ -109,7 +109,7 @@ use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Clusters are heavy and the order within a group counts.
+    // Clusters need many resources, and the order within a group matters.
     args.test_threads = Some(1);
     lattice_lab::interrupt::watch();
     let trials = [
@@ -217,8 +217,8 @@ fn main() -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Runs each group that no other process has claimed in the folder `claims`: several processes share the groups
-/// without any test running twice. Prints how long each group took.
+/// Runs each group that no other process has claimed in the directory `claims`: several processes share the groups, and
+/// no test runs twice. Prints how long each group took.
 fn run_unclaimed(args: &Arguments, groups: Vec<Vec<Trial>>, claims: &Path) -> bool {
     let mut passed = true;
     for (number, mut group) in groups.into_iter().enumerate() {

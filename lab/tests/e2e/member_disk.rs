@@ -1,4 +1,5 @@
-//! The disk of a quorum's member is full: nothing that was acknowledged is lost, what runs ends well, and with room all goes on.
+//! The disk of a member of the quorum is full: nothing acknowledged is lost, running work ends normally, and everything
+//! continues once there is space.
 
 use crate::backups::{backups, quorum};
 use crate::harness::{Group, JOB, World};
@@ -37,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A small file system with a member's files, which goes with this.
+/// A small file system with a member's files, removed on drop.
 struct SmallDisk<'a> {
     w: &'a World,
     id: u64,
@@ -66,7 +67,7 @@ impl<'a> SmallDisk<'a> {
         disk
     }
 
-    /// To the last byte.
+    /// Fills it to the last byte.
     fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(self.at.join("fill")).unwrap();
         for piece in [1 << 20, 4096, 1] {
@@ -74,7 +75,7 @@ impl<'a> SmallDisk<'a> {
         }
     }
 
-    /// What the member keeps for itself as well.
+    /// Also fills the member's reserve.
     fn fill_all(&self) {
         File::options().write(true).open(self.at.join("reserve")).unwrap().set_len(0).unwrap();
         self.fill();
@@ -96,7 +97,7 @@ impl<'a> SmallDisk<'a> {
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         let _ = faults::kill_member(&self.w.dir, self.id);
-        // What it wrote meanwhile must not be forgotten.
+        // The member's writes meanwhile must not be lost.
         let kept = self.at.with_extension("kept");
         let _ = fs::remove_file(self.at.join("fill"));
         let _ = process::run(Command::new("cp").arg("-a").arg(&self.at).arg(&kept), JOB);
@@ -132,7 +133,7 @@ fn is_short(w: &World) -> bool {
     w.ok(&["quorum", "status"]).contains("Disk:")
 }
 
-/// What stays Pending: more nodes than there are.
+/// Submissions that stay Pending: they need more nodes than there are.
 fn submissions(w: &World, many: u32) {
     for _ in 0..many {
         w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
@@ -147,13 +148,13 @@ fn is_refused(w: &World, args: &[&str], words: &[&str]) {
     }
 }
 
-/// Until it is not refused any more, with nothing restarted.
+/// Until submissions are accepted again, without any restart.
 fn taken_again(w: &World) {
     w.wait("submissions to be taken again", || w.run(&["submit", "--", "/bin/true"]).code() == 0);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
 }
 
-/// `who` asks the members: each needs a certificate of its own.
+/// `who` names the client: each needs its own certificate.
 fn comes_right(w: &World, who: &str) {
     w.wait("all members to have room", || !is_short(w));
     let tls = certificate(&w.cluster(), who, Role::Api).unwrap();
@@ -167,7 +168,7 @@ fn follower(w: &World) {
     let before = term(w);
     disk.fill();
     w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disk.said()));
-    // For a while its reserve has room for what the others agree on.
+    // For a while its reserve has space for what the others commit.
     submissions(w, 5);
     w.wait("the follower to write it down", || no_lag(w, id));
     let nothing = || text(&seen(w, id), "disk").contains("nothing is taken");
@@ -185,7 +186,7 @@ fn follower(w: &World) {
     assert!(text(&seen(w, id), "standing") == "follower" && nothing(), "{}", seen(w, id));
     assert_eq!(term(w), before, "it disturbs nobody");
 
-    // It ends when it is told to, and starts on the full disk.
+    // It ends on SIGTERM, and starts on the full disk.
     let process = w.cluster().member(id).unwrap().daemon.process.clone().unwrap();
     process.signal(Signal::SIGTERM).unwrap();
     assert!(process.gone_within(Duration::from_secs(10)), "it does not end; its log:\n{}", disk.log());
@@ -230,7 +231,7 @@ fn leading(w: &World) {
     w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&said));
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("nothing new is placed now") && why.contains(&said), "{why}");
-    // What there is is served, and what ends is taken.
+    // Existing state is served, and ends are accepted.
     assert_eq!(text(&w.status(&first), "state"), "Running");
     assert_eq!(w.lattice.nodes().unwrap().len(), 2);
     w.ok(&["lease", "release", "a", "--token", token.trim()]);
@@ -247,7 +248,7 @@ fn leading(w: &World) {
     taken_again(w);
     assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
 
-    // Somebody took the reserve as well: now even an end waits.
+    // Others used up the reserve as well: now even an end must wait.
     let second = begin(&until("second"));
     disk.fill();
     is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
@@ -264,7 +265,7 @@ fn leading(w: &World) {
     taken_again(w);
     assert_eq!(term(w), before);
 
-    // The remedy where no room can be made at once.
+    // The remedy if no space can be freed at once.
     disk.fill();
     is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
     w.ok(&["quorum", "transfer-leader"]);
@@ -274,7 +275,7 @@ fn leading(w: &World) {
     comes_right(w, "leading");
 }
 
-/// Flips one bit of the last record in a member's log: the file, and what it was.
+/// Flips one bit of the last record in a member's log; returns the file and its previous contents.
 fn flip_bit_of_last_record(w: &World, id: u64) -> (PathBuf, Vec<u8>) {
     let log = w.dir.join(&w.cluster().member(id).unwrap().daemon.name).join("data/log");
     let segments = fs::read_dir(&log).unwrap().map(|file| file.unwrap().path());
@@ -292,13 +293,13 @@ fn rotten(w: &World) {
     let others: Vec<u64> = (1..=3).filter(|id| *id != leads).collect();
     let (away, follower) = (others[0], others[1]);
     faults::kill_member(&w.dir, away).unwrap();
-    // Its answer means: on the disks of the leader and of the follower.
+    // An answer means: on the disks of the leader and of the follower.
     let id = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leads).unwrap();
     let (file, whole) = flip_bit_of_last_record(w, follower);
     faults::start_member(&w.dir, away).unwrap();
-    // It may be met between its beginning and its refusal.
+    // It may accept connections before it refuses to start.
     let _refused = faults::start_member(&w.dir, follower);
     let member = || w.cluster().member(follower).unwrap().daemon.clone();
     w.wait("the follower to refuse", || !member().alive());
@@ -312,7 +313,7 @@ fn rotten(w: &World) {
     w.wait("the submission to be known again", || w.run(&["status", &id]).code() == 0);
     assert_eq!(text(&w.status(&id), "state"), "Pending");
     w.ok(&["cancel", &id]);
-    // In the place of a new member: the disk gives back what it had.
+    // In place of a new member: the disk returns the original contents.
     fs::write(&file, whole).unwrap();
     faults::start_member(&w.dir, follower).unwrap();
     w.wait("all members to be there", || no_lag(w, follower) && no_lag(w, away));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 static MEMBERS: Group = Group { theme: "members", name: "members", nodes: 2, quorum: 1, tweak: |_| {} };
 
-/// How long a client tries one submission again.
+/// How long a client retries one submission.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn trials() -> Vec<Trial> {
@@ -25,7 +25,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Submits, one after the other, until it is told to end and one more was acknowledged. Gives what was acknowledged.
+/// Submits one after the other, until it is told to end and one more was acknowledged. Returns the acknowledged ids.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<String>>,
@@ -40,7 +40,7 @@ impl Load {
             loop {
                 let last = ended.load(Ordering::Relaxed);
                 let began = Instant::now();
-                // More nodes than there are: what is committed stays Pending.
+                // More nodes than there are: a committed submission stays Pending.
                 let args = ["submit", "-o", "name", "--nodes", "9", "--wait-for-nodes", "--", "/bin/true"];
                 loop {
                     let done = lattice.run(&args, PATIENCE).unwrap();
@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// Everything acknowledged is there; then it is taken away.
+/// Everything acknowledged exists; then it is cancelled.
 fn all_there(w: &World, ids: &[String]) {
     for id in ids {
         assert_eq!(text(&w.status(id), "state"), "Pending");
@@ -90,7 +90,7 @@ fn grow_and_shrink(w: &World) {
         joined.push(faults::join_member(&w.dir).unwrap());
     }
     assert_eq!(votes(w).len(), 5);
-    // The leader first: it hands the leadership on, then goes.
+    // The leader first: it transfers the leadership, then leaves.
     let first = w.leader();
     faults::leave_member(&w.dir, first).unwrap();
     let second = votes(w).into_iter().find(|id| *id != w.leader()).unwrap();
@@ -99,7 +99,7 @@ fn grow_and_shrink(w: &World) {
     let log = std::fs::read_to_string(w.dir.join(format!("member-{first}/log"))).unwrap();
     assert!(log.contains("was removed from its cluster"), "it says so: {log}");
     all_there(w, &load.end());
-    // Its folder is not used again by mistake.
+    // Its directory cannot be used again by mistake.
     let config = w.dir.join(format!("member-{first}/quorum.yaml"));
     let program = w.cluster().binaries.join("lattice-quorum");
     let again = lattice_lab::process::run(std::process::Command::new(program).arg("--config").arg(config), JOB).unwrap();
@@ -130,7 +130,7 @@ fn replace(w: &World) {
     let now = votes(w);
     assert!(now.len() == 3 && now.contains(&new) && !now.contains(&old), "{now:?}");
     all_there(w, &load.end());
-    // It was away when it was removed, and learns it when it comes back.
+    // It was stopped when it was removed, and learns it when it restarts.
     faults::start_member(&w.dir, old).unwrap();
     w.wait("the old member to end", || !w.cluster().member(old).unwrap().daemon.alive());
     faults::forget_member(&w.dir, old).unwrap();
@@ -158,7 +158,7 @@ fn refusals(w: &World) {
 
 fn moved(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
-    // The only member that its configuration names has gone, and of those that it heard of since one alone stays.
+    // The only member in its configuration has left, and of the others that it knew only one remains.
     assert!(!votes(w).contains(&1));
     for _ in 0..2 {
         let old = *votes(w).first().unwrap();

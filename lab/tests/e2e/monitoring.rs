@@ -1,4 +1,4 @@
-//! What users are told of their work while it runs: alerts, hangs, `lattice watch`, `lattice diag`.
+//! Monitoring of running work by its users: alerts, hangs, `lattice watch`, `lattice diag`.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World};
 use crate::telemetry;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 const TOKEN: &str = "fedcba9876543210fedcba9876543210";
-/// How long a hang may take to be told: 10 s of nothing, rounds of a few seconds, and a busy machine.
+/// How long a hang may take to be reported: 10 s idle, rounds of a few seconds, and a busy machine.
 pub const HANG: Duration = Duration::from_secs(120);
 
 static MONITORING: Group = Group {
@@ -61,7 +61,7 @@ impl Watching {
         Self { child, out }
     }
 
-    /// All whole lines so far.
+    /// All complete lines so far.
     pub fn events(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.out).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -96,7 +96,7 @@ pub fn is_alert(event: &Value, alert: &str, raised: bool) -> bool {
     event["event"] == "alert" && event["alert"] == alert && event["raised"] == raised
 }
 
-/// The one series of an agent's page with these pieces in it.
+/// The value of the single series of an agent's page that contains these texts.
 fn series(w: &World, node: &str, pieces: &[&str]) -> Option<f64> {
     let (_, page) = telemetry::get(&w.cluster().node(node).unwrap().metrics, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n"));
     let line = page.lines().find(|line| !line.starts_with('#') && pieces.iter().all(|piece| line.contains(piece)))?;
@@ -120,11 +120,11 @@ fn alerts(w: &World) {
         only.wait("busy", |event| is_alert(event, "busy", true) && event["node"] == node);
         w.wait("the metric", || series(w, node, &["lattice_alert_active{", &id, "alert=\"busy\"", "severity=\"critical\""]) == Some(1.0));
         assert!(series(w, node, &["lattice_alerts_raised_total{", "alert=\"busy\""]).unwrap() >= 1.0);
-        // One that needs what this node has not says so.
+        // A rule whose measure this node lacks is marked as such.
         assert_eq!(series(w, node, &["lattice_alert_rule_measured{", "alert=\"gpu_idle\""]), Some(0.0));
         assert_eq!(series(w, node, &["lattice_alert_rule_measured{", "alert=\"busy\""]), Some(1.0));
     }
-    // Who comes later is told what is raised.
+    // A later watcher gets the alerts that are raised.
     let later = Watching::begin(w, "later", &[&id, "--alerts-only"]);
     later.wait("what is raised", |event| is_alert(event, "busy", true) && text(event, "text").contains("cpu_cores is above 0.05"));
     assert!(!only.events().iter().any(|event| is_alert(event, "busy", false)), "{:?}", only.events());
@@ -170,7 +170,7 @@ fn slow_disk(w: &World) {
     let node = nodes_of(w, &id)[0].clone();
     let watch = Watching::begin(w, "disk", &[&id, "--alerts-only"]);
     let active = || series(w, &node, &["lattice_alert_active{", &id, "alert=\"io_latency\""]);
-    // It asks no disk for anything yet.
+    // It has not used a disk yet.
     w.wait("two looks at it", || series(w, &node, &["lattice_allocation_cpu_seconds_total{", &id, "mode=\"user\""]).is_some());
     assert!(active().is_none_or(|raised| raised == 0.0), "{:?}", active());
     File::create(&go).unwrap();
@@ -188,7 +188,7 @@ fn hangs(w: &World) {
     let go = w.dir.join("go-on");
     let hung = format!("while [ ! -e {} ]; do sleep 2; done; while :; do :; done", go.display());
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", &hung]);
-    // One of its ranks works: that is no hang.
+    // One of its ranks works, so it does not hang.
     let one_works = "if [ $LATTICE_RANK = 1 ]; then while :; do :; done; else sleep 600; fi";
     let works = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", one_works]);
     for id in [&id, &works] {
@@ -206,7 +206,7 @@ fn hangs(w: &World) {
         series(w, &head_of_works, &["lattice_allocation_launch_idle_seconds{", &works, "launch=\"1\""]) >= Some(15.0)
     });
     assert_eq!(series(w, &head_of_works, &["lattice_alert_active{", &works, "alert=\"hang\""]), None);
-    // Neither a head nor another one that was killed takes it back.
+    // Neither the restart of a head nor of another agent clears it.
     for node in [&head, &other] {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
@@ -216,7 +216,7 @@ fn hangs(w: &World) {
     again.wait("what is raised", |event| is_alert(event, "hang", true));
     let since = again.events().into_iter().find(|event| is_alert(event, "hang", true)).unwrap();
     assert!(since["for_ms"].as_u64().unwrap() > 0, "{since}");
-    // Rounds go by, and nothing is taken back.
+    // Several rounds pass, and nothing is cleared.
     let rounds = || series(w, &other, &["lattice_allocation_launch_idle_seconds{", &id, "launch=\"1\""]);
     w.wait("the other node to look", || rounds().is_some());
     let before = rounds();
@@ -247,7 +247,7 @@ fn watched(w: &World) {
     let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "numbers" && event["node"] == "n2"));
     assert!(back, "{:#?}", &watch.events()[gone..]);
     assert!(watch.events()[gone..].iter().any(|event| event["event"] == "note" && event["node"] == "n2"));
-    // The agent that is asked itself.
+    // The agent that answers itself.
     let asked = watch.events().len();
     faults::kill_node(&w.dir, "n1").unwrap();
     faults::start_node(&w.dir, "n1").unwrap();
@@ -256,7 +256,7 @@ fn watched(w: &World) {
         ["n1", "n2"].iter().all(|node| news[asked..].iter().any(|event| event["event"] == "numbers" && event["node"] == *node))
     });
     assert!(back, "{:#?}", &watch.events()[asked..]);
-    // Somebody else's is refused.
+    // For another user's work it is refused.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
     assert_eq!(own.code(), 0, "{}", own.err());
     let own = own.out().trim().to_owned();
@@ -286,7 +286,7 @@ fn watched(w: &World) {
 }
 
 fn diagnosed(w: &World) {
-    // A parent in vfork waits as work does for a disk: uninterruptibly, but for a kill.
+    // A parent in vfork waits like a process that waits for a disk: uninterruptibly, except for SIGKILL.
     let source = w.dir.join("waits.c");
     fs::write(&source, "#include <unistd.h>\nint main() { if (!vfork()) { sleep(600); _exit(0); } return 0; }\n").unwrap();
     let waits = w.dir.join("waits");
@@ -299,7 +299,7 @@ fn diagnosed(w: &World) {
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "bash", "-c", &program]);
     w.running(&id);
     w.wait_log(&id, "open");
-    // What the other rank becomes it is a moment after its launch.
+    // The other rank gets its state a moment after its launch.
     let mut told = Value::Null;
     w.wait("a rank that waits uninterruptibly", || {
         told = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
@@ -333,14 +333,14 @@ fn diagnosed(w: &World) {
     assert!(storage.lines().next().is_some_and(|head| head.trim_end().ends_with("AGE")), "{storage}");
     let network = w.ok(&["diag", &id, "--network"]);
     assert!(network.contains("TCP") && !network.contains("statvfs"), "{network}");
-    // What no node can measure is no gap.
+    // A value that no node can measure is not a gap.
     assert!(network.lines().any(|line| line.contains("CSIG") && line.contains("unsupported: ")), "{network}");
     let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
     for about in ["CSIG", "CUPTI"] {
         assert!(findings().any(|f| f["about"] == about && text(f, "text").starts_with("unsupported: ") && f["wrong"] == false), "{told:#}");
     }
     assert!(findings().all(|finding| finding["age_ms"].as_u64().is_some_and(|age| age < 20_000)), "{told:#}");
-    // A node that is away is said, and the other one tells.
+    // A missing node is reported, and the other one answers.
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["diag", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
@@ -360,7 +360,7 @@ fn per_rank(w: &World) {
     let id = w.submit(&["-N", "2", "--tasks-per-node", "2", "--cores", "1", "--", "sh", "-c", program]);
     w.running(&id);
     let mut told = Value::Null;
-    // Which of them a busy machine lets run it decides itself, second by second.
+    // A busy machine decides each second which of them runs.
     w.wait("the one that spins", || {
         told = w.at("n2").json(&["top", &id, "--per-rank"]).unwrap();
         let launch = &told["launches"][0];
@@ -384,9 +384,9 @@ fn per_rank(w: &World) {
     }
     let table = w.ok(&["top", &id, "--per-rank"]);
     assert!(table.starts_with("LAUNCH  RANK  NODE") && table.contains("launch 1: 4 ranks"), "{table}");
-    // As the documents call it; with --stream it is followed.
+    // The documented name; with --stream it is followed.
     assert!(w.ok(&["metrics", &id]).starts_with("METRIC"));
-    // Without it nobody looks.
+    // Without that option it is not measured.
     assert_eq!(w.lattice.json(&["top", &id]).unwrap()["ranks"], Value::Null);
     let refused = w.run_as(NOBODY, &["top", &id, "--per-rank"]);
     assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());

@@ -1,4 +1,4 @@
-//! A real S3 server, with a bucket that is the store of a cluster.
+//! A real S3 server, with a bucket that a cluster uses as its store.
 
 use crate::harness::{JOB, machine};
 use lattice_lab::process;
@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-/// For as long as this process lives, or another one is begun.
+/// Lives as long as this process, or until another one is started.
 struct Moto {
     port: u16,
     server: Child,
     credentials: PathBuf,
-    /// A line for each request that it has answered.
+    /// The file with a line for each answered request.
     requests: PathBuf,
 }
 
@@ -37,7 +37,7 @@ pub fn close() {
     *MOTO.lock().unwrap() = None;
 }
 
-/// Begins one, which a cluster is to have as its store, `more` being in its agents' configuration as well.
+/// Starts a server that a cluster uses as its store; `more` is added to its agents' configuration.
 pub fn begin(options: &mut Options, more: &str) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (credentials, requests) = (options.dir.with_extension("s3-credentials"), options.dir.with_extension("s3-requests"));
@@ -60,7 +60,7 @@ fn spawned(port: u16, requests: File) -> Child {
     command.spawn().unwrap()
 }
 
-/// Once it listens.
+/// Makes the bucket once the server listens.
 fn make_bucket() {
     let port = MOTO.lock().unwrap().as_ref().unwrap().port;
     assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
@@ -72,13 +72,13 @@ pub fn http(method: &str, path: &str) -> String {
     String::from_utf8(exchange(method, path, &[])).unwrap()
 }
 
-/// One request, and all of its answer.
+/// Sends one request, returns the whole answer.
 fn exchange(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let port = MOTO.lock().unwrap().as_ref().unwrap().port;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(JOB)).unwrap();
     let length = body.len();
-    // It looks at who asks, and compares no signature.
+    // It reads the user, and does not verify signatures.
     let who = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
     let head = format!("Host: 127.0.0.1:{port}\r\nAuthorization: {who}\r\nContent-Length: {length}\r\nConnection: close");
     write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").unwrap();
@@ -88,15 +88,15 @@ fn exchange(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The server's process is gone, and nothing listens. What this has are its objects, which a server would have on its disks and this one
-/// has in its memory alone.
+/// The server's objects while its process is gone and nothing listens: a real server would have them on its disks, but
+/// this one has them only in memory.
 pub struct Gone(Vec<(String, Vec<u8>)>);
 
-/// Ends the server's process, to which nobody puts anything meanwhile.
+/// Ends the server's process. Nobody uploads meanwhile.
 pub fn kill_server() -> Gone {
     let (list, mut listed) = (|| http("GET", "/lattice?list-type=2"), String::new());
     let keys_of = |listed: &str| listed.split_once("<ListBucketResult").unwrap_or_default().1.to_owned();
-    // What it was being given when who puts was stopped is there by then.
+    // Uploads in progress when the clients were stopped are complete by then.
     let settled = process::until(JOB, || {
         let before = std::mem::replace(&mut listed, keys_of(&list()));
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -121,7 +121,7 @@ pub fn kill_server() -> Gone {
 }
 
 impl Gone {
-    /// Starts it again, with what it had.
+    /// Starts it again, with the same objects.
     pub fn start(self) {
         {
             let mut moto = MOTO.lock().unwrap();
@@ -136,12 +136,12 @@ impl Gone {
     }
 }
 
-/// It answers nobody, and holds who is connected.
+/// Stops it (SIGSTOP): it answers nobody, and its connections stay open.
 pub fn stop() {
     signal(Signal::SIGSTOP);
 }
 
-/// It goes on.
+/// Lets it continue.
 pub fn go_on() {
     signal(Signal::SIGCONT);
 }
@@ -151,7 +151,7 @@ fn signal(signal: Signal) {
     kill(Pid::from_raw(i32::try_from(server).unwrap()), signal).unwrap();
 }
 
-/// What it was asked for and has answered: a line for each, with the method, the path and the status.
+/// The answered requests: a line for each, with method, path and status.
 pub fn requests() -> Vec<String> {
     let path = MOTO.lock().unwrap().as_ref().unwrap().requests.clone();
     let text = fs::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! Ranks that work together: MPI and PMI across three agents.
+//! Ranks that communicate: MPI and PMI across three agents.
 
 use crate::harness::{Folder, Group, JOB, Need, World, ended, lab_program, ms};
 use lattice_lab::demo::Lines;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 static MPI: Group = Group::large("mpi");
-/// Each with a network of its own.
+/// Each node has its own network.
 pub static WIDE: Group = Group { theme: "mpi", name: "mpi-wide", nodes: 8, quorum: 1, tweak: |o| o.netns = true };
 
 pub fn trials() -> Vec<Trial> {
@@ -61,7 +61,7 @@ fn mpich(w: &World) {
     let image = w.image().to_string_lossy().into_owned();
     let program = format!("{MOUNT_POINT}/bin/ring");
     let readme = format!("{MOUNT_POINT}/README");
-    // MPI must see two ranks a node, as the mapping says, though all of them are on one machine here.
+    // MPI must see two ranks on each node, as in the mapping, though all of them are on one machine here.
     let id = w.submit(&[
         "--nodes",
         "3",
@@ -87,14 +87,14 @@ fn mpich(w: &World) {
 
 fn mpi_abort(w: &World) {
     let program = w.ring().program().to_string_lossy().into_owned();
-    // The file is not there, so every rank calls MPI_Abort(9).
+    // The file does not exist, so every rank calls MPI_Abort(9).
     let began = std::time::Instant::now();
     let done = w.run(&["launch", "-N", "2", "-n", "4", "--", &program, "1000", "10", "/nonexistent/file", "x"]);
     assert_eq!(done.code(), 9, "{}", done.err());
     assert!(began.elapsed() < JOB);
 }
 
-/// Compiles a program of this folder in the cluster's.
+/// Compiles a program of this directory into the cluster's directory.
 pub fn compiled(w: &World, file: &str, source: &str, compiler: &Path, libraries: &[&str]) -> String {
     let file = w.dir.join(file);
     let program = file.with_extension("");
@@ -136,10 +136,10 @@ fn by_port(w: &World) {
     let ranks = ["launch", "-N", "2", "-n", "4"];
     let done = w.run(&[&ranks[..], &["--pmi-port", "--", &program, "exchange", "2", "close"]].concat());
     assert_eq!((done.code(), done.out().lines().count()), (0, 4), "{} {}", done.out(), done.err());
-    // Without it such a program finds nothing, and says so.
+    // Without it such a program finds no server, and reports that.
     let done = w.run(&[&ranks[..], &["--", &program, "exchange", "2", "close"]].concat());
     assert_ne!(done.code(), 0, "{} {}", done.out(), done.err());
-    // Every launch of an allocation that asked for it has it; and PMI-1 knows it as well.
+    // Every launch of an allocation with that option has it; PMI-1 works as well.
     let ring = w.ring().program().to_string_lossy().into_owned();
     let script = w.script(
         "by-port.sh",
@@ -166,7 +166,8 @@ fn names_and_kills(w: &World) {
     found_over_kills(w, 3, &[], &program);
 }
 
-/// Ranks of `program`, one a node, publish for each other, find it and take it back while all agents are killed. Gives the allocation.
+/// Ranks of `program`, one on each node, publish, look up and unpublish names while all agents are killed. Returns the
+/// allocation.
 pub fn found_over_kills(w: &World, count: usize, options: &[&str], program: &str) -> String {
     let folder = Folder::new("published");
     let at = |file: &str| folder.0.join(file);
@@ -176,7 +177,7 @@ pub fn found_over_kills(w: &World, count: usize, options: &[&str], program: &str
     w.wait("it to be published", || all_are("published"));
     let nodes = w.status(&id)["nodes"].clone();
     let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
-    // Whoever decided, passed it on and asked: what was acknowledged outlives them all.
+    // The head, the forwarding agents and the callers: what was acknowledged survives them all.
     for node in &nodes {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
@@ -188,7 +189,7 @@ pub fn found_over_kills(w: &World, count: usize, options: &[&str], program: &str
     }
     std::fs::write(at("ask"), "").unwrap();
     w.wait("all to ask while nobody carries it", || all_are("asks"));
-    // One of those who ask comes back before the head, the others after it.
+    // One of the callers' agents restarts before the head, the others after it.
     for node in [&nodes[1], &nodes[0]].into_iter().chain(&nodes[2..]) {
         faults::start_node(&w.dir, node).unwrap();
     }
@@ -215,7 +216,7 @@ fn singles(w: &World) {
     whole_log(w, &id, 4, 3);
 }
 
-/// One rank misbehaves in the middle; its neighbours wait for ever. The end comes within 2 s of the deed.
+/// One rank misbehaves; its neighbours wait for ever. The launch must end within 2 s.
 fn brought_down(w: &World, deed: &str) -> Value {
     let id =
         submit_ring(w, &["--nodes", "3", "--tasks-per-node", "2"], "100000", "10", &["--culprit", "3", "--at-line", "5", "--deed", deed]);
@@ -250,7 +251,7 @@ fn no_pmi(w: &World) {
     let id = w.submit(&["--nodes", "3", "--", "/bin/hostname"]);
     w.completed(&id);
     assert_eq!(w.ok(&["logs", &id]).lines().count(), 3);
-    // One ends early and badly, which is its own affair where that is said: the others go on.
+    // A rank may end early with an error if the option allows it: the others continue.
     let id = w.submit(&[
         "--nodes",
         "3",
@@ -284,7 +285,7 @@ fn many_launches(w: &World) {
     assert_eq!(after.code(), 125, "{}", after.err());
 }
 
-/// What `bench mpi` measures: ranks that do nothing but come to fences, and the same bytes down the same tree.
+/// The programs of `bench mpi`: ranks that only enter fences, and the same bytes down the same tree.
 fn timed_fence(w: &World) {
     let held = w.submit(&["--nodes", "8", "--", "/bin/sleep", "300"]);
     w.running(&held);
@@ -297,7 +298,7 @@ fn timed_fence(w: &World) {
     let data = 8 * 4 * (800 + 4);
     let all = |wire: &BTreeMap<String, Wire>, times: u64| {
         assert_eq!(wire.len(), 8, "{wire:?}");
-        // Seven are told of all; the head, to whom they come, sends all seven times.
+        // Seven nodes receive everything; the head, which receives their contributions, sends everything seven times.
         let least = |of: fn(&Wire) -> u64| wire.values().map(of).min().unwrap();
         let most = |of: fn(&Wire) -> u64| wire.values().map(of).max().unwrap();
         assert!(most(|w| w.received) >= times * data && most(|w| w.sent) >= 7 * times * data, "{wire:?}");
@@ -328,7 +329,7 @@ fn wide(w: &World) {
     let done = launch(&[&fortran]);
     assert_eq!((done.code(), done.out().as_str()), (0, "fortran: 64 ranks, 2016\n"), "{}", done.err());
     let killed: [(&str, &[&str]); 2] = [
-        // The second where another rank already waits for it.
+        // The second case: another rank already waits for it.
         ("before", &["rank 5 on n1 was killed by signal 9", "n1: rank 5 ended with code 137 (128 + signal 9) without MPI_Init"]),
         ("after", &["n1: rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize"]),
     ];

@@ -1,4 +1,4 @@
-//! Python's programs over MPI, with the MPICH and the Open MPI 5 that come as packages for it: started by us, and by their own `mpirun`.
+//! Python programs over MPI, with the packaged MPICH and Open MPI 5: started by us, and by their own `mpirun`.
 
 use crate::harness::{JOB, Need, World, machine};
 use crate::mpi::WIDE;
@@ -16,14 +16,14 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How a rank of it is run; what is no `MPI_Abort` but an exception ends all ranks as well.
+/// The command of a rank; an exception without `MPI_Abort` ends all ranks as well.
 fn rank(w: &World, made: Option<&Path>, what: &str) -> Vec<String> {
     let python = made.expect("it is needed").join("bin/python").to_string_lossy().into_owned();
     let program = w.script("world.py", include_str!("mpi4py/world.py"));
     [&python, "-m", "mpi4py", &program, what].map(str::to_owned).to_vec()
 }
 
-/// On four nodes, each with a network of its own: every exchange, then an end by one rank.
+/// On four nodes, each with its own network: every exchange, then an end by one rank.
 fn world(w: &World, made: Option<&Path>, library: &str, abort: &str) {
     let launch = |what: &str| {
         let rank = rank(w, made, what);
@@ -52,7 +52,7 @@ fn open_mpi(w: &World) {
 fn mpirun(w: &World) {
     let made = machine().mpi4py_open.as_deref();
     let program = |name: &str| made.expect("it is needed").join("bin").join(name).to_string_lossy().into_owned();
-    // A host has a name and a place for files of its own, by which PRRTE's daemons tell themselves from each other; here all are one machine.
+    // PRRTE's daemons tell hosts apart by name and by their directory for files; here all are one machine.
     let host = w.script(
         "host.sh",
         "#!/bin/sh\nexport TMPDIR=${0%/*}/$LATTICE_NODE-tmp\nmkdir -p $TMPDIR\nexec unshare -u sh -c 'hostname $LATTICE_NODE && exec \"$@\"' sh \"$@\"\n",

@@ -1,4 +1,4 @@
-//! Network domains: their numbers, who shares one, who waits for one, and what is said where nothing enforces them.
+//! Network domains: their numbers, sharing, waiting for a free number, and the note where nothing enforces them.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use lattice_lab::faults;
@@ -19,11 +19,11 @@ fn pool(w: &World, start: &str, end: &str, grace: &str) {
     w.ok(&["admin", "network", "pool", "--start", start, "--end", end, "--grace", grace]);
 }
 
-/// As it was at the beginning, with nothing left of the test.
+/// Restores the initial state.
 fn tidy(w: &World) {
     pool(w, "1000", "4095", "0");
     for domain in domains(w) {
-        // One that is released meanwhile is not there.
+        // A domain may be released meanwhile.
         let _gone = w.run(&[
             "admin",
             "network",
@@ -67,7 +67,7 @@ fn shared(w: &World) {
     }
     let number = |id: &str| w.status(id)["vni"].as_u64();
     assert_eq!([&first, &second, &other].map(|id| number(id)), [Some(1000), Some(1000), Some(1001)]);
-    // Nothing here enforces it, and everybody is told so.
+    // Nothing here enforces it, and every answer says so.
     let now = w.status(&first);
     let note = text(&now, "network_note");
     let nodes: Vec<&str> = now["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
@@ -77,7 +77,7 @@ fn shared(w: &World) {
     assert!(explained.contains("isolates nothing") && nodes.len() == 2, "{explained}");
     let doctor = w.run(&["doctor"]).out();
     assert!(doctor.lines().any(|l| l.starts_with("degraded") && l.contains("network domains") && l.contains("/sys/class/cxi")), "{doctor}");
-    // Operators see all of them, users those of their own tenants or of one that they name.
+    // Operators see all domains, users those of their own tenants or of one that they name.
     let shown: Vec<_> = domains(w).iter().map(|d| (text(d, "tenant"), text(d, "name"), text(d, "vni"), text(d, "state"))).collect();
     let want = |tenant: &str, vni: &str| (tenant.to_owned(), "ml".to_owned(), vni.to_owned(), "active".to_owned());
     assert_eq!(shown, [want("chemistry", "1001"), want("physics", "1000")]);
@@ -87,15 +87,15 @@ fn shared(w: &World) {
     assert_eq!(w.run_as(DAEMON, &["network", "list", "--tenant", "physics", "-o", "name"]).out().trim(), "ml");
     let nobody = w.run_as(NOBODY, &["admin", "network", "pool", "--end", "5000"]);
     assert!(nobody.code() == 4 && nobody.err().contains("operator"), "{}", nobody.err());
-    // It is agreed: it outlives its member.
+    // It is committed, so it survives the loss of a member.
     faults::kill_member(&w.dir, 1).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
     w.wait("the member", || w.run(&["network", "list"]).code() == 0);
     assert_eq!(domains(w).len(), 2);
-    // One may have a grace of its own.
+    // A domain may have its own grace.
     w.ok(&["admin", "network", "set-grace", "--domain", "ml", "--tenant", "physics", "--grace", "20s"]);
     assert_eq!(w.run(&["admin", "network", "set-grace", "--domain", "none", "--grace", "20s"]).code(), 3);
-    // Without work it keeps its number for a time, and who joins it meanwhile has the same.
+    // Without work it keeps its number for a while, and work that joins meanwhile gets the same number.
     w.ok(&["cancel", &first, &second]);
     let physics = |w: &World| w.lattice.json(&["network", "status", "ml", "--tenant", "physics"]).unwrap()[0].clone();
     let idle = physics(w);
@@ -122,11 +122,11 @@ fn exhausted(w: &World) {
         let explained = w.at(agent).ok(&["explain", &waits]).unwrap();
         assert!(explained.contains("vni_pool_exhausted"), "{agent}: {explained}");
     }
-    // What needs no new number goes on: no domain, or one that has a number.
+    // Work that needs no new number is placed: without a domain, or with one that has a number.
     w.completed(&w.submit(&["--cores", "1", "--", "/bin/true"]));
     w.completed(&w.submit(&["--cores", "1", "--tenant", "physics", "--network-domain", "a", "--", "/bin/true"]));
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
-    // Another pool takes no number away, and has some for who waits.
+    // A new pool takes no number away, and has some for the waiting work.
     pool(w, "2000", "2001", "0");
     assert_eq!(w.completed(&waits)["vni"].as_u64(), Some(2000));
     assert_eq!(w.status(&first)["vni"].as_u64(), Some(1000));
@@ -135,7 +135,7 @@ fn exhausted(w: &World) {
     let refused = w.run(&["admin", "network", "pool", "--start", "999"]);
     assert!(refused.code() == 2 && refused.err().contains("reserved"), "{}", refused.err());
     w.ok(&["cancel", &first]);
-    // The limit of sensitive use is an operator's, and audited.
+    // Only an operator sets the limit of sensitive use, and it is audited.
     w.ok(&["admin", "limits", "--sensitive-pool-size", "4"]);
     assert_eq!(w.lattice.json(&["admin", "limits"]).unwrap()["sensitive_pool_size"], 4);
     let nobody = w.run_as(NOBODY, &["admin", "limits", "--no-sensitive-pool-size"]);

@@ -1,4 +1,4 @@
-//! Others are told what happens to nodes: a server with HTTP and the site's program, through a leader's end.
+//! Notifications about nodes to other systems: an HTTP server and the site's program, also over the end of a leader.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::{faults, process};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SECRET: &str = "0123456789abcdef";
-/// For ever.
+/// Without an end.
 const ALWAYS: u32 = u32::MAX;
 
 static NOTIFICATIONS: Group = Group {
@@ -51,7 +51,7 @@ fn told() -> PathBuf {
     file("notify-hook.told")
 }
 
-/// One request as it came.
+/// One received request.
 #[derive(Clone)]
 struct Call {
     id: String,
@@ -59,7 +59,7 @@ struct Call {
     taken: bool,
 }
 
-/// A server that refuses as many calls as it is told to.
+/// A server that refuses the configured number of calls.
 struct Server {
     address: SocketAddr,
     refuses: AtomicU32,
@@ -81,7 +81,7 @@ fn server() -> &'static Server {
 }
 
 impl Server {
-    /// All requests of one connection.
+    /// Handles all requests of one connection.
     fn serve(&self, stream: TcpStream) {
         let mut answers = stream.try_clone().unwrap();
         let mut reader = BufReader::new(stream);
@@ -96,7 +96,7 @@ impl Server {
             let left = self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| match n {
                 0 => None,
                 ALWAYS => Some(ALWAYS),
-                // What nodes say of themselves comes when it comes.
+                // Nodes' own events arrive at any time.
                 n => (event["event"] == "HoldSet").then(|| n - 1),
             });
             let taken = is_signed && left.is_err();
@@ -113,7 +113,7 @@ impl Server {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was taken of a node: number and event, each at its first time.
+    /// The accepted events of a node: number and event, each at its first time.
     fn taken(&self, node: &str) -> Vec<(u64, String)> {
         let mut taken: Vec<(u64, String)> = Vec::new();
         for call in self.calls().into_iter().filter(|call| call.taken && call.event["node"] == node) {
@@ -162,7 +162,7 @@ fn tells(w: &World) {
     assert_eq!(set.iter().map(|call| call.taken).collect::<Vec<_>>(), [false, false, true], "refused twice, then taken");
     assert!(set.iter().all(|call| call.id == set[0].id && call.event["actor"] == "root@n1"), "{:?}", set[0].event);
 
-    // The leader ends while it is not heard: whoever leads next goes on where it was.
+    // The leader ends while deliveries fail: the next leader continues at the same event.
     let refused = || server.calls().iter().filter(|call| !call.taken).count();
     let before = refused();
     server.refuses.store(ALWAYS, Ordering::SeqCst);
@@ -190,7 +190,7 @@ fn tells(w: &World) {
     {
         assert!(taken.iter().any(|(seq, _)| record["seq"] == *seq), "{record} was not told: {taken:?}");
     }
-    // The program was told the same.
+    // The program got the same events.
     let program = || fs::read_to_string(told()).unwrap_or_default();
     let done = process::until(JOB, || taken.iter().all(|(seq, event)| program().contains(&format!("n2 {event} lab/1/{seq}\n"))));
     assert!(done, "{taken:?}: {}", program());

@@ -1,4 +1,4 @@
-//! Work in audit mode: which files it opens and whom it connects to, with the kernel's own events.
+//! Work in audit mode: the files that it opens and its connections, from the kernel's own events.
 
 use crate::harness::{Group, Need, World};
 use lattice_lab::faults;
@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
 const PYTHON: &str = "/usr/bin/python3";
 const NODE: &str = "n1";
 
-/// Work that does the same in each round, when it is told to begin it. It looks without opening anything.
+/// Work that does the same in each round, when it is told to start it. It waits without opening anything.
 struct Work {
     id: String,
     dir: PathBuf,
@@ -60,7 +60,7 @@ impl Work {
         Self { id, dir }
     }
 
-    /// Has it do a round, and waits for its end.
+    /// Starts a round, and waits for its end.
     fn round(&self, w: &World, n: u32) {
         fs::write(self.dir.join(format!("go-{n}")), "").unwrap();
         w.wait("the round to be over", || self.dir.join(format!("done-{n}")).exists());
@@ -85,7 +85,7 @@ fn opened<'a>(lines: &'a [Value], path: &str) -> Option<&'a Value> {
     lines.iter().find(|line| line["event"] == "open" && line["path"] == path)
 }
 
-/// Tracepoints at which the node's agent has a program.
+/// Tracepoints with a program of the node's agent.
 fn attached(w: &World) -> Vec<String> {
     let pid = w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid;
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
@@ -139,7 +139,7 @@ fn told(w: &World) {
     assert!(!mentions(&lines, &other.dir), "other work on the node is not told");
     assert!(other.read(w).is_empty());
 
-    // The agent is killed: what happens meanwhile is not told, and that is.
+    // The agent is killed: events meanwhile are not recorded, and the gap is marked.
     faults::kill_node(&w.dir, NODE).unwrap();
     audited.round(w, 1);
     faults::start_node(&w.dir, NODE).unwrap();

@@ -1,4 +1,4 @@
-//! Who an operator is: whoever has a credential, from any account; and nobody on an agent's word.
+//! Operators: everybody with a credential, from any account; never on an agent's statement alone.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, World, binaries};
 use lattice_api::operator::Credential;
@@ -46,7 +46,7 @@ pub fn run_with(w: &World, uid: u32, credential: &Path, args: &[&str]) -> Finish
     process::run(&mut command, JOB).unwrap()
 }
 
-/// The holds of n2, in the words of `nodes`.
+/// The holds of n2, as `nodes` shows them.
 fn holds(w: &World) -> Vec<String> {
     let nodes = w.lattice.json(&["nodes"]).unwrap();
     let n2 = nodes.as_array().unwrap().iter().find(|node| text(node, "id") == "n2").unwrap();
@@ -57,7 +57,7 @@ pub fn own(w: &World, name: &str) -> PathBuf {
     w.dir.join(format!("home-{NOBODY}")).join(format!("{name}.pem"))
 }
 
-/// With the certificate of an agent of role `api`, as somebody who broke into such a machine.
+/// With the certificate of an agent of role `api`, like an intruder on such a machine.
 fn stolen(w: &World) {
     let cluster = w.cluster();
     let file = own(w, "bert");
@@ -105,7 +105,7 @@ fn stolen(w: &World) {
             assert!(refused, "{what}: {answer:?}");
         }
         assert!(holds(w).is_empty() && w.lattice.json(&["quorum", "members"]).unwrap().as_array().is_some_and(|m| m.len() == 1));
-        // What was signed is done, in the name of who signed it.
+        // A signed request is executed, in the name of its signer.
         assert!(matches!(client.call(&with(token, hold), JOB).await, Ok(Answer::Done { .. })));
     });
     let held = holds(w);
@@ -129,14 +129,14 @@ fn anna(w: &World) {
     let seen = act(&["audit", "query", "--user", "anna", "-o", "json"]);
     let seen: Vec<Value> = serde_json::from_str(&seen).unwrap();
     assert!(seen.len() == 3 && seen.iter().all(|record| text(record, "actor") == "anna@n1"), "{seen:?}");
-    // A machine's root who ends another's work is named with it.
+    // If a machine's root ends another user's work, the record names root.
     let submitted = w.run_as(DAEMON, &["submit", "-o", "name", "--", "/bin/sleep", "600"]);
     let id = submitted.out().trim().to_owned();
     w.running(&id);
     w.at("n2").ok(&["cancel", &id]).unwrap();
     w.ended(&id);
     assert!(w.ok(&["status", &id]).contains("cancelled by root@n2"), "{}", w.ok(&["status", &id]));
-    // She is an operator with her credential, and a user without.
+    // With her credential she is an operator, without it a user.
     let done = w.run_as(NOBODY, &["node", "cordon", "n2", "--reason", "fan"]);
     assert!(done.code() == 4 && done.err().contains("needs an operator's credential: nobody shows none"), "{}", done.err());
     assert!(done.err().contains("lattice quorum ca operator"), "with what to do: {}", done.err());
@@ -177,7 +177,7 @@ fn unusable(w: &World) {
     assert!(damaged.code() == 2 && damaged.err().contains("is no operator's credential"), "{}", damaged.err());
     let missing = run_with(w, NOBODY, Path::new("/nowhere/operator.pem"), &cordon);
     assert!(missing.code() == 2 && missing.err().contains("cannot be read"), "{}", missing.err());
-    // Of another authority.
+    // A credential of another authority.
     let other = w.dir.join("other-ca");
     let made = process::run(Command::new(binaries().lattice()).args(["quorum", "ca", "init", "--dir"]).arg(&other), JOB).unwrap();
     assert_eq!(made.code(), 0, "{}", made.err());

@@ -1,4 +1,4 @@
-//! The quorum away, in part and whole: running work goes on, and what was acknowledged is not lost.
+//! The quorum is down, in part and completely: running work continues, and nothing acknowledged is lost.
 
 use crate::harness::{Group, JOB, World, lab_program};
 use crate::telemetry;
@@ -58,7 +58,7 @@ fn start_all_members(w: &World) {
     }
 }
 
-/// The member with which n1 has its session.
+/// The member that n1's session uses.
 fn member_of_n1(w: &World) -> Option<Member> {
     let at = text(&w.lattice.json(&["node", "status"]).unwrap(), "quorum_detail");
     w.cluster().members.into_iter().find(|m| at.ends_with(&m.service))
@@ -80,7 +80,7 @@ fn hangs(w: &World) {
     let at = member_of_n1(w).unwrap();
     let member = Pid::from_raw(at.daemon.process.as_ref().unwrap().pid);
     kill(member, Signal::SIGSTOP).unwrap();
-    // Its connections stand: only its silence tells. Calls go on by way of the others meanwhile.
+    // Its connections stay open: only its silence shows the fault. Calls use the other members meanwhile.
     let id = w.submit(&["--", "/bin/true"]);
     w.wait("n1 to leave it", || member_of_n1(w).is_some_and(|m| m.id != at.id));
     w.completed(&id);
@@ -120,7 +120,7 @@ fn nobody_leads(w: &World) {
     let follower = (1..=3).find(|id| *id != leader).unwrap();
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leader).unwrap();
-    // The one that is left may believe for a moment that the dead one leads: it names that one.
+    // The last member may believe for a moment that the dead one leads, and names that one.
     w.wait("the last member to say that nobody leads", || {
         let refused = w.run(&["submit", "--", "/bin/true"]);
         assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
@@ -139,7 +139,7 @@ fn nobody_leads(w: &World) {
 
 fn all_members(w: &World) {
     let id = sleeper(w, 100);
-    // One member alone agrees on nothing with anybody, and says what it has and how old that is.
+    // A single member cannot agree on anything, and shows what it has and how old that is.
     let leader = w.leader();
     for member in w.cluster().members.iter().filter(|m| m.id == leader || m.id == leader % 3 + 1) {
         faults::kill_member(&w.dir, member.id).unwrap();
@@ -162,10 +162,10 @@ fn all_members(w: &World) {
     let of_n1 = w.cluster().node("n1").unwrap().metrics.clone();
     let health = || telemetry::get(&of_n1, "/healthz", "");
     w.wait("its port for metrics to say so too", || health().0.contains(" 503 ") && health().1.contains("\"reason\":\"no session for "));
-    // Another node's agent says the same for itself.
+    // Another node's agent shows the same for its own node.
     let there = w.at("n2").run(&["node", "status"], JOB).unwrap();
     assert!(there.code() == 0 && there.out().contains("n2"), "{}", there.err());
-    // The program ends while nobody can be told.
+    // The program ends while nobody can receive the report.
     let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
     w.wait("the job to end without a quorum", || lattice_lab::sweep::processes_in(&root).len() <= 2);
     start_all_members(w);
@@ -191,7 +191,7 @@ fn heads_word(w: &World) {
     output.read_to_string(&mut rest).unwrap();
     let ended = job.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), rest.as_str()), (Some(7), "over\n"), "{}", String::from_utf8_lossy(&ended.stderr));
-    // Nobody but the head's journal knows it now.
+    // Only the head's journal knows it now.
     faults::kill_node(&w.dir, &head).unwrap();
     start_all_members(w);
     faults::start_node(&w.dir, &head).unwrap();

@@ -1,5 +1,5 @@
-//! The network between members is cut, both ways and one way, at the leader and at a follower. Clients reach all of them:
-//! what a member says that reaches no majority is part of what is tested.
+//! The network between members is cut, in both directions and in one, at the leader and at a follower. Clients reach
+//! all members, because the answers of a member without a majority are part of the test.
 
 use crate::harness::{Need, alone};
 use crate::hosts::{Load, between, on_hosts, others, submission, term};
@@ -13,9 +13,9 @@ use libtest_mimic::Trial;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A connection on which nothing comes through any more is given up after two seconds; then there is an election.
+/// A dead connection is given up after two seconds; then there is an election.
 const MAJORITY_MAX: Duration = Duration::from_secs(5);
-/// Two seconds without a leader, and what may pass before a connection in one direction is given up.
+/// Two seconds without a leader, plus the time until a connection that is cut in one direction is given up.
 const SENT_AWAY_MAX: Duration = Duration::from_secs(8);
 
 pub fn trials() -> Vec<Trial> {
@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Which packets of a member are lost.
+/// The direction of the lost packets of a member.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Both,
@@ -66,7 +66,7 @@ async fn lost_and_found(hosts: &Hosts, members: &Members, way: Way) {
     assert!(longest < MAJORITY_MAX, "a client waited for {longest:?}");
 }
 
-/// Gives who led the majority meanwhile, and in which term.
+/// Returns who led the majority meanwhile, and in which term.
 async fn cut_off(hosts: &Hosts, members: &Members, load: &Load, way: Way, member: u64) -> (u64, u64) {
     let at_it = members.client_at(member).unwrap();
     let mut session = Session::open(&at_it, NAME).await.unwrap();
@@ -84,7 +84,7 @@ async fn cut_off(hosts: &Hosts, members: &Members, load: &Load, way: Way, member
     assert!(cut.elapsed() > Duration::from_millis(1900), "{way:?}: sent away after {:?}", cut.elapsed());
     eprintln!("{way:?}, member {member}: the majority went on after {took:?}, the session ended after {:?}", cut.elapsed());
 
-    // It takes nothing and answers nothing that needs a majority, says so at once, and still says what it has.
+    // It refuses at once everything that needs a majority, and still shows what it has.
     for (what, request) in [("a submission", submission(AllocationId(Uuid::new_v4()))), ("a question", Request::ListNodes)] {
         let asked = Instant::now();
         let refused = at_it.call_once(&request, Duration::from_secs(2)).await;

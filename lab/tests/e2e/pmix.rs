@@ -38,8 +38,8 @@ fn compiler() -> &'static Path {
     machine().open_mpicc.as_ref().expect("it is needed")
 }
 
-/// The program, and how a rank of it is run: two nodes of the cluster are one host here, whose shared memory they must not
-/// both take for theirs, and there is no other interface than the loopback.
+/// The program, and the command of a rank. Two nodes of the cluster are one host here, so they must not use the same
+/// shared memory, and there is no interface except the loopback.
 pub fn rank(w: &World, what: &str) -> [String; 3] {
     rank_of(w, "world", include_str!("pmix/world.c"), what)
 }
@@ -77,13 +77,13 @@ fn world(w: &World) {
     let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank));
     w.completed(&id);
     assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), lines(4, 2));
-    // A program takes what it finds, whichever MPI it was made with.
+    // A program uses what it finds, whichever MPI it was made with.
     let done = w.run(&with(&["launch", "-N", "1", "-n", "3", "--pmi=auto"], &rank));
     assert_eq!((done.code(), sorted(&done.out())), (0, lines(3, 3)), "{}", done.err());
     let ring = w.ring().program().to_string_lossy().into_owned();
     let done = w.run(&["launch", "-N", "2", "-n", "4", "--pmi=auto", "--", &ring, "3", "1"]);
     assert_eq!((done.code(), done.out().lines().count()), (0, 12), "{}", done.err());
-    // Ranks that are dealt out, and two programs in one world.
+    // Distributed ranks, and two programs in one world.
     let folder = Folder::new("pmix-places");
     let program = layout::compiled(&folder.0, compiler()).to_string_lossy().into_owned();
     let (id, nodes) = layout::held(w);
@@ -93,7 +93,7 @@ fn world(w: &World) {
     assert_eq!(layout::lines(&w.run(&[&places[..], &two].concat())), layout::expected(&nodes, "01201", programs));
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // What its launches are served an allocation says once, in its script too; ordinary programs mind nothing of it.
+    // An allocation sets it once for all its launches, also in its script; ordinary programs are not affected.
     let script = w.script(
         "pmix.sh",
         &format!(
@@ -109,14 +109,14 @@ fn world(w: &World) {
     assert_no_directories(&id);
 }
 
-/// What ranks and servers of PMIx leave while they live is gone.
+/// The directories of ranks and PMIx servers are removed.
 fn assert_no_directories(id: &str) {
     let names = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let left: Vec<String> = names.filter(|name| name.starts_with(&format!("lattice-pmix-{}-", &id[..8]))).collect();
     assert_eq!(left, Vec::<String>::new());
 }
 
-/// One rank misbehaves; the others wait for ever. The end comes within 2 s of the deed.
+/// One rank misbehaves; the others wait for ever. The launch must end within 2 s.
 fn ended_by(w: &World, deed: &str) -> Value {
     ended_of(w, &rank(w, deed))
 }
@@ -141,14 +141,15 @@ fn brought_down(w: &World) {
     let ended = ended_by(w, "die");
     assert_eq!(text(&ended, "exit_code"), "137");
     assert!(text(&ended, "reason").contains("rank 3 ended with code 137"), "{ended}");
-    // Below a shell that lives on nobody sees the process end.
+    // Below a shell that lives on, nobody sees the process end.
     let under_shell = rank(w, "die").map(|word| word.replace("exec ", "").replace(" die", " die; sleep 1000"));
     let ended = ended_of(w, &under_shell);
     assert!(text(&ended, "reason").contains("rank 3 lost its connection to the PMIx server"), "{ended}");
     killed_server(w);
 }
 
-/// A world whose last rank comes when `go` is there, as soon as all others are in it. Gives the id and the port of that rank's server.
+/// A world whose last rank joins when `go` exists, after all others have joined. Returns the id and the port of that
+/// rank's server.
 fn waiting(w: &World, go: &Path) -> (String, String) {
     let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank(w, &format!("late {}", go.display()))));
     w.wait_log(&id, "the others wait");
@@ -159,7 +160,7 @@ fn waiting(w: &World, go: &Path) -> (String, String) {
     (id, server.rsplit(':').next().unwrap().to_owned())
 }
 
-/// The processes that serve PMIx to this allocation. Other clusters on this machine have some as well.
+/// The PMIx servers of this allocation. Other clusters on this machine may have some as well.
 fn servers(id: &str) -> Vec<i32> {
     let program = binaries().dir.join("lattice-pmix");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -168,7 +169,8 @@ fn servers(id: &str) -> Vec<i32> {
     pids.filter_map(|p| p.file_name().to_string_lossy().parse().ok()).collect()
 }
 
-/// Whether somebody is connected to it, by the kernel's table of connections: 01 is one that stands, and the tenth word is its inode.
+/// Whether a client is connected to it, by the kernel's table of connections: state 01 is an established one, and the
+/// tenth field is its inode.
 fn has_a_rank(server: i32) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let stand = table.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>()).filter(|words| words.get(3) == Some(&"01"));
@@ -179,7 +181,7 @@ fn has_a_rank(server: i32) -> bool {
 
 fn killed_server(w: &World) {
     let (id, port) = waiting(w, &w.dir.join("pmix-never"));
-    // Another user of the machine is cut off, and nothing comes of it. (1: the end of what is to be read; more: it had to wait.)
+    // Another user of the machine is disconnected, without an effect. (1: end of input; greater: it had to wait.)
     let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && read -t 20 -r line <&3");
     let stranger = Command::new("bash").args(["-c", &connect]).uid(STRANGER).status().unwrap();
     assert_eq!(stranger.code(), Some(1), "{stranger}");
@@ -196,7 +198,7 @@ fn killed_agents(w: &World) {
     let (id, _) = waiting(w, &go);
     let nodes = w.status(&id)["nodes"].clone();
     let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
-    // The head's and the other's; then both are away when the last rank comes.
+    // First the head's agent, then the other's; then both are down when the last rank joins.
     for node in &nodes {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
@@ -216,7 +218,7 @@ fn killed_agents(w: &World) {
     assert_no_directories(&id);
 }
 
-/// A program of PMIx alone, by the library that the machine has.
+/// A program that uses only PMIx, with the machine's library.
 fn client(w: &World, name: &str, source: &str) -> String {
     let (file, program) = (w.dir.join(format!("{name}.c")), w.dir.join(name));
     std::fs::write(&file, source).unwrap();
@@ -265,7 +267,8 @@ fn direct_modex(w: &World) {
     assert_no_directories(&id);
 }
 
-/// The last of four ranks dies: before its init, while no agent is there to carry the news, and inside, which ends the launch.
+/// The last of four ranks dies: before its init, while no agent can forward the report, and after it, which ends the
+/// launch.
 fn deaths(w: &World) {
     let program = client(w, "deaths", include_str!("pmix/deaths.c"));
     let folder = Folder::new("deaths");
@@ -314,13 +317,13 @@ fn by_default(w: &World) {
     let launch = || w.run(&[&["launch", "-N", "2", "-n", "4"], &variables[..], &["--", &program, "world"]].concat());
     let done = launch();
     assert_eq!((done.code(), sorted(&done.out())), (0, lines(4, 2)), "{}", done.err());
-    // A program below a shell is served as well, and a plain one costs no server.
+    // A program below a shell is served as well, and a plain one starts no server.
     let below = w.run(&[&["launch", "-N", "2", "-n", "4"], &variables[..], &["--", "/bin/sh", "-c", &format!("{program} world")]].concat());
     assert_eq!((below.code(), sorted(&below.out())), (0, lines(4, 2)), "{}", below.err());
     let served = |program: &[&str]| w.ok(&[&["launch", "-N", "2", "-n", "2", "--"], program].concat()).matches("PMIX_RANK=").count();
     assert_eq!((served(&["/bin/sh", "-c", "env"]), served(&["/usr/bin/printenv"])), (2, 0));
 
-    // The programs of these nodes lie in a folder without lattice-pmix.
+    // The programs of these nodes are in a directory without lattice-pmix.
     let folder = w.dir.join("without-pmix");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::copy(binaries().dir.join("lattice-shim"), folder.join("lattice-shim")).unwrap();

@@ -1,5 +1,6 @@
-//! Preemption: work saves itself, gives its nodes back, and goes on elsewhere from the step behind; work that ignores, walltime in the
-//! middle of it, agents killed in each state, a quorum that is away, and urgent drains.
+//! Preemption: work saves itself, gives its nodes back, and continues elsewhere at the next step. Also: work that
+//! ignores the request, a walltime that ends meanwhile, agents killed in each state, an unavailable quorum, and urgent
+//! drains.
 
 use crate::checkpoint::{CHAIN, Chain, behaviour, last, objects};
 use crate::harness::{Group, JOB, NOBODY, World};
@@ -17,7 +18,7 @@ const GRACE: u64 = 5;
 
 static PREEMPTION: Group = Group { theme: "preemption", name: "preemption", nodes: 3, quorum: 1, tweak: |o| o.grace_seconds = GRACE };
 
-/// A site where nobody waits long.
+/// A site with short timeouts.
 static HASTY: Group = Group {
     theme: "preemption",
     name: "preemption-hasty",
@@ -26,7 +27,7 @@ static HASTY: Group = Group {
     tweak: |o| o.agent_lines += "checkpoint: {timeout_seconds: 1, max_deferral_seconds: 0}\n",
 };
 
-/// A quorum that outlives its leader.
+/// A quorum that survives the loss of its leader.
 static LED: Group = Group { theme: "preemption", name: "preemption-led", nodes: 2, quorum: 3, tweak: |o| o.grace_seconds = GRACE };
 
 pub fn trials() -> Vec<Trial> {
@@ -59,7 +60,7 @@ fn wait_for(w: &World, id: &str, wanted: &str) -> Value {
     w.status(id)
 }
 
-/// A metric's series of all agents together.
+/// The sum of a metric over all agents.
 fn counted(w: &World, metric: &str) -> f64 {
     let cluster = w.cluster();
     let pages = cluster.nodes.iter().map(|node| get(&node.metrics, "/metrics", "").1);
@@ -67,18 +68,18 @@ fn counted(w: &World, metric: &str) -> f64 {
     pages.map(|page| page.lines().filter_map(of).sum::<f64>()).sum()
 }
 
-/// No node has anything of it any more.
+/// Whether no node has a part of any allocation.
 fn nodes_are_free(w: &World) -> bool {
     let nodes = w.lattice.json(&["nodes"]).unwrap();
     nodes.as_array().unwrap().iter().all(|n| n["allocations"].as_array().unwrap().is_empty() && n["committed"]["cores"] == 0)
 }
 
-/// The steps from which attempts began again.
+/// The steps from which attempts continued.
 fn restored(w: &World, id: &str) -> Vec<u64> {
     w.log(id).lines().filter_map(|l| l.strip_prefix("restored ")?.parse().ok()).collect()
 }
 
-/// What was begun again went on with the step behind the one that was saved: from there on no step is there twice.
+/// A restarted attempt continued at the step after the saved one: no step from there on is repeated.
 fn goes_on_from(w: &World, id: &str, step: u64) {
     w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
     let log = w.log(id);
@@ -87,7 +88,7 @@ fn goes_on_from(w: &World, id: &str, step: u64) {
     assert!(counted.iter().zip(step + 1..).all(|(counted, wanted)| *counted == wanted), "{after}");
 }
 
-/// A terminal in it, in which a shell answers.
+/// A terminal in the work, in which a shell answers.
 fn attached(lattice: &Lattice, args: &[&str]) -> Tty {
     let mut terminal = Tty::start(lattice.command(&[&["attach"], args].concat()));
     terminal.asks("echo $((40 + 2))", "42");
@@ -120,14 +121,14 @@ fn held_and_resumed(w: &World) {
     let reason = text(&now, "reason");
     assert!(reason.contains("the nodes are needed") && reason.contains(&last(w, id)[..8]), "{reason}");
     w.wait("the nodes to be free", || nodes_are_free(w));
-    // A page may be a second old.
+    // A page of metrics may be a second old.
     w.wait("it to be counted", || metrics()[..2] == [ended + 1.0, saved + 1.0]);
     w.wait("it to be counted by the documents' other name", || by_the_other_name() == ended + 1.0);
     assert_eq!(metrics()[2], requeued, "it waits for no nodes");
     w.ok(&["checkpoint", "verify", id]);
     let explained = w.ok(&["explain", id]);
     assert!(explained.contains("lattice resume"), "{explained}");
-    // Its nodes put it into the store once nothing of it runs.
+    // Its nodes put it into the store when none of it runs any more.
     let of_last = format!("it is Suspended. What follows is of its last attempt (epoch {})", before["epoch"]);
     w.wait("what it wrote to be read", || {
         let former = w.run(&["logs", id]);
@@ -140,19 +141,19 @@ fn held_and_resumed(w: &World) {
     let listed = w.ok(&["status", "--state=suspended"]);
     assert!(listed.contains(&id[..8]), "{listed}");
     let step = step_of_last(w, id);
-    // The checkpoint is what it goes on from: it is kept.
+    // It will continue from this checkpoint, so the checkpoint stays.
     let kept = w.run(&["checkpoint", "rm", id, &last(w, id)]);
     assert_eq!(kept.code(), 4, "{}", kept.err());
     w.ok(&["node", "cordon", "n1,n2,n3", "--reason", "the test's"]);
     w.ok(&["resume", id]);
-    // Said again after an answer that was lost: it waits for nodes.
+    // A repeated request, as after a lost answer: it waits for nodes.
     w.ok(&["resume", id]);
     w.wait("it to be counted once among what waits", || metrics()[2] == requeued + 1.0);
     let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|other| *other != node).collect();
     w.ok(&["node", "uncordon", &others.join(",")]);
     w.running(id);
     goes_on_from(w, id, step);
-    // Said once more while it runs: it was resumed.
+    // Repeated while it runs: it was resumed already.
     w.ok(&["resume", id]);
     let now = w.status(id);
     assert!(now["nodes"][0] != *node && now["held"] == false && now["preempted_count"] == 1, "{now}");
@@ -160,7 +161,7 @@ fn held_and_resumed(w: &World) {
     for said in ["PreemptRequested", "AllocationSuspended", "AllocationResumed"] {
         assert!(audit.contains(said), "{audit}");
     }
-    // It is preempted once more, and cancelled while it is suspended.
+    // It is preempted again, and cancelled while it is suspended.
     w.ok(&["preempt", id, "--hold"]);
     assert_eq!(wait_for(w, id, "Suspended")["preempted_count"], 2);
     w.ok(&["cancel", id]);
@@ -182,7 +183,7 @@ fn two_nodes(w: &World) {
     let other = w.status(id)["nodes"][1].as_str().unwrap().to_owned();
     w.ok(&["preempt", id, "--deadline", "60s"]);
     w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
-    // Another node than the head: its agent goes on with its part of the checkpoint.
+    // Not the head's node: its agent continues with its part of the checkpoint.
     faults::kill_node(&w.dir, &other).unwrap();
     faults::start_node(&w.dir, &other).unwrap();
     let mut terminal = attached(&w.at(&other), &[id, "--node", &other]);
@@ -207,7 +208,7 @@ fn hasty(w: &World) {
     chain.behaves("ignore");
     w.ok(&["preempt", &chain.id, "--reason", "x"]);
     let over = w.ended(&chain.id);
-    // Said by the checkpoint or by who waits for it: where nothing may be put off both have the same time.
+    // The reason comes from the checkpoint or from its waiter: if nothing may be deferred, both have the same deadline.
     let reason = text(&over, "reason");
     assert!(reason.contains("did not answer within 1 s") || reason.contains("had not saved itself after 1 s"), "{over}");
     w.assert_nothing_left();
@@ -225,7 +226,7 @@ fn ignores(w: &World) {
     assert!(begun.elapsed() >= Duration::from_millis(1500), "its time is extended by half: {:?}", begun.elapsed());
     let reason = text(&over, "reason");
     assert!(text(&over, "state") == "Failed" && reason.contains("preempted by") && reason.contains("did not answer within 1 s"), "{over}");
-    // Who asks later and gives it less does not wait for who asked first.
+    // A later request with a shorter deadline does not wait for the first one's.
     let hurried = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     hurried.behaves("wait");
     w.ok(&["preempt", &hurried.id, "--deadline", "10m", "--reason", "x"]);
@@ -244,7 +245,7 @@ fn ignores(w: &World) {
     let over = w.ended(&bare);
     assert!(text(&over, "reason").contains("without --checkpoint"), "{over}");
     assert!(w.ok(&["explain", &bare]).contains("--checkpoint=signal"));
-    // Its policy has it begin again, from its beginning.
+    // Its policy restarts it, from its beginning.
     let again = w.submit(&["--requeue=always", "--", "/bin/sleep", "600"]);
     w.running(&again);
     let waits = || counted(w, "lattice_preemption_victim_requeue_total");
@@ -354,7 +355,7 @@ fn quorum_away(w: &World) {
     w.ok(&["preempt", id, "--hold", "--deadline", "60s"]);
     w.wait_log(id, "asked ");
     faults::kill_member(&w.dir, 1).unwrap();
-    // The head's agent as well: its list is all that says what was asked.
+    // The head's agent as well: then only its list says what was requested.
     faults::kill_node(&w.dir, &node).unwrap();
     faults::begin_node(&w.dir, &node, &[], &[]).unwrap();
     let local = || w.at(&node).json(&["node", "status"]);
@@ -373,18 +374,18 @@ fn quorum_away(w: &World) {
     w.assert_nothing_left();
 }
 
-/// A state of the head for each: put off, asked, all of it in the store, and whole.
+/// A state of the head for each: deferred, asked, completely in the store, and complete.
 const STATES: &[&str] = &["save-deferred-written", "save-begun", "save-verifying-written", "save-committing-written"];
 
-/// One that is preempted and one that is only asked, whose heads' agents come to the same state; the quorum is killed there as well, and
-/// away until both checkpoints are whole in the store.
+/// One allocation is preempted and one only gets a checkpoint request; their heads' agents are killed in the same
+/// state. The quorum is killed there as well, and stays down until both checkpoints are complete in the store.
 fn all_away(w: &World) {
     w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
     let [preempted, asked] = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]));
     let both = [&preempted, &asked];
     for (made, point) in STATES.iter().enumerate() {
-        // It is put off once in the life of a program.
+        // A program defers once in its life.
         let how = if *point == "save-deferred-written" { "defer" } else { "save" };
         for chain in both {
             chain.behaves(how);
@@ -425,7 +426,7 @@ fn all_away(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Checkpoints of it that are whole in the store.
+/// The number of its complete checkpoints in the store.
 fn manifests(w: &World, id: &str) -> usize {
     let all = std::fs::read_dir(objects(w, id, "")).into_iter().flatten().flatten();
     all.filter(|entry| entry.path().join("manifest.json").exists()).count()
@@ -452,13 +453,13 @@ fn leader_killed(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Asks for a checkpoint, which nobody looks at.
+/// Requests a checkpoint and ignores the result.
 fn asks(lattice: Lattice, id: &str) -> std::thread::JoinHandle<()> {
     let id = id.to_owned();
     std::thread::spawn(move || drop(lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB)))
 }
 
-/// Asks for a checkpoint of what then waits until it is told that its walltime is over.
+/// Requests a checkpoint of work that then waits until it is notified of the end of its walltime.
 fn asked_at_walltime(w: &World, nodes: &str) -> (Chain, std::thread::JoinHandle<()>) {
     let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", nodes, "--walltime=6s", "--requeue=always"]);
     chain.behaves("wait");
@@ -486,13 +487,14 @@ fn walltime_saved(w: &World) {
     w.assert_nothing_left();
 }
 
-/// The files below a directory.
+/// The number of files below a directory.
 fn files(below: &Path) -> usize {
     let all = std::fs::read_dir(below).into_iter().flatten().flatten().map(|e| e.path());
     all.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// An agent that is killed while walltime waits for the checkpoint, or between the end of the checkpoint and that of the work.
+/// The agent is killed while the walltime waits for the checkpoint, or between the end of the checkpoint and the end of
+/// the work.
 fn walltime_killed(w: &World) {
     w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
@@ -527,7 +529,7 @@ fn walltime_killed(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Nobody asks: the head does, a tenth of the walltime before its end; also where its agent is killed just then.
+/// Without a request the head asks, a tenth of the walltime before its end, also if its agent is killed just then.
 fn asked_before_walltime(w: &World) {
     w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
@@ -563,7 +565,7 @@ fn asked_before_walltime(w: &World) {
 fn asked_again(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
     let id = &chain.id;
-    // How long it takes is known from now on: it is asked early enough to be asked twice.
+    // The duration is known from now on: it is asked early enough to be asked twice.
     w.ok(&["checkpoint", "create", id]);
     let first = last(w, id);
     chain.behaves("lie-once");
@@ -579,7 +581,7 @@ fn asked_again(w: &World) {
 fn walltime_lost(w: &World) {
     let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "2", "--walltime=8s", "--requeue=always"]);
     let id = &chain.id;
-    // One node saves itself, the other one is asked and never answers.
+    // One node saves itself, the other never answers the request.
     chain.behaves("half");
     let asking = asks(w.lattice.clone(), id);
     w.wait("one node's part to be in the store", || files(&objects(w, id, "")) > 0);
@@ -610,7 +612,7 @@ fn failed_and_killed(w: &World) {
         assert_eq!(text(&now(), "state"), "Running", "{point}");
         w.ok(&["cancel", &deaf]);
         w.ended(&deaf);
-        // The drain is over a moment after the work.
+        // The drain ends a moment after the work.
         w.wait("the node to be drained", || w.ok(&["node", "list", "--state=drained", "-o", "name"]).trim() == node);
         w.ok(&["node", "undrain", &node]);
     }
@@ -633,18 +635,18 @@ fn urgent_drain(w: &World) {
     let step = step_of_last(w, &chain.id);
     goes_on_from(w, &chain.id, step);
     assert_eq!(w.status(&chain.id)["preempted_count"], 1);
-    // What cannot save itself goes on, and it is said why; the drain waits for it.
+    // Work that cannot save itself continues, and the reason is shown; the drain waits for it.
     w.wait("it to be said why", || w.status(&deaf)["preemption"].is_string_and_has("does not catch SIGUSR1"));
     assert_eq!(state(w, &deaf), "Running");
     let waits = w.ok(&["node", "status", &second]);
     assert!(waits.contains("could not save itself"), "{waits}");
-    // With a deadline it is ended then.
+    // With a deadline it is ended at the deadline.
     let done = w.run(&["node", "drain", &both, "--urgent", "--yes", "--reason", "fire", "--deadline", "2s", "--wait"]);
     assert!(done.code() == 0 && done.out().contains(&format!("Node {second} is Drained")), "{} {}", done.out(), done.err());
     assert!(text(&w.ended(&deaf), "reason").contains("drain_deadline"));
     chain.end(w);
     w.ok(&["node", "undrain", &both]);
-    // Called off while it is under way: what it asked work to do is not undone, and said.
+    // The drain is cancelled meanwhile: its requests to work are not undone, and a message says so.
     let slow = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     slow.behaves("wait");
     let node = on(&slow.id);
@@ -660,7 +662,7 @@ fn urgent_drain(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Of a field that may be null.
+/// For a field that may be null.
 trait Has {
     fn is_string_and_has(&self, piece: &str) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Others' jobs where the site hides their names (`private: true`): `nobody` has one, `daemon` looks.
+//! Others' jobs where the site hides their names (`private: true`): `nobody` has a job, and `daemon` tries to see it.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use crate::watches::Watching;
@@ -18,7 +18,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What must not be seen.
+/// The name that must not be visible.
 const NAME: &str = "merger";
 const OWNER: &str = "nobody";
 
@@ -35,12 +35,12 @@ fn end(w: &World, id: &str) {
     w.ended(id);
 }
 
-/// Whether the job or its owner is named. (One of the findings of a health check begins with "nobody keeps".)
+/// Whether the text names the job or its owner. (A finding of a health check begins with "nobody keeps".)
 fn names_it(text: &str) -> bool {
     text.contains(NAME) || text.replace("nobody keeps the kernel's clock", "").contains(OWNER)
 }
 
-/// The output of a command of `daemon`, which names neither.
+/// The output of a command of `daemon`; it must name neither.
 fn seen(w: &World, args: &[&str]) -> Finished {
     let done = w.run_as(DAEMON, args);
     let all = done.out() + &done.err();
@@ -79,7 +79,7 @@ fn looked_at(w: &World) {
         assert_eq!(seen(w, more).code(), 0, "{more:?}");
     }
 
-    // Who owns it and who operates see all of it.
+    // The owner and operators see everything.
     let own: Value = serde_json::from_str(&w.run_as(NOBODY, &["status", "--all", "-o", "json"]).out()).unwrap();
     let all: Value = serde_json::from_str(&w.ok(&["status", "--all", "--name", NAME, "-o", "json"])).unwrap();
     for list in [own, all] {

@@ -1,4 +1,4 @@
-//! What rights work can gain on its node, and which its shim keeps.
+//! The rights that work can gain on its node, and those that its shim keeps.
 
 use crate::harness::{Folder, Group, NOBODY, World};
 use lattice_lab::{faults, process};
@@ -26,7 +26,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The effective user of a setuid-root program, as the script, its ranks and a terminal of work of `nobody` on n1 see it.
+/// The effective user of a setuid-root program in the script, the ranks and a terminal of `nobody`'s work on n1.
 fn effective_users(w: &World, program: &str) -> [String; 3] {
     let script = w.script("setuid.sh", &format!("#!/bin/sh\n{program} -u\n{}/lattice launch {program} -u\n", w.dir.join("bin").display()));
     let submitted = w.run_as(NOBODY, &["submit", "-o", "name", "-w", "n1", &script]);
@@ -52,7 +52,7 @@ fn setuid(w: &World) {
     fs::copy("/usr/bin/id", &program).unwrap();
     fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
-    // Where the file system ignored the bit, nothing would be seen.
+    // If the file system ignored the bit, the test would prove nothing.
     let outside = process::run(Command::new(&program).arg("-u").uid(NOBODY).gid(NOBODY), Duration::from_secs(10)).unwrap();
     assert_eq!(outside.out().trim(), "0", "{} is on a file system that is mounted nosuid", program.display());
     let program = program.to_string_lossy().into_owned();
@@ -92,7 +92,7 @@ fn capabilities(w: &World) {
     w.ok(&["cancel", &id]);
     w.ended(&id);
 
-    // Work of root has what is not the machine's.
+    // Work of root has all capabilities except those over the machine.
     let made = w.dir.join("made-by-work");
     let body = format!("cat /proc/self/status; mknod {} c 1 3 && echo made it", made.display());
     let id = w.submit(&["-w", "n1", "--", "/bin/sh", "-c", &body]);

@@ -1,4 +1,4 @@
-//! Liveness probes. The service is this test: it answers as long as it likes.
+//! Liveness probes. The test acts as the service: it answers for as long as it chooses.
 
 use crate::harness::{Group, World};
 use lattice_lab::faults;
@@ -24,7 +24,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A server that answers every request with the status that is set, 0 not at all, and counts them.
+/// A server that answers every request with the configured status (0: not at all), and counts them.
 struct Server {
     port: u16,
     status: Arc<AtomicU32>,
@@ -122,7 +122,7 @@ fn requeued(w: &World) {
     let probe = format!("tcp:{},period=1s,delay=0,failures=1", free_port());
     let id = service(w, &probe, &["--requeue=always"]);
     w.wait("it to be begun again", || text(&w.status(&id), "requeue_count").parse::<u32>().unwrap() >= 1);
-    // Three requeues are the most; then it has failed.
+    // Three requeues are the maximum; then it has failed.
     assert!(reason(w, &id).contains("connection refused"));
     assert_eq!(text(&w.status(&id), "requeue_count"), "3");
     w.assert_nothing_left();
@@ -138,7 +138,7 @@ fn services(w: &World) {
     let now = w.status(&id);
     assert!(now["walltime_seconds"].is_null(), "{now}");
     assert!(w.ok(&["status", &id]).contains("service") && w.ok(&["status"]).contains("service"));
-    // It goes on over its agent's restart, with its probe.
+    // It continues over its agent's restart, with its probe.
     let node = now["nodes"][0].as_str().unwrap().to_owned();
     faults::kill_node(&w.dir, &node).unwrap();
     let before = server.asked();
@@ -147,14 +147,14 @@ fn services(w: &World) {
     assert_eq!(text(&w.status(&id), "state"), "Running");
     server.status.store(500, Ordering::SeqCst);
     assert!(reason(w, &id).ends_with("failed 2 times: status 500"), "{}", w.status(&id));
-    // What serves is begun again after any failure, three times at most, where nothing else is said.
+    // By default a service is restarted after any failure, three times at most.
     let id = w.submit(&["--service", "--", "/bin/sh", "-c", "exit 3"]);
     let ended = w.ended(&id);
     assert_eq!(
         (text(&ended, "state").as_str(), text(&ended, "exit_code").as_str(), text(&ended, "requeue_count").as_str()),
         ("Failed", "3", "3")
     );
-    // Its program's good end is its end; so is a cancel.
+    // It ends when its program exits successfully; a cancel ends it too.
     let id = w.submit(&["--service", "--", "/bin/true"]);
     assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
     let id = w.submit(&["--service", "--", "/bin/sleep", "600"]);

@@ -1,5 +1,5 @@
-//! An agent that comes back to something else than it left: another binary, no state or one that it cannot use, another
-//! boot, an impostor, strays. What lives is kept, what is lost is said to be, and nothing is done twice.
+//! An agent whose environment changed while it was down: another binary, no state or an unusable one, another boot, an
+//! impostor, strays. Living work stays, lost work is reported, and nothing is done twice.
 
 use crate::harness::{Folder, Group, JOB, World, binaries};
 use lattice_lab::lattice::text;
@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A job that writes down each of its runs, and ends with 7 once it is told to go.
+/// A job that records each of its runs, and ends with 7 once it is told to continue.
 struct Job {
     folder: Folder,
     id: String,
@@ -112,7 +112,7 @@ fn scopes(w: &World, node: &str) -> PathBuf {
     sweep::scopes_root(&format!("{}/{node}/workload.slice", w.cluster().cgroup_root)).unwrap()
 }
 
-/// What a restart of the machine does to the processes of one node.
+/// Ends the processes of one node as a reboot would.
 fn kill_scopes(w: &World, node: &str) {
     let root = scopes(w, node);
     fs::write(root.join("cgroup.kill"), "1").unwrap();
@@ -147,7 +147,7 @@ fn damaged(w: &World) {
     ];
     for (what, damage) in damages {
         faults::kill_node(&w.dir, &job.node).unwrap();
-        // What stands in the checkpoint is to be the present state.
+        // The checkpoint must contain the present state.
         faults::start_node(&w.dir, &job.node).unwrap();
         faults::kill_node(&w.dir, &job.node).unwrap();
         damage(&state);
@@ -175,7 +175,7 @@ fn ended_before(w: &World) {
     fs::write(state_dir(w, &job.node).join("agent-state.json"), "garbage").unwrap();
     faults::start_node(&w.dir, &job.node).unwrap();
     job.ends_with_7(w);
-    // And where the shim is gone as well, its file of ends is left.
+    // If the shim is gone as well, its file of exits is left.
     let job = Job::begin(w, 1, &[]);
     faults::kill_node(&w.dir, &job.node).unwrap();
     let dir = ShimDir(job.dir(w));
@@ -240,11 +240,11 @@ fn lost(w: &World) {
     fs::remove_dir_all(&state).unwrap();
     faults::start_node(&w.dir, &job.node).unwrap();
     job.is_lost(w, "lost its memory");
-    // The node takes work again.
+    // The node accepts work again.
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// Claimed and cancelled between two lives of the agent: none of the lists that it gets ever has it.
+/// Claimed and cancelled between two runs of the agent: none of its lists ever contains it.
 fn missed(w: &World) {
     faults::kill_node(&w.dir, "n3").unwrap();
     let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
@@ -255,7 +255,7 @@ fn missed(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// The disk with the state is put back to what it was, or the one below it is seen since nobody mounted it.
+/// The disk with the state is reset to an old state, or is not mounted, so that the directory below it is used.
 fn put_back(w: &World) {
     let state = state_dir(w, "n3");
     let copy = w.dir.join("state-of-before");
@@ -277,7 +277,8 @@ fn put_back(w: &World) {
     w.wait("nothing to be left of it", || down::leftovers(&w.cluster()).is_empty());
 }
 
-/// A program that is the agent on a machine which was booted: a file over the kernel's boot id, in a mount namespace of its own.
+/// A program that acts as the agent after a reboot: it mounts a file over the kernel's boot id, in its own mount
+/// namespace.
 pub fn rebooted_agent(w: &World) -> PathBuf {
     let fake = w.dir.join("fake-boot-id");
     fs::write(&fake, "5eb07a6d-0000-4000-8000-00000000b007\n").unwrap();
@@ -299,7 +300,7 @@ fn reboot(w: &World) {
     assert!(log(w, &job.node).contains("the machine was restarted: what ran before is lost and reported so"));
     job.is_lost(w, "another boot id");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
-    // Once more, with the state damaged as well: what the shim's files tell is of another boot.
+    // Again, with the state damaged as well: the shim's files are from another boot.
     let job = Job::begin(w, 1, &[]);
     faults::kill_node(&w.dir, &job.node).unwrap();
     kill_scopes(w, &job.node);
@@ -321,7 +322,7 @@ fn impostor(w: &World) {
     faults::kill_node(&w.dir, &job.node).unwrap();
     let socket = job.dir(w).join("shim.sock");
     fs::remove_file(&socket).unwrap();
-    // The shim lives, and cannot be reached any more: whoever answers in its place is not it.
+    // The shim lives, and can no longer be reached: the process that answers in its place is another one.
     let listener = UnixListener::bind(&socket).unwrap();
     faults::start_node(&w.dir, &job.node).unwrap();
     job.is_lost(w, "what listens in its place is not it");
@@ -334,7 +335,7 @@ fn strays(w: &World) {
     let state = state_dir(w, node);
     faults::kill_node(&w.dir, node).unwrap();
     let stranger = "00000000-1111-4222-8333-444444444444";
-    // A scope with a process in it that nobody knows.
+    // A scope of an unknown allocation, with a process in it.
     let scope = scopes(w, node).join(format!("alloc-{stranger}.scope/work/launch-1"));
     fs::create_dir_all(&scope).unwrap();
     let mut sleeper = Command::new("/bin/sleep").arg("300").spawn().unwrap();
@@ -348,7 +349,7 @@ fn strays(w: &World) {
     fs::create_dir_all(backing.parent().unwrap()).unwrap();
     fs::write(&backing, vec![0; 1 << 20]).unwrap();
     let looped = crate::harness::machine().loop_devices.then(|| Command::new("losetup").arg("-f").arg(&backing).status());
-    // The socket and files of a shim that is long dead.
+    // The socket and files of a dead shim.
     let dead = state.join("alloc").join(format!("{stranger}-3"));
     fs::create_dir_all(dead.join("logs/1")).unwrap();
     drop(UnixListener::bind(dead.join("shim.sock")).unwrap());

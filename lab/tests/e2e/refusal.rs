@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Runs it; it must end with this code, say this, and leave the queue as it was.
+/// Runs the command; it must end with this code and these texts, and change nothing in the queue.
 fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
     let before = w.lattice.allocations().unwrap().len();
     let done = w.run(args);
@@ -74,7 +74,7 @@ fn too_large(w: &World) {
     refused(w, &["submit", &script], 2, &["long.sh", "more than 1048576 bytes"]);
 }
 
-/// Another scheduler, with the lease's own token, claims what is not there, is taken, and has changed.
+/// Another scheduler, with the lease's own token, claims nodes that do not exist, are in use, or have changed.
 fn claim(w: &World) {
     let holder = w.submit(&["--", "/bin/sh", "-c", "sleep 60"]);
     w.running(&holder);

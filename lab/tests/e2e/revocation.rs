@@ -1,4 +1,4 @@
-//! A revoked certificate counts nowhere within seconds, and its owner goes on with another one.
+//! A revoked certificate is refused everywhere within seconds, and its owner continues with another one.
 
 use crate::harness::{Group, JOB, NOBODY, World, binaries};
 use crate::operators::{issue, own, run_with};
@@ -42,7 +42,7 @@ fn state(w: &World, node: &str) -> String {
     text(&w.lattice.json(&["nodes", node]).unwrap(), "state")
 }
 
-/// The ids of the keys; the last one is the newest.
+/// The ids of the keys, the newest last.
 fn keys(w: &World) -> Vec<u64> {
     let now = w.lattice.json(&["gossip", "keys"]).unwrap();
     now["keys"].as_array().unwrap().iter().map(|key| key["id"].as_u64().unwrap()).collect()
@@ -73,7 +73,7 @@ fn stolen(w: &World) {
     for _ in 0..9 {
         assert!(is_refused(ask(&Request::RenewCertificate { request: vec![1] })), "by whichever member is asked");
     }
-    // Its agent has no session any more, says why, and answers nobody.
+    // Its agent has no session any more, logs the reason, and answers nobody.
     w.wait("n3 not to be Ready", || state(w, "n3") != "Ready");
     let doctor = w.at("n3").run(&["nodes"], JOB).unwrap();
     assert!(doctor.code() != 0 && doctor.err().contains("the certificate of n3 is revoked"), "{} {}", doctor.code(), doctor.err());
@@ -83,11 +83,11 @@ fn stolen(w: &World) {
     assert!(text(record, "detail").ends_with(": stolen laptop"), "{record}");
     let listed = w.lattice.json(&["quorum", "ca", "revoked"]).unwrap();
     assert_eq!(listed.as_array().unwrap().iter().map(|r| text(r, "name")).collect::<Vec<_>>(), ["n3"]);
-    // What it has of the gossip key is worth nothing.
+    // Its copy of the gossip key is worthless.
     w.wait("another gossip key alone", || keys(w).iter().all(|key| !before.contains(key)));
     w.wait("n3 to be heard no more", || !is_alive(w, "n3"));
 
-    // With another certificate in the place of the present one it goes on as it is; the thief does not.
+    // With another certificate in place of the present one it continues; the thief does not.
     let file = |end: &str| w.dir.join(format!("n3/n3.{end}")).to_string_lossy().into_owned();
     let mut renew = Command::new(binaries().lattice());
     let (ca, cert, key) = (w.dir.join("ca"), file("crt"), file("key"));
@@ -112,7 +112,7 @@ fn operator(w: &World) {
         let done = run_with(w, NOBODY, &file, &drain);
         done.code() == 4 && done.err().contains("the certificate of dora is revoked")
     });
-    // As well where the quorum would not be asked.
+    // Also for commands that do not reach the quorum.
     let audit = run_with(w, NOBODY, &file, &["audit", "query"]);
     assert!(audit.code() == 4 && audit.err().contains("the certificate of dora is revoked"), "{}", audit.err());
     std::fs::remove_file(&file).unwrap();

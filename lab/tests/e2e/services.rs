@@ -1,4 +1,4 @@
-//! Services: what running work offers, found by name while it runs and never afterwards.
+//! Services: ports of running work, found by name while it runs and never afterwards.
 
 use crate::harness::{Group, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -27,7 +27,7 @@ fn serve(w: &World, more: &[&str]) -> String {
 }
 
 fn found(w: &World) {
-    // The service is this test: it listens, where the work would.
+    // The test plays the service: it listens where the work would.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let first = serve(w, &["--expose", &format!("api:{port}/http"), "--expose", "metrics:9090"]);
@@ -45,10 +45,10 @@ fn found(w: &World) {
     let listed = w.ok(&["service", "list"]);
     assert!(listed.contains("api") && listed.contains("metrics") && listed.contains("physics"), "{listed}");
     assert!(w.ok(&["status", &first]).contains(&format!("api:{port}/http, metrics:9090/tcp")));
-    // Users are told of their own tenants, or of the one that they name.
+    // Users see the services of their own tenants, or of the one that they name.
     assert_eq!(w.run_as(NOBODY, &["service", "lookup", "api"]).code(), 3);
     assert_eq!(w.run_as(NOBODY, &["service", "lookup", "metrics", "--tenant", "physics", "-o", "name"]).out().trim(), "127.0.0.1:9090");
-    // Work is told of its own tenant, and as its owner of the one that it names.
+    // Work sees the services of its own tenant, or, as its owner, of the one that it names.
     let path = format!("PATH={}:/usr/bin:/bin", w.dir.join("bin").display());
     let ask = "lattice service lookup metrics -o name; echo code $?; lattice service list --tenant physics; echo other $?";
     let asked = |tenant: &str| w.submit(&["--cores", "1", "--tenant", tenant, "--env", &path, "--", "sh", "-c", ask]);
@@ -60,7 +60,7 @@ fn found(w: &World) {
     assert!(log.contains("127.0.0.1:9090\ncode 0") && log.contains("other 0"), "{log}");
     let log = w.log(&outside);
     assert!(log.contains("code 3") && log.contains("other 0") && log.contains("physics"), "{log}");
-    // One that ends takes its own endpoints along, at once.
+    // When an allocation ends its endpoints are removed at once.
     w.ok(&["cancel", &second]);
     assert_eq!(endpoints(w, "api"), [format!("127.0.0.1:{port}")]);
     w.ok(&["cancel", &first]);
@@ -75,7 +75,7 @@ fn probed(w: &World) {
     let port = listener.local_addr().unwrap().port();
     let probe = format!("tcp:{port},period=1s,delay=0,failures=2");
     let id = serve(w, &["--name", "inference", "--expose", &port.to_string(), "--liveness-probe", &probe, "--requeue=never"]);
-    // Without a name of its own it is the allocation's.
+    // Without a name the endpoint has the allocation's.
     assert_eq!(endpoints(w, "inference"), [format!("127.0.0.1:{port}")]);
     drop(listener);
     let ended = w.ended(&id);

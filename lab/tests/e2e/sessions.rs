@@ -1,4 +1,4 @@
-//! Interactive sessions: nodes for a terminal, through the CLI.
+//! Interactive sessions: nodes with a terminal, through the CLI.
 
 use crate::attach::piped;
 use crate::harness::{DAEMON, Group, JOB, World};
@@ -21,7 +21,7 @@ fn open(w: &World) -> Vec<Value> {
     w.lattice.json(&["session", "list"]).unwrap().as_array().unwrap().clone()
 }
 
-/// The one that is open.
+/// The only open session.
 fn only(w: &World) -> Value {
     let mut found = Vec::new();
     w.wait("the session", || {
@@ -45,13 +45,13 @@ fn shell(w: &World) {
     let now = w.status(&id);
     assert_eq!((text(&now, "name"), text(&now, "state"), &now["nodes"][0]), ("session".into(), "Running".into(), &node.as_str().into()));
     assert!(w.ok(&["session", "list"]).contains(&node));
-    // Another user's is not to be ended, nor seen unasked.
+    // Another user cannot end it, and does not see it in the default list.
     let refused = w.run_as(DAEMON, &["session", "delete", &id]);
     assert!(refused.code() == 4 && refused.err().contains("belongs to root"), "{}", refused.err());
     assert_eq!(w.run_as(DAEMON, &["session", "list", "-o", "name"]).out(), "");
     assert_eq!(w.run_as(DAEMON, &["session", "list", "--all", "-o", "name"]).out(), format!("{}\n", text(&session, "id")));
     let launch = format!("{}/lattice launch echo from-wi''thin", w.dir.join("bin").display());
-    // What is typed meanwhile is the shell's.
+    // Text typed meanwhile goes to the shell.
     tty.types(&format!("{launch}\nexit 4\n"));
     tty.sees("from-within\r\n");
     tty.ended_with(4);
@@ -61,12 +61,12 @@ fn shell(w: &World) {
     let who = w.ok(&["audit", "query", "--alloc", &id, "--type", "session-created,session-deleted", "-o", "json"]);
     assert!(who.contains("SessionCreated") && who.contains("SessionDeleted"), "{who}");
 
-    // Without a terminal of one's own it is a shell that reads its commands.
+    // Without a local terminal the shell reads its commands from standard input.
     let (code, out, err) = piped(w.lattice.command(&["session", "--walltime=5m"]), "echo $((40 + 2))\nexit 7\n");
     assert!(code == Some(7) && out.lines().any(|line| line.ends_with("42")), "{code:?} {out} {err}");
     assert_eq!(open(w), Vec::<Value>::new());
 
-    // What waits for nodes is cancelled by whoever waits for it.
+    // A session that waits for nodes is cancelled by the interrupt of its user.
     let busy = w.submit(&["--nodes", "3", "--", "/bin/sleep", "600"]);
     w.running(&busy);
     let mut tty = Tty::start(w.lattice.command(&["session", "--walltime=5m"]));
@@ -85,7 +85,7 @@ fn lost(w: &World) {
     tty.asks("echo $((40 + 2))", "42");
     let session = only(w);
     let (id, node) = (text(&session, "allocation"), text(&session, "node"));
-    // Nodes before members: what is told while all are away is told again.
+    // Nodes before members: reports while all members are down are repeated.
     for n in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, n).unwrap();
     }

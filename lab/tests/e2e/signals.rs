@@ -1,5 +1,4 @@
-//! What users do to work besides submitting and ending it: signals to its processes, back into the queue, a look at
-//! what would be taken.
+//! Operations on work besides submitting and ending it: signals to its processes, requeueing, dry runs.
 
 use crate::harness::{Group, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -19,7 +18,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Each rank says what it gets, and so does a process that it starts; SIGUSR2 ends it well.
+/// Each rank prints the signals that it gets, and so does a process that it starts; SIGUSR2 ends it successfully.
 const RANK: &str = "
 sh -c 'trap \"echo child $LATTICE_RANK\" HUP; echo child-ready $LATTICE_RANK; while :; do sleep 0.1; done' &
 child=$!
@@ -30,7 +29,7 @@ fn count(log: &str, line: &str) -> usize {
     log.lines().filter(|l| *l == line).count()
 }
 
-/// Waits until each rank has written this line so often.
+/// Waits until each rank has printed this line this often.
 fn each_has(w: &World, id: &str, word: &str, times: usize) {
     let all = |log: &str| (0..4).all(|rank| count(log, &format!("{word} {rank}")) == times);
     w.wait(&format!("each rank to say {word} {times} times"), || all(&w.log(id)));
@@ -43,7 +42,7 @@ fn ranks(w: &World) {
     let sent = format!("to 4 processes of allocation {} on 2 nodes\n", &id[..8]);
     assert_eq!(w.ok(&["signal", &id]), format!("Sent SIGUSR1 {sent}"));
     each_has(w, &id, "got", 1);
-    // By another agent, with the answer as data.
+    // Through another agent, with the answer as data.
     let told = w.at("n2").json(&["signal", "--signal", "usr1", &id]).unwrap();
     let nodes = told[0]["nodes"].as_array().unwrap().clone();
     let of = |at: usize| (nodes[at]["processes"].as_u64(), nodes[at]["failed"].is_null());
@@ -78,14 +77,14 @@ fn refused(w: &World) {
     w.wait_log(&id, "ready 0\n");
     let script = w.run(&["signal", "--to", "script", &id]);
     assert!(script.code() == 4 && script.err().contains("no script of allocation"), "{}", script.err());
-    // An operator's signal is on record before it is sent, its owner's is not.
+    // An operator's signal is recorded before it is sent; its owner's is not recorded.
     assert_eq!(w.run_as(NOBODY, &["signal", &id]).code(), 0);
-    // Two that wait for the same process at once are one.
+    // Two identical pending signals of a process are merged.
     w.wait_log(&id, "got 0\n");
     w.ok(&["signal", &id]);
     w.wait("both signals", || count(&w.log(&id), "got 0") == 2);
     let records = w.lattice.json(&["audit", "query", "--alloc", &id]).unwrap();
-    // The one that was refused is on record as well.
+    // The refused signal is recorded as well.
     let signalled: Vec<(String, String)> = records
         .as_array()
         .unwrap()

@@ -1,4 +1,5 @@
-//! What a real store has of work, and what it is asked: of what has ended, of longer than agents keep, smoothed, and behind a buffer that ran over.
+//! Queries to a real store: of ended work, of times before the agents' memory, smoothed values, and after an overflow
+//! of the buffer.
 
 use crate::harness::{NOBODY, Need, World, counts_in_kernel, ended, ms};
 use crate::telemetry::{PYTHON, Page, Store, TELEMETRY, WINDOW, buffered, file, get, measured, now_ms};
@@ -12,8 +13,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// From the beginning of work to the third window that is smoothed and busy: the first two have none before them, two more come behind
-/// each, and one of three is busy.
+/// From the beginning of work to the third window that is smoothed and busy: the first two have no windows before them,
+/// each needs two after it, and one in three is busy.
 const SMOOTHED: Duration = Duration::from_secs(360);
 
 pub fn trials() -> Vec<Trial> {
@@ -40,14 +41,14 @@ fn ended_and_long_ago(w: &World) {
     let data = fresh("victoria-metrics-top");
     let runs = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&runs);
-    // The store is away: what the agents keep is told, and that it is no more than that.
+    // The store is down: the agents' own numbers are shown, and a note says that there are no others.
     w.wait("numbers", || w.run(&["top", &runs, "--duration=6h"]).code() == 0);
     let part = w.run(&["top", &runs, "--duration=6h", "-o", "json"]);
     let told: Value = serde_json::from_str(&part.out()).unwrap();
     assert!(part.err().contains("the store does not answer") && part.err().contains("of the last hour"), "{}", part.err());
     assert_eq!((&told["duration_ms"], &summary(&told, "cpu_cores")["sources"]), (&3_600_000.into(), &serde_json::json!(["cgroup2"])));
     let store = Store::start(&data);
-    // Two nodes, seconds of a processor that are known, datagrams, and a file past the page cache.
+    // Two nodes, a known processor time, datagrams, and a file written past the page cache.
     let (path, direct) = (w.dir.join("known.py"), w.dir.join("known.direct"));
     let program = format!(
         "import os, socket, mmap, time\nwhile time.process_time() < 1: pass\n\
@@ -61,8 +62,8 @@ fn ended_and_long_ago(w: &World) {
     fs::write(&path, program).unwrap();
     let over = w.submit(&["-N", "2", "--cores", "1", "--", PYTHON, &path.to_string_lossy()]);
     assert!(until(WINDOW, || ended(&w.status(&over))), "{}", w.status(&over));
-    // The last window is told within seconds of the end: it has the datagrams and the writes. What comes into the store between two of its
-    // answers is in the second alone.
+    // The last window is in the store within seconds of the end, with the datagrams and the writes. Samples that arrive
+    // between two queries are only in the second one's answer.
     let writes = Page::agent(w, "n1").find("lattice_agent_kernel_probe", &[("probe", "block_rq_complete")]) == Some(1.0)
         && direct.with_extension("direct0").exists();
     let last: &[(&str, f64)] = match (counts_in_kernel(), writes) {
@@ -95,7 +96,7 @@ fn ended_and_long_ago(w: &World) {
     assert!(table.err().contains("it has ended: these numbers are of the store at http://127.0.0.1:"), "{}", table.err());
     let gpus = w.run(&["top", &over, "--per-gpu"]);
     assert!(gpus.code() == 4 && gpus.err().contains("this has ended"), "{}", gpus.err());
-    // Another one's is refused, and the store is not asked: it has nothing of this one.
+    // For another user's work it is refused, without a query to the store.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "1"]);
     let own = own.out().trim().to_owned();
     w.completed(&own);
@@ -103,7 +104,7 @@ fn ended_and_long_ago(w: &World) {
     let refused = w.run_as(NOBODY, &["top", &over]);
     assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
     assert!(refused.err().contains("belongs to"), "{}", refused.err());
-    // Longer than agents keep: now is theirs, means and maxima are the store's.
+    // Longer than agents remember: the present value is theirs, means and maxima are the store's.
     let long = || w.lattice.json(&["top", &runs, "--duration=6h"]).unwrap();
     let came =
         until(WINDOW, || long()["summary"].as_array().unwrap().iter().any(|one| one["name"] == "cpu_cores" && one["mean"].is_number()));
@@ -122,7 +123,7 @@ fn ended_and_long_ago(w: &World) {
     fs::remove_dir_all(&data).unwrap();
 }
 
-/// An agent's configuration with other lines in it, until it is dropped.
+/// An agent's configuration with additional lines, until it is dropped.
 struct Configured<'a> {
     w: &'a World,
     node: &'static str,
@@ -149,7 +150,7 @@ impl Drop for Configured<'_> {
     }
 }
 
-/// What the least buffer holds.
+/// The least buffer size.
 const BUFFER: u64 = 64 << 10;
 
 fn ran_over(w: &World) {
@@ -162,7 +163,8 @@ fn ran_over(w: &World) {
     let page = || get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "").1;
     let of = |page: &str, series: &str| page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<f64>().ok());
     let dropped = || of(&page(), "lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} ").unwrap_or(0.0);
-    // Who kept more before has it dropped as it begins, and counted: a whole buffer of this life goes on top.
+    // If the buffer was larger before, the surplus is dropped and counted at the start: a whole buffer of this process
+    // comes on top.
     w.wait("a batch to wait", || !buffered(w).is_empty());
     let (first, at_first) = (buffered(w), dropped());
     w.wait("a buffer to run over", || dropped() >= at_first + first.len() as f64 + 5.0);
@@ -172,18 +174,18 @@ fn ran_over(w: &World) {
     faults::kill_node(&w.dir, "n1").unwrap();
     let dead_ms = now_ms();
     let left = buffered(w);
-    // The oldest went, one after the other: what is left are the newest, without a hole.
+    // The oldest were dropped one after the other: the newest are left, without a gap.
     assert!(left[0] > *first.last().unwrap(), "{first:?} waited first, and {left:?} is left");
     assert_eq!(left, (left[0]..=*left.last().unwrap()).collect::<Vec<_>>());
     let store = Store::start(&data);
-    // The next life has room for its own beside these, however long the store takes.
+    // The next process has space for its own batches besides these, however long the store is down.
     drop(configured);
     w.wait("what waited to be stored", || buffered(w).first().is_none_or(|oldest| *oldest > *left.last().unwrap()));
     w.wait("samples of the next life", || store.times(UP).last().is_some_and(|at| *at > dead_ms));
     let mut times = store.times(UP);
     times.retain(|at| *at <= dead_ms);
     times.dedup();
-    // Each batch has one sample of each series: all that were left came, and none of what was dropped.
+    // Each batch has one sample of each series: all that were left arrived, and none of the dropped ones.
     assert_eq!(times.len(), left.len(), "{left:?} were left: {times:?}");
     let stored = of(&page(), "lattice_push_batches_total{node_id=\"n1\",result=\"stored\"} ").unwrap();
     assert!(stored >= left.len() as f64 && dropped() == 0.0, "{}", page());
@@ -194,7 +196,7 @@ fn ran_over(w: &World) {
 /// The windows of mode prod.
 const WINDOW_MS: u64 = 30_000;
 
-/// Processor time of an allocation on a node, at each moment that the store knows.
+/// Processor time of an allocation on a node, at each time that the store has.
 struct Used(Vec<(u64, f64)>);
 
 impl Used {
@@ -207,14 +209,14 @@ impl Used {
         Self(mode("user").into_iter().filter_map(|(at, user)| Some((at, user + system.get(&at)?))).collect())
     }
 
-    /// `None`: it is not known yet, or not any more.
+    /// `None`: it is not known yet, or no longer.
     fn at(&self, at: u64) -> Option<f64> {
         let after = self.0.partition_point(|(known, _)| *known < at);
         let ((before, was), (next, is)) = (*self.0.get(after.checked_sub(1)?)?, *self.0.get(after)?);
         Some(was + (is - was) * (at - before) as f64 / (next - before).max(1) as f64)
     }
 
-    /// Cores of a window and the two on each side.
+    /// Cores in a window and the two on each side.
     fn around(&self, from: u64) -> Option<[f64; 5]> {
         let mut cores = [0.0; 5];
         for (n, one) in cores.iter_mut().enumerate() {
@@ -229,7 +231,7 @@ fn smoothed(w: &World) {
     let data = fresh("victoria-metrics-smoothed");
     let store = Store::start(&data);
     let configured = Configured::new(w, "n2", |config| format!("{config}window_smoothing: cubic\n"));
-    // Busy in one window of three, in both nodes'.
+    // Busy in one of three windows, on both nodes.
     let path = w.dir.join("thirds.py");
     fs::write(&path, "import time\nwhile True:\n    if int(time.time() / 30) % 3 == 0: pass\n    else: time.sleep(0.01)\n").unwrap();
     let id = w.submit(&["-N", "2", "--cores", "1", "--", PYTHON, &path.to_string_lossy()]);
@@ -239,7 +241,8 @@ fn smoothed(w: &World) {
     };
     w.wait("a window of n1", || !of("n1").is_empty());
     assert!(of("n2").is_empty(), "a window is told when two more are over");
-    // What is told of a window in the middle of a later one, beside what the counters of processor time say of it.
+    // The exported value of a window, read in the middle of a later one, and the value from the counters of processor
+    // time.
     let told = |node: &str, later: u64| -> Vec<(f64, [f64; 5])> {
         let used = Used::of(&store, &id, node);
         let middles = of(node).into_iter().filter(|(at, _)| (12_000..24_000).contains(&(at % WINDOW_MS)));
@@ -247,7 +250,7 @@ fn smoothed(w: &World) {
     };
     let cubic = |five: &[f64; 5]| five.iter().zip([-3.0, 12.0, 17.0, 12.0, -3.0]).map(|(value, weight)| value * weight / 35.0).sum::<f64>();
     let most = |five: &[f64; 5]| five.iter().copied().fold(0.0, f64::max);
-    // As the agent looks once a second at most, and this one knows the seconds alone.
+    // The agent measures at most once a second, and the test knows only whole seconds.
     let is_about = |told: f64, five: &[f64; 5], known: f64| (told - known.clamp(0.0, most(five))).abs() < 0.15 * most(five) + 0.02;
     let differs = |(_, five): &(f64, [f64; 5])| (cubic(five) - five[2]).abs() > 0.4 * most(five) && most(five) > 0.1;
     let came = until(SMOOTHED, || told("n2", 2).iter().any(differs));
@@ -259,7 +262,7 @@ fn smoothed(w: &World) {
     for (mean, five) in n1.iter().filter(|one| differs(one)) {
         assert!(is_about(*mean, five, five[2]), "{mean} of {five:?}");
     }
-    // What a user sees is what was.
+    // A user sees the same values.
     let now = w.lattice.json(&["top", &id, "--per-node", "--duration=10m"]).unwrap();
     let n2_now = now["nodes"].as_array().unwrap().iter().find(|node| node["node"] == "n2").unwrap();
     let greatest = measured(n2_now, "cpu_cores")["max"].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! What users see of their work at a glance: the list while it lives, the summary of its end, and waiting for it.
+//! Summaries for users: the list of living work, the summary of its end, and waiting for it.
 
 use crate::harness::{Group, World};
 use lattice_lab::lattice::text;
@@ -71,7 +71,7 @@ fn summary(w: &World) {
     let ended = w.status(&id);
     assert_eq!((&ended["command"], &ended["last_stderr"][0]["line"]), (&serde_json::json!(["an argument"]), &"it is the last".into()));
     assert!(ended["script"].as_str().unwrap().contains("echo first"), "{ended}");
-    // Where the kernel counts memory for the lab's scopes, its peak is known as well.
+    // If the kernel counts memory for the lab's scopes, the peak is known as well.
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
     let counts = !nodes[0]["unlimited"].as_array().unwrap().iter().any(|what| what == "memory");
     assert!(!counts || ended["memory_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{ended}");
@@ -95,7 +95,7 @@ fn waited_for(w: &World) {
     let cancelled = w.run(&["wait", &long]);
     assert!(cancelled.code() == 125 && cancelled.err().contains("is Cancelled"), "{} {}", cancelled.code(), cancelled.err());
     assert_eq!(w.run(&["wait", "00000000"]).code(), 125, "there is none");
-    // A script that comes by standard input, named and not.
+    // A script from standard input, with and without the name `-`.
     for args in [&["submit", "--wait", "-"][..], &["submit", "--wait"]] {
         let mut command = w.lattice.command(args);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -109,7 +109,7 @@ fn held(w: &World) {
     let id = w.submit(&["--hold", "--", "/bin/echo", "released"]);
     assert!(w.ok(&["status"]).contains(&format!("held: `lattice resume {}`", &id[..8])), "{}", w.ok(&["status"]));
     assert!(w.ok(&["explain", &id]).contains("is held; `lattice resume"), "{}", w.ok(&["explain", &id]));
-    // What is submitted behind it goes by it.
+    // Later submissions pass it in the queue.
     w.completed(&w.submit(&["--", "/bin/true"]));
     assert_eq!(text(&w.status(&id), "state"), "Pending");
     w.ok(&["release", &id]);

@@ -1,4 +1,4 @@
-//! What the service manager hears: ready only once the work is taken up again, alive only while the driver works.
+//! Messages to the service manager: ready only after the work was adopted, alive only while the driver works.
 
 use crate::harness::{Folder, Group, Need, World, alone, binaries, close, fresh_dir};
 use lattice_lab::cluster::Cluster;
@@ -24,13 +24,13 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A socket such as systemd listens on.
+/// A socket like systemd's.
 struct Manager {
     socket: UnixDatagram,
     path: String,
 }
 
-/// One datagram, and when it came.
+/// One datagram, and when it arrived.
 struct Heard {
     at: Instant,
     text: String,
@@ -47,7 +47,7 @@ impl Manager {
         if w.cluster().node(node).unwrap().daemon.alive() {
             faults::kill_node(&w.dir, node).unwrap();
         }
-        // 900 ms: it is told that the agent lives three times as often.
+        // 900 ms: the agent reports that it lives three times as often.
         let env = [("NOTIFY_SOCKET", self.path.as_str()), ("WATCHDOG_USEC", "900000")];
         faults::begin_node(&w.dir, node, &[], &env).unwrap();
     }
@@ -59,7 +59,7 @@ impl Manager {
         Some(Heard { at: Instant::now(), text: String::from_utf8_lossy(&bytes[..n]).into_owned() })
     }
 
-    /// Everything until one that has this.
+    /// All messages up to one that contains this text.
     fn until(&self, piece: &str) -> Vec<Heard> {
         let mut heard = Vec::new();
         while !heard.last().is_some_and(|h: &Heard| h.text.contains(piece)) {
@@ -113,7 +113,7 @@ fn hanging(w: &World) {
     let manager = Manager::new(w, "notify-hanging");
     manager.restart(w, &node);
     let began = Instant::now();
-    // Nobody else waits for it: the API answers meanwhile.
+    // Nothing else waits for it: the API answers meanwhile.
     w.wait("the agent to answer", || w.at(&node).ok(&["node", "status"]).is_ok());
     let ready = manager.until("READY=1");
     kill(shim, Signal::SIGCONT).unwrap();
@@ -122,7 +122,7 @@ fn hanging(w: &World) {
     end(w, &id, &node);
 }
 
-/// One thread of a process, which stands still until this is dropped.
+/// One thread of a process, stopped until this is dropped.
 struct StoppedThread(i32);
 
 impl StoppedThread {
@@ -149,7 +149,7 @@ impl Drop for StoppedThread {
     }
 }
 
-/// Far more than it takes, for binaries that are not optimised on a busy machine: the figure is the benchmark's.
+/// A generous limit, for unoptimised binaries on a busy machine: the benchmark has the real figure.
 fn hundred() {
     close();
     binaries();
@@ -165,7 +165,7 @@ fn silent_driver(w: &World) {
     let pid = w.cluster().node("n3").unwrap().daemon.process.as_ref().unwrap().pid;
     let stopped = StoppedThread::of(pid, "driver");
     while manager.next(Duration::from_millis(50)).is_some() {}
-    // All else of the agent goes on, its timers too.
+    // Everything else in the agent continues, its timers too.
     w.at("n3").ok(&["node", "status"]).unwrap();
     let until = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < until {
@@ -178,7 +178,7 @@ fn silent_driver(w: &World) {
     assert!(process::until(Duration::from_secs(20), || lattice_lab::up::wait_ready(&w.cluster(), Duration::from_secs(1)).is_ok()));
 }
 
-/// A member serves, started with what `CapabilityBoundingSet=` and `NoNewPrivileges=yes` leave it.
+/// A member works with only the rights that `CapabilityBoundingSet=` and `NoNewPrivileges=yes` leave it.
 fn bare_member(w: &World) {
     let unit = std::fs::read_to_string(units_dir().join("lattice-quorum.service")).unwrap();
     assert!(unit.contains("\nCapabilityBoundingSet=\n") && unit.contains("\nNoNewPrivileges=yes\n"), "{unit}");
@@ -210,7 +210,7 @@ fn restart_member_as(w: &World, program: &std::path::Path) {
     w.leader();
 }
 
-/// The guest has the limit itself (`lab/tests/guest/out-of-memory.sh`): here no agent lies in a cgroup of its own.
+/// The limit itself is tested in the guest (`lab/tests/guest/out-of-memory.sh`): here no agent has its own cgroup.
 fn own_memory(w: &World) {
     let (folder, variable) = (Folder::new("own-memory"), "LATTICE_AGENT_MEMORY_MAX");
     let config = folder.0.join("agent.yaml");
@@ -241,9 +241,10 @@ fn units_dir() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/systemd")
 }
 
-/// What `systemd-analyze security` may find exposed at most, in tenths. The agent's is far from strict: see its unit.
+/// The greatest exposure that `systemd-analyze security` may report, in tenths. The agent's is far from strict: see its
+/// unit.
 const EXPOSURE_MAX: [(&str, u32); 2] = [("lattice-agent", 95), ("lattice-quorum", 25)];
-/// The first version that looks at units which are not installed.
+/// The first version that examines units which are not installed.
 const OFFLINE_VERSION: u32 = 250;
 
 fn systemd_version() -> u32 {
@@ -251,7 +252,7 @@ fn systemd_version() -> u32 {
     said.split_whitespace().nth(1).and_then(|version| version.parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// As they are, but for the programs, which are not installed here.
+/// The units unchanged, except for the programs, which are not installed here.
 fn units() {
     let folder = Folder::new("units");
     let (agent, quorum) = (binaries().agent(), binaries().quorum());
@@ -268,7 +269,7 @@ fn units() {
         let verified =
             process::run(std::process::Command::new("systemd-analyze").arg("verify").arg(&here), Duration::from_secs(60)).unwrap();
         let said = verified.out() + &verified.err();
-        // Of systemd 254, and said to be in the unit.
+        // Options that are new in systemd 254, as the unit says.
         let wrong: Vec<&str> =
             said.lines().filter(|line| line.contains(name) && !line.contains("Unknown key 'DelegateSubgroup'")).collect();
         assert!(verified.code() == 0 && wrong.is_empty(), "{name}: {said}");

@@ -63,7 +63,7 @@ fn head_agent(w: &World) {
     complete(w, &id, 80);
 }
 
-/// The script's own `lattice launch` loses its agent in the middle: it goes on where it was, and no line is lost or doubled.
+/// The script's own `lattice launch` loses its agent: it continues where it was, and no line is lost or repeated.
 fn scripts_launch(w: &World) {
     let lattice = lab_program().with_file_name("lattice");
     let text_of = format!(
@@ -119,7 +119,7 @@ fn ends_meanwhile(w: &World) {
     let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
     let mark = w.cluster();
     faults::kill_node(&w.dir, &node).unwrap();
-    // Its process is the sleep's parent; when the scope has no more than the shim in it, the program has ended.
+    // Its process is the sleep's parent; when only the shim is left in the scope, the program has ended.
     let root = lattice_lab::sweep::scopes_root(&mark.cgroup_root).unwrap();
     w.wait("the program to end without its agent", || lattice_lab::sweep::processes_in(&root).len() <= 1);
     faults::start_node(&w.dir, &node).unwrap();
@@ -192,11 +192,11 @@ fn mpi_job(w: &World) {
 }
 
 fn scheduler(w: &World) {
-    // One of them holds the lease, whichever it is.
+    // One of them holds the lease.
     for node in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, node).unwrap();
         let other = if node == "n1" { "n2" } else { "n1" };
-        // Until the scheduler's gossip has noticed, work may still be placed there, and waits for the node to come back.
+        // Until the scheduler's gossip has noticed, work may still be placed there, and waits for the node to return.
         for at in ["n1", "n2", "n3"].into_iter().filter(|n| *n != node) {
             w.wait("gossip to notice", || !alive(&w.at(at).ok(&["gossip", "members"]).unwrap(), node));
         }

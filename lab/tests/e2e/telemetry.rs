@@ -1,4 +1,4 @@
-//! What agents and members tell of themselves and of work: pages that a real parser reads, loads that are known, and a real store.
+//! Metrics of agents and members: pages read by a real parser, known loads, and a real store.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, counts_in_kernel, ended};
 use crate::hung::HungMount;
@@ -21,9 +21,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Debian's, which has the parser of Prometheus's own client.
+/// Debian's Python, which has the parser of Prometheus's own client.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// How much more than what a program burns its allocation may have used: its start, the shell around it, a tick.
+/// Processor time that an allocation may use beyond its program's loop: start, the surrounding shell, a tick.
 const BESIDES_SECONDS: f64 = 0.6;
 
 pub static TELEMETRY: Group = Group {
@@ -45,7 +45,7 @@ pub static TELEMETRY: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        // First: who was away is tried again a minute later at last.
+        // First, because an unreachable store is retried after a minute at the latest.
         TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
         TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
@@ -109,7 +109,7 @@ impl Page {
         Self::of(&w.cluster().members[0].metrics, None)
     }
 
-    /// The one series of this name with these labels among its own.
+    /// The single series with this name and these labels among its own.
     pub fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
         let found: Vec<f64> = self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).collect();
@@ -117,7 +117,7 @@ impl Page {
         found.first().copied()
     }
 
-    /// Of all series with these labels.
+    /// The sum of all series with these labels.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
         self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).sum()
@@ -145,7 +145,7 @@ fn pages(w: &World) {
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
     assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
     if counts_in_kernel() {
-        // A second of each minute, the first of which it begins with; then the kernel is asked to count no more.
+        // A second of each minute, from the first one on; then the accounting is switched off.
         let overhead = || Page::agent(w, "n1").find("lattice_agent_ebpf_overhead_percent", &[]);
         w.wait("what its programs cost", || overhead().is_some());
         assert!(overhead().is_some_and(|percent| percent > 0.0 && percent < 50.0), "{:?}", overhead());
@@ -160,7 +160,7 @@ fn pages(w: &World) {
     assert_eq!(member.value("lattice_nodes_total", &[("state", "Ready")]), 2.0);
     assert!(member.value("lattice_raft_term", &[]) >= 1.0);
     assert!(member.value("lattice_raft_data_bytes", &[("part", "log")]) > 0.0);
-    // Every name is one of the reference page, with its own process.
+    // Every name is in the reference page, with the right process.
     let reference = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();
     let documented = |name: &str| {
         let stem = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -171,7 +171,7 @@ fn pages(w: &World) {
     }
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "true"]);
     w.completed(&id);
-    // A page that was just made is shown again for a second.
+    // A new page is reused for a second.
     let moving = [
         "lattice_journal_appends_total",
         "lattice_journal_records_total",
@@ -216,7 +216,7 @@ fn pages(w: &World) {
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
-/// Nodes with work and without it say heartbeat by heartbeat that they have what the ledger knows there.
+/// Nodes with and without work report in each heartbeat the same capacity as in the ledger.
 fn counted_alike(w: &World) {
     let acknowledged = || ["n1", "n2"].map(|node| Page::agent(w, node).value("lattice_agent_heartbeat_latency_seconds_count", &[]));
     let before = acknowledged();
@@ -224,7 +224,7 @@ fn counted_alike(w: &World) {
     assert_eq!(Page::member(w).value("lattice_node_heartbeats_miscounted_total", &[]), 0.0);
 }
 
-/// What n1's API has answered and a scheduler has placed since these pages of n2 and n1: a submission, which was placed.
+/// The counts of n1's API and of a scheduler since these pages of n2 and n1: one submission, which was placed.
 fn served(w: &World, before: [&Page; 2]) {
     let submit = [("method", "AllocationService/Submit"), ("status", "ok")];
     let accepted = [("vcluster", "default"), ("result", "accepted")];
@@ -242,7 +242,7 @@ fn served(w: &World, before: [&Page; 2]) {
         let sum = |pages: [&Page; 2], name, labels| pages.iter().map(|page| page.sum(name, labels)).sum::<f64>();
         moving.iter().all(|(name, labels)| sum([&after[0], &after[1]], name, labels) > sum(before, name, labels))
     });
-    // A queue is one agent's, and nothing waits in it any more.
+    // One agent has the queue, and it is empty.
     w.wait("the queue to be one agent's", || {
         let depths = ["n1", "n2"].map(|node| Page::agent(w, node).find("lattice_scheduling_queue_depth", &accepted[..1]));
         depths.iter().flatten().copied().eq([0.0])
@@ -263,7 +263,7 @@ fn served(w: &World, before: [&Page; 2]) {
     assert!(vnis[0] > 0.0 && vnis[1] <= vnis[0], "{vnis:?}");
 }
 
-/// A program that burns so many seconds of a processor, touches so many MiB, says so, and stays.
+/// A program that uses this many seconds of a processor and this many MiB, reports that, and stays.
 fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
     let path = w.dir.join(format!("{name}.py"));
     let program = format!(
@@ -274,7 +274,7 @@ fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
     w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()])
 }
 
-/// The one node of an allocation.
+/// The single node of an allocation.
 pub fn node_of(w: &World, id: &str) -> String {
     let now = w.status(id);
     let nodes = now["nodes"].as_array().unwrap_or_else(|| panic!("{now}"));
@@ -284,7 +284,7 @@ pub fn node_of(w: &World, id: &str) -> String {
 
 fn hung_mount(w: &World) {
     let hung = HungMount::silent(&w.dir.join("silent"));
-    // An agent looks at its mounts every half minute, and when it begins.
+    // An agent reads its mounts every half minute, and at its start.
     faults::kill_node(&w.dir, "n1").unwrap();
     faults::start_node(&w.dir, "n1").unwrap();
     let page = || get(&w.cluster().node("n1").unwrap().metrics, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n")).1;
@@ -297,7 +297,7 @@ fn hung_mount(w: &World) {
     let now = page();
     assert_eq!(answers(&now, "/"), Some(1), "{now}");
     assert!(!now.lines().any(|line| line.starts_with("lattice_node_mount_size_bytes{") && line.contains(&silent)), "{now}");
-    // Work is measured, and its network and processes are told of, as ever.
+    // Work is measured, and its network and processes are exported as usual.
     w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
     let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
@@ -336,7 +336,7 @@ fn loads(w: &World) {
         assert_eq!(page.value("lattice_allocation_info", &[("allocation", id), ("user", "root")]), 1.0);
         assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "cpu_user"), ("source", "cgroup2")]), 1.0);
     }
-    // Who shows no token sees nothing of them.
+    // A scraper without the token sees nothing of them.
     let id = &known[0].0;
     for node in ["n1", "n2"] {
         let open = Page::of(&w.cluster().node(node).unwrap().metrics, None);
@@ -346,7 +346,7 @@ fn loads(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
-    // They are shown for two more intervals of the push.
+    // They are exported for two more intervals of the push.
     w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
 }
 
@@ -356,7 +356,7 @@ pub fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {
 }
 
 fn top(w: &World) {
-    // A shell may start a program of Open MPI: without this there would be a server of PMIx beside it.
+    // A shell may start a program of Open MPI: without this option there would be a PMIx server beside it.
     let id = w.submit(&["-N", "2", "--cores", "1", "--pmi=none", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
     let told = w.lattice.json(&["top", &id, "--duration=1m"]).unwrap();
@@ -365,7 +365,7 @@ fn top(w: &World) {
     assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{told}");
     for node in nodes {
         let cpu = measured(node, "cpu_cores");
-        // A look that is a tenth of the time between two long says nothing of rates: none can be more than that too high.
+        // A measurement after less than a tenth of the interval gives no rates, so none can be more than that too high.
         let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
         assert!(mean > 0.0 && max < 1.2, "one loop on one core: {told}");
         assert!(max >= mean, "{told}");
@@ -381,7 +381,7 @@ fn top(w: &World) {
     assert!(table.starts_with("METRIC") && table.lines().any(|l| l.starts_with("cpu_cores") && l.contains("cgroup2")), "{table}");
     let per_node = w.ok(&["top", &id, "--per-node"]);
     assert!(["n1", "n2"].iter().all(|node| per_node.lines().any(|l| l.starts_with(node) && l.contains("cpu_cores"))), "{per_node}");
-    // Another user's is refused, from any agent.
+    // For another user's work it is refused, by any agent.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
     assert_eq!(own.code(), 0, "{}", own.err());
     let own = own.out().trim().to_owned();
@@ -392,7 +392,7 @@ fn top(w: &World) {
         assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
         assert!(refused.err().contains("belongs to"), "{}", refused.err());
     }
-    // An agent that is away is said, and the other one's numbers are told.
+    // A missing agent is reported, and the other one's numbers are shown.
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["top", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
@@ -405,7 +405,7 @@ fn top(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
-    // What has ended is the store's, which is away.
+    // Ended work is only in the store, which is down.
     let over = w.run(&["top", &id]);
     assert_eq!(over.code(), 5, "{}", over.err());
     assert!(over.err().contains("is Cancelled") && over.err().contains("the store does not answer"), "{}", over.err());
@@ -429,7 +429,7 @@ fn killed(w: &World) {
     w.ended(&id);
 }
 
-/// VictoriaMetrics, until it is dropped or stopped; what it has lies in a folder.
+/// VictoriaMetrics, until it is dropped or stopped; its data is in a directory.
 pub struct Store(Child);
 
 impl Store {
@@ -447,18 +447,18 @@ impl Store {
         store
     }
 
-    /// As its service would be: what it took is on its disk.
+    /// Stops it normally: what it accepted is on its disk.
     pub fn stop(mut self) {
         kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
         self.0.wait().unwrap();
     }
 
-    /// Times in milliseconds of the one series that this selects, ascending.
+    /// Times in milliseconds of the single series that the selector selects, ascending.
     pub fn times(&self, selector: &str) -> Vec<u64> {
         self.samples(selector).into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The same with its values; no number is NaN.
+    /// The same with its values; NaN is not allowed.
     pub fn samples(&self, selector: &str) -> Vec<(u64, f64)> {
         get(store_address(), "/internal/force_flush", "");
         let quoted: String = selector.bytes().map(|b| format!("%{b:02x}")).collect();
@@ -503,7 +503,7 @@ fn stored(w: &World) {
     w.ok(&["admin", "tenant", "create", "--name=measured", "--max-nodes=5"]);
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
-    // Nothing was sent yet: what was made is numbered from the oldest on.
+    // Nothing was sent yet: batches are numbered from the oldest on.
     w.wait("a batch to wait", || !buffered(w).is_empty());
     let first = buffered(w)[0];
     let store = Store::start(&data);
@@ -512,7 +512,7 @@ fn stored(w: &World) {
     w.wait("those of work", || !store.times(&of_work).is_empty());
     let of_member = r#"lattice_raft_term{member_id="1",job="lattice-quorum",instance="member-1"}"#;
     w.wait("those of the member", || !store.times(of_member).is_empty());
-    // By the documents' names.
+    // By the requirement's names.
     let job = r#"job="lattice-agents""#;
     for selector in [
         r#"lattice_api_requests_total{method="AllocationService/Submit",status="ok",node_id="n1""#,
@@ -536,25 +536,27 @@ fn stored(w: &World) {
     }
     w.ok(&["admin", "tenant", "delete", "measured"]);
     store.stop();
-    // Nobody takes them now, one each second, for as long as LATTICE_TEST_SECONDS says; and the agent that keeps them is killed.
+    // The store is down, with one batch each second, for as long as LATTICE_TEST_SECONDS says; and the agent that keeps
+    // the batches is killed.
     let away = std::env::var("LATTICE_TEST_SECONDS").map_or(5, |seconds| seconds.parse::<usize>().unwrap().max(5));
     assert!(until(JOB + Duration::from_secs(2 * away as u64), || buffered(w).len() >= away), "{:?} wait", buffered(w));
     faults::kill_node(&w.dir, "n1").unwrap();
     let waiting = buffered(w);
     let last = *waiting.last().unwrap();
-    // The time in a batch is taken directly before it is written, and the next life's batches come after the start below.
+    // A batch's time is taken directly before it is written, and the batches of the restarted agent come after the
+    // start below.
     let dead_ms = now_ms();
     faults::start_node(&w.dir, "n1").unwrap();
     let store = Store::start(&data);
     w.wait("what waited to be stored", || buffered(w).first().is_none_or(|oldest| *oldest > last));
-    // Each batch has one sample of each series, and its file goes when the store has it. A sample may have come twice, where its answer
-    // was lost with the store.
+    // Each batch has one sample of each series, and its file is removed when the store has it. A sample may arrive
+    // twice if the answer was lost with the store.
     w.wait("samples of the next life", || store.times(UP).last().is_some_and(|at| *at > dead_ms));
     let mut times = store.times(UP);
     times.dedup();
     let of_first_life = times.iter().filter(|at| **at <= dead_ms).count() as u64;
     assert_eq!(of_first_life, last + 1 - first, "batches {first} to {last} were made, of which {waiting:?} waited: {times:?}");
-    // The page says nothing was dropped; this life of the agent counts from its own beginning.
+    // The page shows that nothing was dropped; a restarted agent counts from its own start.
     let (_, page) = get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "");
     assert!(page.contains("lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} 0\n"), "{page}");
     store.stop();
@@ -563,7 +565,7 @@ fn stored(w: &World) {
     fs::remove_dir_all(&data).unwrap();
 }
 
-/// How long the first whole window of 30 s may take to be in the store, on a busy machine.
+/// How long the first complete window of 30 s may take to be in the store, on a busy machine.
 pub const WINDOW: Duration = Duration::from_secs(150);
 
 fn compared(w: &World) {
@@ -585,14 +587,14 @@ fn compared(w: &World) {
     let told = compare();
     assert!(came, "{told:#}");
     let (a, b) = (&told["allocations"][0], &told["allocations"][1]);
-    // How much of a core a loop gets is the machine's affair.
+    // How much of a core a loop gets depends on the machine.
     assert!(a["mean"].as_f64().unwrap() > 3.0 * b["mean"].as_f64().unwrap(), "{told:#}");
     assert_eq!((text(a, "allocation"), told["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{told:#}");
     for point in a["points"].as_array().unwrap().iter().chain(b["points"].as_array().unwrap()) {
         assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {told:#}");
     }
     assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{told:#}");
-    // By the documents' names, where they have the same units.
+    // By the requirement's names, where they have the same units.
     if counts_in_kernel() {
         let sent = || w.lattice.json(&["compare", &busy, &idle, "--metric=network_tx_bytes"]).unwrap();
         let came = until(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
@@ -605,7 +607,7 @@ fn compared(w: &World) {
     assert!(percent.code() == 2 && percent.err().contains("\"cpu_cores\" tells it, in cores"), "{}", percent.err());
     let table = w.ok(&["compare", &busy, &idle]);
     assert!(table.contains("FROM START") && table.contains("store"), "{table}");
-    // Both must be one's own.
+    // Both must be the user's own.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "true"]);
     let own = own.out().trim().to_owned();
     w.ended(&own);
@@ -617,7 +619,7 @@ fn compared(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
-    // What has ended is the store's alone.
+    // Ended work is only in the store.
     assert_eq!(w.lattice.json(&["compare", &busy, &idle]).unwrap()["allocations"][0]["source"], "store");
     store.stop();
     let nothing = w.run(&["compare", &busy, &idle]);

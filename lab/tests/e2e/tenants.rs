@@ -33,11 +33,11 @@ fn refused(w: &World) {
     w.ok(&["admin", "tenant", "create", "--name=physics", "--max-nodes=2"]);
     let told = "tenant \"physics\" would exceed max_nodes quota (current: 0, requested: 3, limit: 2)";
     says(w, &["submit", "--tenant", "physics", "--nodes", "3", "--", "true"], &["allocation rejected", told, "hint: ask for less"]);
-    // One that does not exist has no quota, and takes no work.
+    // A tenant that does not exist has no quota, and its submissions are refused.
     let unknown = w.run(&["submit", "--tenant", "physx", "--", "true"]);
     assert_eq!(unknown.code(), 3, "{}", unknown.err());
     assert!(unknown.err().contains("there is no tenant \"physx\"; did you mean \"physics\"?"), "{}", unknown.err());
-    // Nobody else is concerned, and what fits is taken.
+    // Other tenants are not affected, and a submission that fits is accepted.
     let other = w.submit(&["--", "true"]);
     let fits = w.submit(&["--tenant", "physics", "--", "true"]);
     for id in [&other, &fits] {
@@ -51,15 +51,15 @@ fn refused(w: &World) {
 fn waits(w: &World) {
     w.ok(&["admin", "tenant", "create", "physics", "--max-nodes=3"]);
     let first = sleeper(w, &["--nodes", "2"]);
-    // What waits is not running: it is taken, and waits for headroom.
+    // Waiting work is not counted: it is accepted, and waits for quota.
     let second = w.submit(&["--tenant", "physics", "--nodes", "2", "--", "true"]);
     w.wait("its reason", || text(&w.status(&second), "reason").contains("waiting for quota headroom"));
     let explained = w.ok(&["explain", &second]);
     assert!(explained.contains("would exceed max_nodes quota (current: 2, requested: 2, limit: 3)"), "{explained}");
-    // It keeps nobody waiting behind it.
+    // It does not block the work behind it.
     let other = w.submit(&["--", "true"]);
     assert_eq!(text(&w.ended(&other), "state"), "Completed");
-    // Lowered below what runs: that goes on.
+    // The quota is lowered below the running work, which continues.
     w.ok(&["admin", "tenant", "update", "physics", "--max-nodes=1"]);
     let third = w.submit(&["--tenant", "physics", "--", "true"]);
     w.wait("its reason", || text(&w.status(&third), "reason").contains("exceeds max_nodes quota (current: 2, requested: 1, limit: 1)"));
@@ -77,7 +77,7 @@ fn waits(w: &World) {
 
 fn race(w: &World) {
     w.ok(&["admin", "tenant", "create", "physics", "--max-concurrent-allocations=1"]);
-    // Three that may not run beside each other, through three agents at once: one after the other.
+    // Three that may not run at the same time, through three agents at once: one after the other.
     let through = ["n1", "n2", "n3"].map(|agent| w.at(agent));
     let submitted: Vec<String> = std::thread::scope(|scope| {
         let submit = |lattice: &'_ lattice_lab::lattice::Lattice| {

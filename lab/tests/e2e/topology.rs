@@ -1,4 +1,4 @@
-//! What a node is made of, who has which part of it, and that nobody opens another's device. GPUs are simulated.
+//! Topology of nodes, assignment of their parts, and protection of others' devices. GPUs are simulated.
 
 use crate::gpus;
 use crate::harness::{Group, JOB, NOBODY, Need, World, counts_in_kernel, lab};
@@ -53,7 +53,7 @@ fn capacity(world: &World) {
     assert!(shown.contains("SIMULATED") && shown.contains("processors"), "{shown}");
 }
 
-/// Rewrites a node's configuration and starts its agent with it.
+/// Changes a node's configuration and starts its agent with it.
 pub fn configured(world: &World, node: &str, change: impl FnOnce(String) -> String) {
     let config = world.dir.join(node).join("agent.yaml");
     let now = std::fs::read_to_string(&config).unwrap();
@@ -61,7 +61,7 @@ pub fn configured(world: &World, node: &str, change: impl FnOnce(String) -> Stri
     faults::restart_node(&world.dir, node).unwrap();
 }
 
-/// n1 has no GPUs, n2 has four, n3 as well, and what its site says of it.
+/// n1 has no GPUs, n2 has four, and so has n3, which also has features from its site.
 fn unlike(world: &World) {
     configured(world, "n1", |text| {
         let (before, block) = text.split_once("simulated_gpus:\n").unwrap();
@@ -71,13 +71,13 @@ fn unlike(world: &World) {
     configured(world, "n3", |text| text + "features: [nvme_scratch, rack=7]\n");
     let nodes = || serde_json::from_str::<Value>(&world.ok(&["nodes", "-o", "json"])).unwrap();
     let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
-    // The machine may have the library of PMIx, and a kernel that tells what work opens.
+    // The machine may have the library of PMIx, and a kernel that reports files which work opens.
     let plain = |features: &[String]| {
         features.iter().filter(|f| !["pmix", "telemetry_audit"].contains(&f.as_str())).eq(["checkpoints", "run_lease", "telemetry_debug"])
     };
     world.wait("the nodes to say what they have", || plain(&features(0)) && features(2).iter().any(|f| f == "nvme_scratch"));
     world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());
-    // One that cannot count may yet tell: it needs less for that.
+    // A kernel that cannot count may still audit, which needs less.
     assert!(!counts_in_kernel() || features(0).contains(&"telemetry_audit".to_owned()), "{}", nodes());
     assert!(features(1).contains(&"gpu".to_owned()) && nodes()[0]["gpus"] == 0, "{}", nodes());
     let model = features(1).iter().find_map(|f| f.strip_prefix("gpu_type=").map(str::to_owned)).unwrap();
@@ -85,7 +85,7 @@ fn unlike(world: &World) {
 
     let on = |args: &[&str]| lines(world, args, "echo $LATTICE_NODE");
     assert_eq!(on(&["-N", "1", "-n", "1"]), ["n1"]);
-    // What just ended may not be released yet: any but the first will do.
+    // Shares that just ended may not be released yet: any node but the first will do.
     for args in [&["-n", "2", "--gpus-per-task", "2"][..], &["-C", "gpu"], &["--constraint", &format!("gpu_type={model}")]] {
         let nodes = on(args);
         assert!(!nodes.is_empty() && nodes.iter().all(|node| node != "n1"), "{args:?}: {nodes:?}");
@@ -131,14 +131,14 @@ fn file(world: &World) {
     assert_eq!(told["gpu"], node(world)["topology"]["gpu"]);
     assert!(!told["assigned"]["cpus"].as_array().unwrap().is_empty());
     world.wait("the file to go", || !std::path::Path::new(path).exists());
-    // Each rank of a launch has it as well, the same one.
+    // Each rank of a launch has the same one as well.
     let ranks =
         world.run_for(&["launch", "-n", "2", "--", "/bin/sh", "-c", "test -r $LATTICE_TOPOLOGY_FILE && echo $LATTICE_TOPOLOGY_FILE"], JOB);
     let lines: Vec<String> = ranks.out().lines().map(str::to_owned).collect();
     assert!(lines.len() == 2 && lines[0] == lines[1] && lines[0].ends_with(".json"), "{lines:?} {}", ranks.err());
 }
 
-/// The lines that a launch of its own printed, sorted.
+/// The sorted output of an own launch.
 fn lines(world: &World, args: &[&str], command: &str) -> Vec<String> {
     let done = world.run_for(&[&["launch"], args, &["--", "/bin/sh", "-c", command]].concat(), JOB);
     assert_eq!(done.code(), 0, "{args:?}: {}{}", done.out(), done.err());
@@ -163,7 +163,7 @@ fn binding(world: &World) {
     assert_eq!(status.len(), 1);
     assert_eq!(lines(world, &["-n", "2"], GPUS_SEEN), ["SIM-0,SIM-1,SIM-2,SIM-3"; 2]);
     assert_eq!(lines(world, &["-n", "2", "--gpus-per-task", "2"], GPUS_SEEN), ["SIM-0,SIM-1", "SIM-2,SIM-3"]);
-    // In a script: the launch's own word wins over the allocation's.
+    // In a script the launch's own option takes precedence over the allocation's.
     let cli = world.dir.join("bin/lattice").display().to_string();
     let script = world.script(
         "bound.sh",
@@ -174,12 +174,12 @@ fn binding(world: &World) {
     let mut seen: Vec<String> = world.log(&id).lines().map(str::to_owned).collect();
     seen[..2].sort();
     assert_eq!(seen, ["SIM-0", "SIM-1", "SIM-0,SIM-1,SIM-2,SIM-3", "SIM-0,SIM-1,SIM-2,SIM-3"]);
-    // More than any node has: it waits for one that has.
+    // More than any node has: it waits for a node that has them.
     let id = world.submit(&["--tasks-per-node", "3", "--gpus-per-task", "2", "--wait-for-nodes", "--", "/bin/true"]);
     let told = world.ok(&["explain", &id]);
     assert!(told.contains("has 4 GPUs; its tasks there want 6"), "{told}");
     world.ok(&["cancel", &id]);
-    // In an allocation that is there already it is refused.
+    // In an existing allocation it is refused.
     let id = world.submit(&["--", "/bin/sleep", "300"]);
     world.running(&id);
     let refused = world.run_for(&["launch", "--alloc", &id, "-n", "3", "--gpus-per-task", "2", "--", "/bin/true"], JOB);
@@ -188,7 +188,7 @@ fn binding(world: &World) {
     world.ended(&id);
 }
 
-/// Tries every device, says what is its own, and waits for `go`.
+/// Tries every device, prints the results, and waits for `go`.
 fn tries_all(world: &World) -> String {
     let (devices, go) = (world.dir.join("n1"), world.dir.join("go"));
     let text = format!(
@@ -201,7 +201,7 @@ fn tries_all(world: &World) -> String {
     world.script("tries.sh", &text)
 }
 
-/// Which devices it could open (there is no driver behind them), and which were kept from it.
+/// The devices that it could open (they have no driver), and those that were denied.
 fn opened(world: &World, id: &str) -> (Vec<usize>, Vec<usize>) {
     world.wait_log(id, "affinity list");
     let log = world.log(id);
@@ -209,7 +209,7 @@ fn opened(world: &World, id: &str) -> (Vec<usize>, Vec<usize>) {
     (with("No such device or address"), with("Operation not permitted"))
 }
 
-/// An allocation's GPUs and processors as `node status` has them.
+/// An allocation's GPUs and processors in `node status`.
 fn has(world: &World, id: &str) -> (Vec<String>, String) {
     let status = node(world);
     let all = status["allocations"].as_array().unwrap();
@@ -238,7 +238,7 @@ fn apart(world: &World) {
         assert!(log.contains(&format!("own {}\n", gpus.join(","))), "{log}");
         assert!(log.contains(&format!("affinity list: {cpus}\n")), "{log}");
     }
-    // A restarted agent gives nothing twice: what a third one gets is what the first one left.
+    // A restarted agent gives nothing twice: a third allocation gets what the first one released.
     assert_eq!(lab(&["node", "restart", "n1", "--dir", &world.dir.to_string_lossy()], JOB).code(), 0);
     world.wait("the agent to be back", || world.run(&["node", "status"]).code() == 0);
     let c = submit(world);
@@ -252,7 +252,7 @@ fn apart(world: &World) {
     world.completed(&c);
 }
 
-/// MPICH brings hwloc. Of the file each rank says where it is, and how many processors are in it.
+/// MPICH includes hwloc. Each rank prints the file's path, and the number of processors in it.
 fn hwloc(world: &World) {
     let script =
         "echo ${HWLOC_XMLFILE:-none} ${HWLOC_THISSYSTEM:-none} $([ -r \"$HWLOC_XMLFILE\" ] && grep -c 'type=\"PU\"' \"$HWLOC_XMLFILE\")";
@@ -263,7 +263,7 @@ fn hwloc(world: &World) {
     };
     let cpus =
         node(world)["topology"]["cpu"]["cores"].as_array().unwrap().iter().map(|c| c["cpus"].as_array().unwrap().len()).sum::<usize>();
-    // The agent may have begun a moment ago.
+    // The agent may have just started.
     let mut said = String::new();
     world.wait("the file", || {
         said = says(&[], &["launch", "-n", "1"]);
@@ -272,10 +272,10 @@ fn hwloc(world: &World) {
     let words: Vec<&str> = said.split(' ').collect();
     assert!(words[0].ends_with("/topology/lattice-hwloc.xml"), "{said}");
     assert_eq!(words[1..], ["1", &cpus.to_string()], "{said}");
-    // A part of the node, and whoever has told hwloc already.
+    // For a part of a node, or for programs that configure hwloc themselves, there is no file.
     assert_eq!(says(&["--cores", "1"], &["launch", "-n", "1"]), "none none");
     assert_eq!(says(&["--env", "HWLOC_XMLFILE=/nowhere"], &["launch", "-n", "1"]), "/nowhere none");
-    // Work that a rank submits has what it is told itself, and not what the rank was told.
+    // Work that a rank submits gets its own values, and not those of the rank.
     let alone = format!("--cores 1 --env HWLOC_XMLFILE={} --env HWLOC_THISSYSTEM=1", words[0]);
     assert_eq!(says(&alone.split(' ').collect::<Vec<_>>(), &["launch", "-n", "1"]), "none none");
 }

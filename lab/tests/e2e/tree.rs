@@ -1,4 +1,4 @@
-//! Launches through a tree of agents: seven of them, each of which speaks to two others at most.
+//! Launches through a tree of seven agents, each of which communicates with at most two below it.
 //!
 //! ```text
 //!   0 ─┬─ 1 ─┬─ 2
@@ -16,7 +16,8 @@ use lattice_lab::up::Options;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-/// A fence may wait for less than it takes to find an agent away: only a clock that stands meanwhile lets it be.
+/// A fence timeout shorter than the detection of a missing agent: the launch survives only if the clock stops
+/// meanwhile.
 const FENCE_SECONDS: u64 = 4;
 const NODES: [&str; 4] = ["--nodes", "7", "--tasks-per-node", "2"];
 
@@ -28,7 +29,7 @@ pub fn narrow(o: &mut Options) {
     o.fence_timeout_seconds = FENCE_SECONDS;
 }
 
-/// Where one link alone can be cut: the head, two below it, and one below the first of these.
+/// A group in which a single link can be cut: the head, two agents below it, and one below the first of these.
 static LINKS: Group = Group {
     theme: "tree",
     name: "tree-links",
@@ -60,7 +61,7 @@ fn daemons_log(w: &World, node: &str) -> String {
     std::fs::read_to_string(&w.cluster().node(node).unwrap().daemon.log).unwrap()
 }
 
-/// How often an agent passed a launch on to so many nodes, itself among them.
+/// How often an agent forwarded a launch to this many nodes, including its own.
 fn passed_on(w: &World, node: &str) -> usize {
     daemons_log(w, node).lines().filter(|l| l.contains("passes a launch on") && l.contains("nodes=3")).count()
 }
@@ -84,7 +85,7 @@ fn killed(w: &World) {
     w.wait_log(&id, "line 5 ");
     let now = w.status(&id);
     let (head, inner, other) = (node(&now, 0), node(&now, 1), node(&now, 4));
-    // The fence waits for its node, and those below it are served from the head.
+    // The fence waits for its node; the head serves the nodes below it.
     faults::kill_node(&w.dir, &inner).unwrap();
     w.wait("the head to go round it", || {
         daemons_log(w, &head).lines().any(|l| l.contains("those below it are served from here") && l.contains(&format!("node={inner}")))
@@ -121,7 +122,7 @@ fn absent(w: &World) {
     w.assert_nothing_left();
 }
 
-/// As one that writes results before `MPI_Finalize`, while the others are there already.
+/// Like a rank that writes results before `MPI_Finalize`, while the others have entered it already.
 fn late(w: &World) {
     let rank = format!(
         "ask() {{ echo \"$*\" >&3; read -r answer <&3; }}; ask cmd=init pmi_version=1 pmi_subversion=1; ask cmd=get_my_kvsname; \
@@ -136,7 +137,7 @@ fn late(w: &World) {
 }
 
 fn cut_link(w: &World) {
-    // Each node has a loopback of its own: the ranks speak to their shims alone.
+    // Each node has its own loopback: the ranks communicate only with their shims.
     let ranks = "ask() { echo \"$*\" >&3; read -r answer <&3; }; ask cmd=init pmi_version=1 pmi_subversion=1; i=0; \
                  while [ $i -lt 50 ]; do i=$((i+1)); ask cmd=barrier_in; echo \"line $i \"; sleep 0.05; done; ask cmd=finalize";
     let id = w.submit(&["--nodes", "4", "--", "/bin/sh", "-c", ranks]);
@@ -148,7 +149,7 @@ fn cut_link(w: &World) {
         let named = [format!("node={leaf} "), format!("parent={parent}")];
         daemons_log(w, &head).lines().any(|l| l.contains("serves it itself") && l.contains("WARN") && named.iter().all(|n| l.contains(n)))
     });
-    // Nothing was mended: it comes to its end over the cut.
+    // The cut was not healed: the launch completes all the same.
     w.completed(&id);
     faults::heal_node(&w.dir, &leaf).unwrap();
     w.wait("every rank's last line", || w.log(&id).matches("line 50 ").count() == 4);

@@ -1,4 +1,4 @@
-//! A terminal with `lattice` in it and a test before it.
+//! A terminal that runs `lattice`, with the test as its user.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The terminal, and the program whose it is.
+/// The terminal, and its program.
 pub struct Tty {
     master: OwnedFd,
     slave: OwnedFd,
     before: Termios,
     child: Child,
-    /// What was shown and has not been looked for yet.
+    /// Output that was not searched yet.
     shown: String,
 }
 
 impl Tty {
-    /// Starts the command with a terminal of 40 rows and 100 columns as its own.
+    /// Starts the command with its own terminal of 40 rows and 100 columns.
     pub fn start(mut command: Command) -> Self {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
         let before = tcgetattr(&slave).unwrap();
@@ -41,7 +41,7 @@ impl Tty {
         Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() }
     }
 
-    /// The kernel tells the program.
+    /// Changes the size; the kernel notifies the program.
     pub fn resize(&self, rows: u16, columns: u16) {
         resize(&self.master, rows, columns);
     }
@@ -50,7 +50,7 @@ impl Tty {
         assert_eq!(nix::unistd::write(&self.master, text.as_bytes()), Ok(text.len()));
     }
 
-    /// Waits until this is shown, and forgets what was before it.
+    /// Waits until this text is shown, and forgets the output before it.
     pub fn sees(&mut self, text: &str) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -65,14 +65,14 @@ impl Tty {
         }
     }
 
-    /// Types a command to a shell until its answer, which must not be part of the command, is seen.
+    /// Types a command to a shell until its answer is shown; the answer must not be part of the command.
     pub fn asks(&mut self, command: &str, answer: &str) {
         assert!(!command.contains(answer));
         self.types(&format!("{command}\n"));
         self.sees(answer);
     }
 
-    /// Does something until this is seen: keys that were typed while nobody was there are lost.
+    /// Repeats an action until this text is shown: keys that were typed before a program read them are lost.
     pub fn sees_again(&mut self, act: impl Fn(&Self), text: &str) {
         let until = Instant::now() + PATIENCE;
         while !self.shown.contains(text) {
@@ -97,7 +97,7 @@ impl Tty {
         n > 0
     }
 
-    /// Waits for the program's end; how it ended, and what was shown that was not looked for.
+    /// Waits for the program's end; returns its status, and the output that was not searched.
     pub fn ended(&mut self) -> (ExitStatus, String) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -110,7 +110,7 @@ impl Tty {
         }
     }
 
-    /// Ended with this code, and the terminal is as it was.
+    /// Checks that it ended with this code, and that the terminal was restored.
     pub fn ended_with(&mut self, code: i32) -> String {
         let (status, shown) = self.ended();
         assert_eq!(status.code(), Some(code), "{shown}");
@@ -122,7 +122,7 @@ impl Tty {
         assert!(self.is_as_before(), "the terminal is not as it was: {:?}", tcgetattr(&self.slave).unwrap());
     }
 
-    /// Whether the program has made it raw.
+    /// Whether the program has made the terminal raw.
     pub fn is_raw(&self) -> bool {
         !self.is_as_before()
     }

@@ -44,7 +44,7 @@ fn refused(w: &World) {
     faults::restart_node(&w.dir, "n1").unwrap();
 
     let submitted = w.run(&["submit", "--uenv", &image, "--", "/bin/true"]);
-    // From a node that allows them to the one that does not.
+    // From a node that allows images to the one that does not.
     let elsewhere = w.at("n2").ok(&["submit", "-o", "name", "-w", "n1", "--uenv", &image, "--", "/bin/true"]).unwrap();
     let elsewhere = elsewhere.trim();
     let says = || w.ok(&["explain", elsewhere]);
@@ -82,7 +82,7 @@ fn changed(w: &World) {
     w.running(&busy);
     let image = w.dir.join("changes.sqfs");
     std::fs::copy(w.image(), &image).unwrap();
-    // Bytes behind the archive make another file of it that no node has in its cache.
+    // Appended bytes make it another file, which no node has in its cache.
     let mut bytes = std::fs::read(&image).unwrap();
     bytes.extend([1u8; 4096]);
     std::fs::write(&image, &bytes).unwrap();
@@ -100,7 +100,8 @@ fn changed(w: &World) {
 fn no_image(w: &World) {
     let path = w.script("no.sqfs", &"this is no archive\n".repeat(1000));
     let done = w.run(&["submit", "-o", "name", "--uenv", &path, "--", "/bin/true"]);
-    // Refused at once where it is looked at, else failed by the node that cannot mount it: both say why.
+    // Refused at once by an agent that checks the file, else failed by the node that cannot mount it: both report the
+    // reason.
     if done.code() == 0 {
         let ended = w.ended(done.out().trim());
         assert_eq!(text(&ended, "state"), "Failed", "{ended}");

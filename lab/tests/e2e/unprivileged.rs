@@ -1,4 +1,4 @@
-//! `lattice dev` and `lattice doctor` for somebody who is not root: what can run runs, and what cannot is named.
+//! `lattice dev` and `lattice doctor` for ordinary users: everything possible works, and the rest is named.
 
 use crate::harness::{Folder, NOBODY, alone, binaries, close, counts_in_kernel};
 use lattice_lab::process;
@@ -19,7 +19,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Copies of the binaries that everybody may run, and a place for nobody to write to.
+/// Copies of the binaries that everybody may run, in a directory that nobody may write to.
 fn for_everybody() -> Folder {
     let folder = Folder::new("unprivileged");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
@@ -66,7 +66,7 @@ fn dev() {
         for named in ["privilege", "cgroup scopes", "mount namespaces"] {
             assert!(said.lines().any(|l| l.contains(named) && (l.starts_with("missing") || l.starts_with("degraded"))), "{named}: {said}");
         }
-        // A program that leaves its parent is ended with its allocation all the same.
+        // A daemonised program is still ended with its allocation.
         let done = run(&["submit", "-o", "name", "--", "/bin/sh", "-c", "setsid sleep 4711 & sleep 4711"]);
         let id = done.out().trim().to_owned();
         assert!(process::until(LIMIT, || run(&["status", &id]).out().contains("Running")), "{}", run(&["status", &id]).out());
@@ -75,7 +75,7 @@ fn dev() {
             fs::read_dir("/proc").unwrap().flatten().any(|p| fs::read(p.path().join("cmdline")).is_ok_and(|c| c == b"sleep\x004711\x00"))
         };
         assert!(process::until(LIMIT, || !sleeping()), "what it started lives");
-        // With an image there is nothing to be done for it: refused with the reason, not run without.
+        // An image is not possible here: the submission is refused with the reason, not run without the image.
         let image = home.join("env.sqfs");
         lattice_lab::image::write(&image, Path::new("/bin/true")).unwrap();
         fs::set_permissions(&image, fs::Permissions::from_mode(0o644)).unwrap();
@@ -101,7 +101,7 @@ fn subjects(json: &str) -> Vec<(String, String, String)> {
     rows.as_array().unwrap().iter().map(|r| (field(r, "subject"), field(r, "health"), field(r, "text"))).collect()
 }
 
-/// Without CAP_NET_ADMIN the kernel refuses the programs that count packets, and no other.
+/// Without CAP_NET_ADMIN the kernel refuses only the programs that count packets.
 fn one_refused(lattice: &Path) {
     let mut limited = Command::new("setpriv");
     limited.args(["--bounding-set", "-net_admin,-sys_admin", "--inh-caps", "-all"]).arg(lattice).args(["doctor", "-o", "json"]);
@@ -155,7 +155,8 @@ fn doctor() {
     }
     let table = process::run(Command::new(&lattice).arg("doctor"), LIMIT).unwrap().out();
     assert_eq!(table.lines().count(), root.len(), "{table}");
-    // Root without the capability to load programs: each of them is missed, and cgroups say what they can.
+    // Root without the capability to load programs: each program is reported missing, and cgroups provide what they
+    // can.
     let mut limited = Command::new("setpriv");
     limited.args(["--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-all"]).arg(&lattice).args(["doctor", "-o", "json"]);
     let limited = subjects(&process::run(&mut limited, LIMIT).unwrap().out());

@@ -1,4 +1,4 @@
-//! What one user may have in the quorum, so that no user takes from others what they need there.
+//! Limits of one user in the quorum, so that no user takes resources that others need.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use lattice_lab::faults;
@@ -20,7 +20,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Submits as this user what waits until it is released: the id, or what the refusal says.
+/// Submits held work as this user; returns the id, or the text of the refusal.
 fn submit(w: &World, uid: u32, args: &[&str]) -> Result<String, String> {
     let done = w.run_as(uid, &[&["submit", "-o", "name", "--hold"], args].concat());
     if done.code() == 0 {
@@ -30,7 +30,7 @@ fn submit(w: &World, uid: u32, args: &[&str]) -> Result<String, String> {
     Err(done.err())
 }
 
-/// What the refusal says where a submission like this is only checked; `None`: it would be taken.
+/// The text of the refusal if such a submission is only checked; `None`: it would be accepted.
 fn dry_run(w: &World, uid: u32, args: &[&str]) -> Option<String> {
     let done = w.run_as(uid, &[&["submit", "--dry-run"], args].concat());
     assert!([0, 4].contains(&done.code()), "{}", done.err());
@@ -45,7 +45,7 @@ fn cancel(w: &World, uid: u32, ids: &[String]) {
     }
 }
 
-/// Limits as they are at first, whatever comes of the test.
+/// Restores the initial limits, whatever the result of the test.
 struct Restored<'a>(&'a World);
 
 impl Drop for Restored<'_> {
@@ -69,7 +69,7 @@ fn pending(w: &World) {
     assert!(told.contains("user nobody has 3 allocations waiting, and may have 3") && told.contains("hint: submit again when"), "{told}");
     assert_eq!(dry_run(w, NOBODY, &["--", "true"]), Some(told), "a dry run answers the same");
     assert_eq!(dry_run(w, DAEMON, &["--", "true"]), None);
-    // Nobody else is concerned.
+    // Other users are not affected.
     let theirs = submit(w, DAEMON, &["--", "true"]).unwrap();
     cancel(w, NOBODY, &mine[..1]);
     assert_eq!(dry_run(w, NOBODY, &["--", "true"]), None);
@@ -82,7 +82,7 @@ fn pending(w: &World) {
     cancel(w, DAEMON, &[theirs]);
 }
 
-/// Submits as this user what has no hold: the id.
+/// Submits work without a hold as this user; returns the id.
 fn submit_to_run(w: &World, uid: u32, args: &[&str]) -> String {
     let done = w.run_as(uid, &[&["submit", "-o", "name"], args].concat());
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -103,17 +103,17 @@ fn running(w: &World) {
     assert!(explained.contains(why) && explained.contains("begins by itself"), "{explained}");
     let listed = w.run_as(NOBODY, &["status"]).out();
     assert!(listed.contains("user limit: 1 of 1 running"), "{listed}");
-    // Nobody else waits for it, in the same queue.
+    // Other users do not wait for it in the same queue.
     w.completed(&submit_to_run(w, DAEMON, &["--", "true"]));
     assert_eq!(text(&w.status(&second), "state"), "Pending");
-    // A member that begins again counts what runs.
+    // A restarted member counts the running work again.
     let leader = w.leader();
     faults::kill_member(&w.dir, leader).unwrap();
     faults::start_member(&w.dir, leader).unwrap();
     w.leader();
     w.completed(&submit_to_run(w, DAEMON, &["--", "true"]));
     assert_eq!((text(&w.status(&first), "state"), text(&w.status(&second), "state")), ("Running".to_owned(), "Pending".to_owned()));
-    // One that is requeued is before the other one in the queue, and counts again when it has begun again.
+    // Requeued work is ahead of the other in the queue, and counts again once it runs.
     w.ok(&["requeue", "--reason", "again", &first]);
     w.wait("it to run again", || text(&w.status(&first), "requeue_count") == "1" && text(&w.status(&first), "state") == "Running");
     assert_eq!(text(&w.status(&second), "state"), "Pending");
@@ -122,7 +122,7 @@ fn running(w: &World) {
     w.running(&second);
     w.ok(&["cancel", &second]);
     w.ended(&second);
-    // The limit is an operator's to lift, and what waits begins when it is.
+    // An operator lifts the limit, and waiting work begins.
     let first = submit_to_run(w, NOBODY, &[&share[..], &["--", "/bin/sleep", "600"]].concat());
     w.running(&first);
     let second = submit_to_run(w, NOBODY, &[&share[..], &["--", "true"]].concat());
@@ -137,7 +137,7 @@ fn running(w: &World) {
 
 fn race(w: &World) {
     let _restored = limit(w, &["--user-running", "1"]);
-    // Through three agents at once, each of which may place what it takes: one after the other.
+    // Through three agents at once, each of which may place what it accepts: one after the other.
     let through = ["n1", "n2", "n3"].map(|agent| w.at(agent));
     let submit = |lattice: &Lattice| {
         let done = lattice.run(&["submit", "-o", "name", "--", "/bin/sleep", "0.3"], crate::harness::JOB).unwrap();
@@ -157,7 +157,7 @@ fn race(w: &World) {
 
 fn rate(w: &World) {
     let _restored = limit(w, &["--user-submissions-per-second", "1"]);
-    // A hundred at once, and one for each second that this takes.
+    // A hundred at once, plus one for each second that this takes.
     let until_refused = || {
         let mut mine = Vec::new();
         while mine.len() < 400 {
@@ -197,14 +197,14 @@ fn scripts(w: &World) {
         path.to_string_lossy().into_owned()
     };
     let (one, other) = (script("one.sh", "a"), script("other.sh", "b"));
-    // The same text counts once.
+    // The same script counts once.
     let first: Vec<String> = (0..3).map(|_| submit(w, NOBODY, &[&one]).unwrap()).collect();
     let told = submit(w, NOBODY, &[&other]).unwrap_err();
     assert_eq!(dry_run(w, NOBODY, &[&other]).as_ref(), Some(&told));
     assert_eq!(dry_run(w, NOBODY, &[&one]), None, "that text is there already");
     assert!(told.contains("scripts of user nobody's work") && told.contains("would exceed 100000"), "{told}");
     cancel(w, NOBODY, &first);
-    // Ended work names its script still: it is forgotten for the next one.
+    // Ended work still refers to its script: it is forgotten for the next one.
     assert_eq!(text(&w.status(&first[0]), "state"), "Cancelled");
     let second = submit(w, NOBODY, &[&other]).unwrap();
     assert_eq!(w.run(&["status", &first[0]]).code(), 3, "its script is in nobody's way any more");

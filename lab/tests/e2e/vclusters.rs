@@ -1,4 +1,4 @@
-//! vClusters: queues of their own on nodes of their own, through the CLI.
+//! vClusters: separate queues on separate nodes, through the CLI.
 
 use crate::harness::{Group, NOBODY, World};
 use lattice_lab::faults;
@@ -52,7 +52,7 @@ fn queues(w: &World) {
     says(w, &["submit", "--vcluster", "physics", "--", "true"], 4, &["tenant \"physics\" alone", "hint: "]);
     says(w, &["admin", "vcluster", "create", "--name=more", "--scheduler=fifo", "--nodes=n3"], 4, &["n3 is of vCluster small", "hint: "]);
 
-    // Each is placed on its own nodes, also where others are free.
+    // Each is placed on its own nodes, even if others are free.
     let first = sleeper(w, &["--vcluster", "small"]);
     let ours = sleeper(w, &[]);
     assert_eq!(w.status(&ours)["nodes"], serde_json::json!(["n1"]));
@@ -71,7 +71,8 @@ fn queues(w: &World) {
     );
     w.wait("the queue", || w.ok(&["vcluster", "queue", "small", "-o", "name"]) == format!("{big}\n{behind}\n"));
     assert_eq!((&vcluster(w, "small")["pending"], &vcluster(w, "small")["running"]), (&2.into(), &1.into()));
-    // The big one waits for a whole queue's nodes; the default's goes on as soon as its own node is free, and so does physics there.
+    // The large one waits for all nodes of a queue; the default queue continues as soon as its own node is free, and so
+    // does physics there.
     w.ok(&["cancel", &ours]);
     w.completed(&waits);
     w.completed(&w.submit(&["--vcluster", "physics", "--tenant", "physics", "--", "true"]));
@@ -81,7 +82,7 @@ fn queues(w: &World) {
     w.completed(&big);
     w.completed(&behind);
 
-    // Its nodes are somebody else's from now on.
+    // Its nodes belong to another vCluster from now on.
     w.ok(&["admin", "vcluster", "set-config", "--name=small", "--nodes=n3"]);
     let wide = w.submit(&["--nodes", "2", "--", "true"]);
     assert_eq!(w.completed(&wide)["nodes"], serde_json::json!(["n1", "n2"]));
@@ -99,7 +100,7 @@ fn dies(w: &World) {
     w.wait("its scheduler", || !["", "null"].contains(&served_by(w).as_str()));
     let (before, ours) = (served_by(w), sleeper(w, &["--vcluster", "small"]));
     let waits = w.submit(&["--vcluster", "small", "--", "true"]);
-    // Of n1, whose agent is asked, it is not.
+    // Not on n1, whose agent the tests use.
     let other = if before == "n1" { "n3" } else { "n1" };
     let lattice = w.at(other);
     faults::kill_node(&w.dir, &before).unwrap();

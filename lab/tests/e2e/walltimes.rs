@@ -1,4 +1,5 @@
-//! Another walltime for work that was submitted: who may, how far, and that its nodes follow, whatever is killed meanwhile.
+//! Changes of the walltime of submitted work: who may do it, how far, and that its nodes follow, also when daemons are
+//! killed meanwhile.
 
 use crate::checkpoint::Chain;
 use crate::harness::{DAEMON, Group, NOBODY, World, ms};
@@ -22,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 
 const POLITE: &str = "trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
-/// Submits as this user: the id.
+/// Submits as this user; returns the id.
 fn submit(w: &World, uid: u32, args: &[&str]) -> String {
     let done = w.run_as(uid, &[&["submit", "-o", "name"], args].concat());
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -45,7 +46,7 @@ fn walltime_s(w: &World, id: &str) -> Option<u64> {
     w.status(id)["walltime_seconds"].as_u64()
 }
 
-/// What the audit log has of changes: who, and what.
+/// The audit log's records of changes: actor and detail.
 fn changes(w: &World, id: &str) -> Vec<(String, String)> {
     let records = w.lattice.json(&["audit", "query", "--alloc", id]).unwrap();
     let changes = records.as_array().unwrap().iter().filter(|r| text(r, "action") == "WalltimeChanged");
@@ -65,7 +66,7 @@ fn waiting(w: &World) {
     assert!(w.ok(&["status", &id]).contains("01:30:00"));
     refused(w, NOBODY, &id, "366-00", 2, "365 days");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
-    // By an operator as well; said again it is no other change.
+    // An operator may do it as well; a repeated request is not another change.
     w.ok(&["update", "--walltime", "3s", &id]);
     w.ok(&["update", "--walltime", "3s", &id]);
     assert_eq!(w.run_as(NOBODY, &["resume", &id]).code(), 0);
@@ -85,7 +86,7 @@ fn shortened(w: &World) {
     refused(w, NOBODY, &id, "2h", 4, "only operators lengthen");
     refused(w, NOBODY, &id, "30s", 4, "is the least that it can be");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
-    // One of its agents hears of it when it is back.
+    // One of its agents learns of it when it restarts.
     faults::kill_node(&w.dir, "n2").unwrap();
     update(w, NOBODY, &id, "80s");
     faults::start_node(&w.dir, "n2").unwrap();
@@ -101,7 +102,7 @@ fn lengthened(w: &World) {
     w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
     refused(w, NOBODY, &id, "40s", 4, "only operators lengthen");
     w.ok(&["update", &id, "--walltime", "40s"]);
-    // Twice: the second life knows it from its journal alone, or from its list.
+    // Twice: after the second restart the agent knows it only from its journal, or from its list.
     for node in ["n1", "n2", "n1", "n2"] {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
@@ -113,7 +114,7 @@ fn lengthened(w: &World) {
     w.assert_nothing_left();
 }
 
-/// It is asked a tenth of the walltime before its end: before the new one, and not before the old one.
+/// It is asked a tenth of the walltime before its end: before the new end, and not before the old one.
 fn asked_before_the_new_end(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
     let id = &chain.id;

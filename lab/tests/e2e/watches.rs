@@ -1,5 +1,5 @@
-//! `--watch`: a line for each change, each once, whatever is killed meanwhile; and very long lists. `LATTICE_TEST_ALLOCATIONS`
-//! makes them longer: the nightly run has a hundred thousand.
+//! `--watch`: one line for each change, also when daemons are killed meanwhile; and very long lists.
+//! `LATTICE_TEST_ALLOCATIONS` makes them longer: the nightly run has a hundred thousand.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
 use futures::StreamExt;
@@ -35,7 +35,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A command that goes on, and what it wrote.
+/// A command that keeps running, and its output.
 pub struct Watching {
     child: Child,
     out: PathBuf,
@@ -62,14 +62,14 @@ impl Watching {
         std::fs::read_to_string(&self.err).unwrap()
     }
 
-    /// The whole lines of JSON so far.
+    /// The complete lines of JSON so far.
     pub fn lines(&self) -> Vec<Value> {
         let text = self.out();
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits for its own end; its exit code.
+    /// Waits until it ends by itself; returns its exit code.
     fn ended(&mut self) -> Option<i32> {
         let mut status = None;
         let ended = until(JOB, || {
@@ -88,7 +88,7 @@ impl Drop for Watching {
     }
 }
 
-/// What was done while everything was watched.
+/// The changes made while everything was watched.
 #[derive(Default)]
 struct Done {
     ids: Vec<String>,
@@ -97,10 +97,10 @@ struct Done {
 }
 
 impl Done {
-    /// One change of everything and back, asked of this node's agent.
+    /// Changes everything once and back, through this node's agent.
     fn round(&mut self, w: &World, node: &str) {
         let lattice = w.at(node);
-        // Until it is taken: members are away for a moment.
+        // Repeated until it is accepted: members are killed meanwhile.
         let ask = |args: &[&str]| {
             let mut out = String::new();
             w.wait(&format!("`lattice {}`", args.join(" ")), || match lattice.run(args, JOB).unwrap() {
@@ -127,14 +127,14 @@ impl Done {
     }
 }
 
-/// How often each agent's own watch began with a list, and went on where it was.
+/// How often each agent's own watch began with a list, and how often it resumed at its position.
 fn agents_watches(w: &World, node: &str) -> (usize, usize) {
     let log = std::fs::read_to_string(&w.cluster().node(node).unwrap().daemon.log).unwrap();
     (log.matches("a watch begins with a list").count(), log.matches("a watch goes on where it was").count())
 }
 
 fn each_once(w: &World) {
-    // The last that a node changes by itself.
+    // The last change that a node makes by itself.
     w.wait("the nodes to have told what they are made of", || {
         let nodes = w.lattice.json(&["nodes"]).unwrap_or_default();
         nodes.as_array().is_some_and(|nodes| nodes.iter().all(|node| !node["conformance"].is_null()))
@@ -157,7 +157,7 @@ fn each_once(w: &World) {
             members.as_array().is_some_and(|rows| rows.len() == 3 && rows.iter().all(standing))
         });
     }
-    // The agent that those who watch talk to.
+    // The agent that the watching commands use.
     faults::kill_node(&w.dir, "n1").unwrap();
     done.round(w, "n2");
     faults::start_node(&w.dir, "n1").unwrap();
@@ -197,7 +197,7 @@ fn each_once(w: &World) {
     for watching in [&allocations, &nodes, &leases, &table] {
         assert!(!watching.err().contains("changes are missing"), "{}", watching.err());
     }
-    // Agents do not load the list again because a member was killed.
+    // Agents do not read the list again because a member was killed.
     for (node, (lists, resumed)) in ["n2", "n3"].into_iter().zip(before) {
         let (now, again) = agents_watches(w, node);
         assert_eq!(now, lists, "{node} began again with a list");
@@ -225,7 +225,7 @@ fn one(w: &World) {
     let mut again = Watching::begin(w, "again", &["status", &id, "-w"], None);
     assert_eq!(again.ended(), Some(0));
     assert!(again.out().starts_with("ID") && again.out().contains("Failed") && again.out().lines().count() == 2, "{}", again.out());
-    // A filter is the same as of a list: whose, how it is called, and where.
+    // A watch has the same filters as a list: owner, name and node.
     let elsewhere = w.submit(&["--name", "watched", "--nodelist", "n2", "--", "/bin/true"]);
     let other = w.submit(&["--name", "other", "--nodelist", "n1", "--", "/bin/true"]);
     w.completed(&elsewhere);
@@ -233,13 +233,13 @@ fn one(w: &World) {
     let wanted = w.submit(&["--name", "watched", "--nodelist", "n1", "--", "/bin/true"]);
     w.wait("its end among what is filtered", || filtered.lines().iter().any(crate::harness::ended));
     assert!(filtered.lines().iter().all(|line| text(line, "id") == wanted && text(line, "name") == "watched"), "{}", filtered.out());
-    // Everybody's are theirs to list, and to watch; without --all only their own.
+    // Everybody may list and watch the allocations of others; without --all only their own are shown.
     w.wait("its end among all", || all.lines().iter().any(|line| text(line, "id") == id && text(line, "state") == "Failed"));
     let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "--wait-for-nodes", "-o", "name", "--", "/bin/true"]).out();
     w.wait("their own", || others.out() == mine);
     let many: Vec<Watching> =
         (0..16).map(|n| Watching::begin(w, &format!("many-{n}"), &["nodes", "-w", "-o", "name"], Some(DAEMON))).collect();
-    // Each has the list, and a line more for whatever changes.
+    // Each has the list, and one more line for each change.
     w.wait("sixteen watches", || many.iter().all(|watching| watching.out().lines().count() >= 3));
     let more = w.run_as(DAEMON, &["nodes", "-w"]);
     assert!(more.code() == 4 && more.err().contains("16 of your 16 watches at this agent are open"), "{}", more.err());
@@ -249,12 +249,12 @@ fn one(w: &World) {
     assert_eq!(both.code(), 2, "{}", both.err());
 }
 
-/// How many there are, unless the environment says otherwise.
+/// The number of allocations, unless the environment sets another one.
 const ALLOCATIONS: usize = 10_000;
-/// One of so many is another user's.
+/// One in this many is another user's.
 const OTHERS: usize = 100;
 
-/// Submits them as an agent would, which is faster than a program for each.
+/// Submits them as an agent would, which is faster than running the CLI for each.
 fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
     let cluster = w.cluster();
     let credentials = Credentials::new(certificate(&cluster, "submitter", Role::Api).unwrap()).unwrap();
@@ -280,7 +280,7 @@ fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
     })
 }
 
-/// How many allocations each page of a list has, asked as the CLI asks.
+/// The number of allocations on each page of a list, requested as the CLI does.
 fn pages(w: &World, states: &[&str]) -> Vec<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -301,7 +301,7 @@ fn pages(w: &World, states: &[&str]) -> Vec<usize> {
 
 fn many(w: &World) {
     let count = std::env::var("LATTICE_TEST_ALLOCATIONS").map_or(ALLOCATIONS, |text| text.parse().unwrap());
-    // What no node has room for waits; nobody needs to find that out again with each of them.
+    // Allocations without enough free nodes wait; this need not be checked for each of them again.
     let config = w.dir.join("n1/agent.yaml");
     let lines = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, lines.replace("roles: [api, scheduler]", "roles: [api]")).unwrap();
@@ -331,7 +331,7 @@ fn many(w: &World) {
     let shown = w.run_as(NOBODY, &["status", "-o", "name", "--limit", &most]);
     assert_eq!(shown.out().lines().count(), theirs, "{}", shown.err());
 
-    // The last page says that it is the last, so that a short list is one call.
+    // The last page is marked as such, so that a short list needs only one call.
     assert_eq!(pages(w, &["Running"]), [0]);
     assert_eq!(pages(w, &["Pending"]), vec![1000; count / 1000]);
 
@@ -347,7 +347,7 @@ fn many(w: &World) {
     };
     cancel(first);
     w.wait("ten changes", || lines() == count + 10);
-    // Ten lines more, and not the list again, at a member that has it all from its disk.
+    // Ten more lines and no new list, at a member that has read everything from its disk.
     faults::kill_member(&w.dir, 1).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
     w.wait("the member", || w.run(&["status", "-o", "name", "--limit", "1"]).code() == 0);

@@ -1,4 +1,4 @@
-//! The lab itself, and clusters that come and go whole.
+//! The lab itself, and clusters that are started and removed completely.
 
 use crate::harness::{Folder, alone, binaries, close, fresh_dir, lab};
 use lattice_lab::cluster::Cluster;
@@ -122,7 +122,7 @@ fn after_massacre() {
 fn failing_up() {
     close();
     binaries();
-    // A copy of the binaries in which the agent is no agent.
+    // A copy of the binaries in which the agent is another program.
     let folder = Folder::new("broken-bin");
     let broken = &folder.0;
     for name in ["lattice", "lattice-quorum", "lattice-shim", "lattice-pmix", "lattice-lab"] {

@@ -1,5 +1,5 @@
-//! Ranks that are held before each message of theirs to their process manager, of PMI-1, PMI-2 and PMIx: there agents are killed,
-//! and ranks.
+//! Ranks are held before each of their messages to their process manager, in PMI-1, PMI-2 and PMIx; agents and ranks
+//! are killed there.
 
 use crate::harness::{Folder, Group, JOB, Need, World, ended, ms};
 use crate::{mpi, pmix};
@@ -35,11 +35,11 @@ pub fn trials() -> Vec<Trial> {
 struct Held {
     rank: u32,
     pid: Pid,
-    /// How its message begins.
+    /// The beginning of its message.
     says: String,
 }
 
-/// Where ranks that have `gate.c` loaded wait. Dropped: they go on by themselves.
+/// The place where ranks with `gate.c` loaded wait. On drop they all continue.
 struct Gate {
     folder: Folder,
     listener: UnixListener,
@@ -58,13 +58,13 @@ impl Gate {
         Self { folder, listener, ranks: Vec::new() }
     }
 
-    /// What makes a program a held one, for `submit`.
+    /// The options of `submit` that make a program wait at the gate.
     fn options(&self) -> [String; 4] {
         let preload = format!("LD_PRELOAD={}", library(&self.folder).display());
         ["--env".to_owned(), preload, "--env".to_owned(), format!("RANK_GATE={}", socket(&self.folder).display())]
     }
 
-    /// The next rank that is held, or `None` when the allocation has ended.
+    /// The next held rank, or `None` when the allocation has ended.
     fn next(&mut self, w: &World, id: &str) -> Option<Held> {
         let began = Instant::now();
         loop {
@@ -113,14 +113,14 @@ fn socket(folder: &Folder) -> PathBuf {
     folder.0.join("gate")
 }
 
-/// Each of these programs on two nodes, as an allocation's one launch.
+/// Runs this program on two nodes, as an allocation's one launch.
 fn submit(w: &World, gate: &Gate, options: &[&str], rank: &[String]) -> String {
     let held = gate.options();
     let args = ["--nodes", "2"].into_iter().chain(options.iter().copied()).chain(held.iter().map(String::as_str)).chain(["--"]);
     w.submit(&args.chain(rank.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
-/// What ranks of PMI-1 run: all of `MPI_Init`, a few lines, `MPI_Finalize`.
+/// The program for PMI-1: all of `MPI_Init`, a few lines, `MPI_Finalize`.
 fn ring(w: &World) -> Vec<String> {
     vec![w.ring().program().to_string_lossy().into_owned(), "2".to_owned(), "0".to_owned()]
 }
@@ -133,8 +133,8 @@ fn world(w: &World) -> Vec<String> {
     pmix::rank(w, "world").to_vec()
 }
 
-/// Before each message of each rank, and thereby while those that sent theirs wait for it, every agent of the launch is killed and
-/// comes back. Gives what each rank said.
+/// Before each message of each rank, while other ranks may wait for it, every agent of the launch is killed and
+/// restarted. Returns the messages of each rank.
 fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<String>> {
     let mut gate = Gate::new();
     let id = submit(w, &gate, options, rank);
@@ -156,7 +156,7 @@ fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<St
     said
 }
 
-/// That the agents were killed where this is about to be said, by every rank.
+/// Checks that every rank was held before messages that begin so, when the agents were killed.
 fn assert_said(said: &BTreeMap<u32, Vec<String>>, ranks: usize, words: &[&str]) {
     assert_eq!(said.len(), ranks, "{said:?}");
     for (rank, lines) in said {
@@ -178,12 +178,14 @@ fn between_pmi_2(w: &World) {
 
 fn between_pmix(w: &World) {
     let said = between(w, &["--tasks-per-node", "1", "--pmi=pmix"], &world(w));
-    // They are bytes but for the first, which says which launch's rank it is; more of them than a rank that is alone would send.
+    // The messages are binary except for the first, which says which launch's rank it is; there are more than a single
+    // rank would send.
     assert_said(&said, 2, &["lattice_"]);
     assert!(said.values().all(|lines| lines.len() >= 10), "{said:?}");
 }
 
-/// The last of four ranks is killed before its message of this number or later, with these words; the others wait for it.
+/// The last of four ranks is killed before its message of this number or later with this beginning; the others wait for
+/// it.
 fn killed(w: &World, options: &[&str], rank: &[String], from: usize, words: &str) {
     let mut gate = Gate::new();
     let id = submit(w, &gate, &[&["--tasks-per-node", "2"], options].concat(), rank);
@@ -210,7 +212,7 @@ fn killed(w: &World, options: &[&str], rank: &[String], from: usize, words: &str
     w.assert_nothing_left();
 }
 
-/// That it was PMI that noticed, and not the exit code.
+/// Makes sure that PMI noticed it, and not the exit code.
 const BY_PMI: &str = "--no-kill-on-bad-exit";
 
 fn killed_pmi_1(w: &World) {
@@ -234,7 +236,7 @@ fn killed_pmi_2(w: &World) {
 fn killed_pmix(w: &World) {
     let rank = world(w);
     killed(w, &["--pmi=pmix"], &rank, 1, "");
-    // After it is let in, and on its way to the fence of its MPI_Init.
+    // After it was accepted, and before the fence of its MPI_Init.
     for from in [2, 5, 8] {
         killed(w, &["--pmi=pmix", BY_PMI], &rank, from, "");
     }

@@ -1,6 +1,6 @@
-//! What this machine's cgroups do not let us try, in a machine of its own (`lab/guest`): every controller in a whole v2
-//! tree, memory limits in both versions, and a job that has too little memory from its submission to `explain`.
-//! Ignored with the reason where no such machine can be booted; fails there with `LATTICE_TEST_REQUIRE_ALL=1`.
+//! Tests that this machine's cgroups do not allow, in a virtual machine (`lab/guest`): every controller in a whole v2
+//! tree, memory limits in both versions, and a job with too little memory from its submission to `explain`. Ignored
+//! with the reason where no such machine can be booted; fails there with `LATTICE_TEST_REQUIRE_ALL=1`.
 
 use lattice_lab::binaries::Binaries;
 use lattice_lab::machine::find;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One boot with all that is done in it; software emulation on a busy machine is slow.
+/// One boot with all tests in it; software emulation on a busy machine is slow.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() {
@@ -38,7 +38,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs `lab/guest` with these arguments; its output, where the program ended well.
+/// Runs `lab/guest` with these arguments; returns its output if the program succeeded.
 fn guest(arguments: &[&str]) -> Result<String, Failed> {
     let mut command = Command::new(root().join("guest"));
     command.args(["--limit", &(LIMIT.as_secs() - 20).to_string()]).args(arguments);
@@ -50,7 +50,7 @@ fn guest(arguments: &[&str]) -> Result<String, Failed> {
     Ok(said)
 }
 
-/// The program of `lattice-runtime`'s tests of limits, built.
+/// Builds the program of `lattice-runtime`'s tests of limits.
 fn limits_test() -> Result<&'static str, Failed> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
@@ -88,7 +88,7 @@ fn memory_v1() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `out-of-memory.sh` has the story.
+/// `out-of-memory.sh` has the steps.
 fn out_of_memory() -> Result<(), Failed> {
     let binaries = Binaries::beside_lab()?;
     binaries.build_for_tests()?;
@@ -102,7 +102,7 @@ fn out_of_memory() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `scratch-quota.sh` has the story. The file system is made here: the guest has no program for that.
+/// `scratch-quota.sh` has the steps. The file system is made here: the guest has no program for that.
 fn scratch_quota() -> Result<(), Failed> {
     let binaries = Binaries::beside_lab()?;
     binaries.build_for_tests()?;

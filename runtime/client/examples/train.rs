@@ -1,4 +1,5 @@
-//! A training loop that survives preemption: each step is hashed with all before it, and what is restored is checked.
+//! A training loop that survives preemption: each step is hashed with all steps before it, and restored state is
+//! checked.
 //!
 //! `lattice submit --checkpoint=shmem -- ./train 1000`
 
@@ -9,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// FNV-1a over both.
+/// FNV-1a over the previous hash and the step.
 fn next(chain: u64, step: u64) -> u64 {
     let bytes = chain.to_le_bytes().into_iter().chain(step.to_le_bytes());
     bytes.fold(14_695_981_039_346_656_037, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211))
@@ -38,7 +39,7 @@ fn main() -> io::Result<()> {
     let listener = Listener::from_env()?;
     println!("begun");
     while step < steps {
-        // What a step of a real one takes longer for.
+        // Simulates the computation of a real step.
         std::thread::sleep(Duration::from_millis(10));
         step += 1;
         chain = next(chain, step);

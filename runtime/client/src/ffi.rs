@@ -1,4 +1,4 @@
-//! For C: `include/lattice_checkpoint.h` says what each function does.
+//! The functions for C; `include/lattice_checkpoint.h` documents each one.
 
 use crate::{Done, Listener, Request};
 use std::ffi::{CStr, c_char, c_int};
@@ -26,7 +26,7 @@ fn set_errno(error: &io::Error) {
     unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::EINVAL) };
 }
 
-/// Null, with `errno`, where nobody can listen.
+/// Null, with `errno` set, if listening is not possible.
 #[unsafe(no_mangle)]
 pub extern "C" fn lattice_checkpoint_open() -> *mut Listener {
     opened(catch_unwind(Listener::from_env).unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EINVAL))))
@@ -39,7 +39,7 @@ fn opened(opened: io::Result<Option<Listener>>) -> *mut Listener {
             set_errno(&io::Error::from_raw_os_error(libc::ENOENT));
             ptr::null_mut()
         }
-        // Only what is no checkpointed work at all gives that: a page that is not to be found here is told apart.
+        // This error must only mean that the work has no checkpoints: a missing page gets another error.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             set_errno(&io::Error::from_raw_os_error(libc::ENXIO));
             ptr::null_mut()
@@ -90,7 +90,8 @@ unsafe fn tell(request: Option<Request<'_>>, into: *mut CRequest) -> c_int {
         set_errno(&io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         return -1;
     }
-    // SAFETY: the caller's promise; every field is written before anybody reads it, and the texts end with a zero of the first line.
+    // SAFETY: the caller's promise; every field is written before anybody reads it, and the texts end with a zero of
+    // the first line.
     unsafe {
         ptr::write_bytes(into, 0, 1);
         (*into).deadline_ms = request.deadline_ms;
@@ -101,7 +102,7 @@ unsafe fn tell(request: Option<Request<'_>>, into: *mut CRequest) -> c_int {
     1
 }
 
-/// What C answers to.
+/// The request that a call from C answers.
 ///
 /// # Safety
 /// Both are null, or as of [`lattice_checkpoint_asked`].

@@ -1,97 +1,98 @@
 //! The page that an application and its node's agent share: `$LATTICE_CHECKPOINT_SHM`, a file of [`BYTES`] bytes.
 //!
-//! Numbers are of the machine's own byte order and lie at multiples of their size. The agent makes the file once, owned by the
-//! allocation's user, and never shortens or replaces it; whoever writes it must not either.
+//! Numbers are in the machine's own byte order, at multiples of their size. The agent makes the file once, owned by the
+//! allocation's user, and never shortens or replaces it; the application must not do that either.
 //!
-//! | offset | what | written by |
+//! | offset | content | written by |
 //! |---|---|---|
 //! | 0 | [`MAGIC`] | agent |
 //! | 8 | u32 [`VERSION`]: another number is another layout | agent |
 //! | 12 | u32 [`BYTES`] | agent |
 //! | 64 | u32 futex word: the number of the present request, 0 before the first | agent |
-//! | 68 | u32 the number of the request that the next two are of, 0 where it was withdrawn | agent |
+//! | 68 | u32 the number of the request to which the next two belong, 0 if it was withdrawn | agent |
 //! | 72 | u64 its deadline, milliseconds since 1970 | agent |
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
 //! | 1028 | u32 the answer: [`DONE`], [`FAILED`] or [`DEFERRED`] | application |
-//! | 1032 | u32 the number of the request that it has heard: written after the next two, at once, and again with each progress | application |
-//! | 1036 | u32 how far it is, in percent; [`UNSAID_32`]: it does not say | application |
-//! | 1040 | u64 how long it will take yet, in milliseconds; [`UNSAID`] | application |
-//! | 1048 | u64 the step that it saved; [`UNSAID`] | application |
-//! | 1056 | u64 how many files it wrote; [`UNSAID`] | application |
-//! | 1064 | u64 how many bytes; [`UNSAID`] | application |
-//! | 1072 | u64 of [`DEFERRED`]: after how many milliseconds it wants to be asked again | application |
-//! | 1080 | of [`FAILED`]: why, UTF-8, ended by a zero | application |
-//! | 1336 | u32 1: the next is told, of [`DONE`]; what knows nothing of it leaves 0 there | application |
-//! | 1344 | f64 the time of what is simulated, in seconds | application |
+//! | 1032 | u32 the number of the accepted request: written after the next two, and with each progress | application |
+//! | 1036 | u32 its progress in percent; [`UNSAID_32`]: not reported | application |
+//! | 1040 | u64 the remaining time in milliseconds; [`UNSAID`]: not reported | application |
+//! | 1048 | u64 the step that it saved; [`UNSAID`]: not reported | application |
+//! | 1056 | u64 the number of files that it wrote; [`UNSAID`]: not reported | application |
+//! | 1064 | u64 the number of bytes; [`UNSAID`]: not reported | application |
+//! | 1072 | u64 for [`DEFERRED`]: after how many milliseconds it wants to be asked again | application |
+//! | 1080 | for [`FAILED`]: the reason, UTF-8, ended by a zero | application |
+//! | 1336 | u32 for [`DONE`]: 1 if the next value is set; a program that does not set it leaves 0 | application |
+//! | 1344 | f64 the simulated time, in seconds | application |
 //!
-//! A request stands while the word at 64 is not 0 and not the number at 1024. It is whole where the number at 68 is the same as that
-//! at 64, before and after the rest was read. Who waits for the next one does so with `FUTEX_WAIT` on the word at 64, not the private
-//! one: the agent wakes all of them.
+//! A request is pending while the word at 64 is neither 0 nor the number at 1024. Its data is consistent if the number
+//! at 68 equals the one at 64, both before and after the rest was read. To wait for the next request use `FUTEX_WAIT`
+//! on the word at 64, not the private variant: the agent wakes all waiters.
 //!
-//! The agent withdraws a request that it gave up, and asks again under another number; an agent that is killed may leave one that
-//! nobody waits for until the next.
+//! The agent withdraws a request that it gave up, and asks again under another number. A killed agent may leave a
+//! request that nobody waits for until the next one.
 //!
-//! Who listens holds a shared lock (`flock`) on the file, and gives it up when it listens no more; the kernel does with the last
-//! descriptor, so that the agent knows whether somebody would hear. A child that was forked without exec has the descriptor as well. One process of a node answers, as with the file in the other mode.
+//! A listener holds a shared lock (`flock`) on the file while it listens; the kernel releases it with the last
+//! descriptor. So the agent knows whether anybody would receive a request. A child that was forked without exec has the
+//! descriptor as well. One process of a node answers, as with the file of the signal mode.
 
 /// The beginning of the file.
 pub const MAGIC: [u8; 8] = *b"LATTCKPT";
-/// Of this layout.
+/// The version of this layout.
 pub const VERSION: u32 = 1;
-/// Of the file.
+/// The length of the file.
 pub const BYTES: usize = 4096;
 
-/// Where [`VERSION`] lies.
+/// Offset of [`VERSION`].
 pub const AT_VERSION: usize = 8;
-/// Where [`BYTES`] lies.
+/// Offset of [`BYTES`].
 pub const AT_BYTES: usize = 12;
-/// The number of the present request: the futex word.
+/// Offset of the number of the present request: the futex word.
 pub const AT_REQUEST: usize = 64;
-/// The number of the request that deadline and token are of.
+/// Offset of the number of the request to which deadline and token belong.
 pub const AT_OF_REQUEST: usize = 68;
-/// The deadline.
+/// Offset of the deadline.
 pub const AT_DEADLINE: usize = 72;
-/// The token.
+/// Offset of the token.
 pub const AT_TOKEN: usize = 80;
-/// Bytes of a token with its zero.
+/// Bytes of a token, including its zero.
 pub const TOKEN_BYTES: usize = 64;
 
-/// The number of the request that was answered last.
+/// Offset of the number of the request that was answered last.
 pub const AT_ANSWERED: usize = 1024;
-/// The answer.
+/// Offset of the answer.
 pub const AT_ANSWER: usize = 1028;
-/// The number of the request that was heard.
+/// Offset of the number of the request that was accepted.
 pub const AT_TAKEN: usize = 1032;
-/// Percent.
+/// Offset of the percentage.
 pub const AT_PERCENT: usize = 1036;
-/// Milliseconds that it will take yet.
+/// Offset of the remaining milliseconds.
 pub const AT_LEFT: usize = 1040;
-/// The step.
+/// Offset of the step.
 pub const AT_STEP: usize = 1048;
-/// Files.
+/// Offset of the number of files.
 pub const AT_FILES: usize = 1056;
-/// Bytes.
+/// Offset of the number of bytes.
 pub const AT_SAVED_BYTES: usize = 1064;
-/// Milliseconds until it wants to be asked again.
+/// Offset of the milliseconds until the application wants to be asked again.
 pub const AT_DEFERRAL: usize = 1072;
-/// The reason of a failure.
+/// Offset of the reason of a failure.
 pub const AT_REASON: usize = 1080;
-/// Bytes of a reason with its zero.
+/// Bytes of a reason, including its zero.
 pub const REASON_BYTES: usize = 256;
 
-/// Whether the time is told.
+/// Offset of the word that says whether the simulated time is set.
 pub const AT_TIME_TOLD: usize = 1336;
-/// The time of what is simulated.
+/// Offset of the simulated time.
 pub const AT_TIME: usize = 1344;
 
-/// All is saved.
+/// The answer: all is saved.
 pub const DONE: u32 = 1;
-/// It cannot save itself.
+/// The answer: it cannot save itself.
 pub const FAILED: u32 = 2;
-/// It wants to be asked again later.
+/// The answer: it wants to be asked again later.
 pub const DEFERRED: u32 = 3;
-/// In place of a number that is not told.
+/// Instead of a number that is not reported.
 pub const UNSAID: u64 = u64::MAX;
-/// The same of 32 bits.
+/// The same in 32 bits.
 pub const UNSAID_32: u32 = u32::MAX;

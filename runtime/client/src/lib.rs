@@ -1,4 +1,4 @@
-//! For applications that run under Lattice: being asked to save themselves, through shared memory (`--checkpoint=shmem`).
+//! For applications under Lattice: receive requests to save themselves, through shared memory (`--checkpoint=shmem`).
 //!
 //! ```text
 //!   agent ──number──▶ page ──asked(), wait()──▶ application ──▶ files in request.directory
@@ -21,9 +21,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Asking costs two loads from memory and no call of the system. Run again, the program finds what it saved in the directory that
-//! `$LATTICE_RESTORE_FROM` names. [`layout`] has the page itself, for other languages; `include/lattice_checkpoint.h` is the same for
-//! C, and `python/lattice_checkpoint.py` for Python.
+//! A check costs two loads from memory and no system call. When it runs again, the program finds its saved files in the
+//! directory that `$LATTICE_RESTORE_FROM` names. [`layout`] documents the page, for other languages;
+//! `include/lattice_checkpoint.h` is the same for C, and `python/lattice_checkpoint.py` for Python.
 
 pub mod layout;
 
@@ -40,44 +40,45 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Hears requests for as long as it lives: the agent asks only where somebody does.
+/// Receives requests for as long as it lives: the agent asks only if an application listens.
 #[derive(Debug)]
 pub struct Listener {
     page: Page,
     directory: PathBuf,
 }
 
-/// What is asked for. Not answered, it is asked for again.
+/// A request to save. If it is not answered, it is returned again.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// The name of the directory, new with each request.
+    /// The name of the directory, new for each request.
     pub token: String,
-    /// Into which all is to be saved: it is there. One for each node.
+    /// The existing directory into which everything must be saved. One for each node.
     pub directory: PathBuf,
-    /// By when, in milliseconds since 1970; the agent waits half as long again.
+    /// The deadline, in milliseconds since 1970; the agent waits half as long again.
     pub deadline_ms: u64,
     number: u32,
     listener: &'a Listener,
 }
 
-/// What was saved. What is told is compared with what lies there, and makes the checkpoint fail where it differs.
+/// What was saved. The given values are compared with the files; a difference makes the checkpoint fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     /// The step, the same on all nodes.
     pub step: Option<u64>,
-    /// The time of what is simulated, in seconds, 0 to 1e28: beside the step or instead of it.
+    /// The simulated time, in seconds, 0 to 1e28: together with the step or instead of it.
     pub time_seconds: Option<f64>,
-    /// How many files.
+    /// The number of files.
     pub files: Option<u64>,
-    /// How many bytes they have together.
+    /// Their bytes in total.
     pub bytes: Option<u64>,
 }
 
 impl Listener {
-    /// As the environment says; `None` where nothing there asks for checkpoints in shared memory: outside of Lattice, for one.
+    /// Opens the page that the environment names; `None` if the environment names none: outside of Lattice, for
+    /// example.
     ///
     /// # Errors
-    /// Where the page cannot be opened, or has another layout than this library knows.
+    /// The page cannot be opened, or has another layout than this library knows.
     pub fn from_env() -> io::Result<Option<Self>> {
         match (env::var_os("LATTICE_CHECKPOINT_SHM"), env::var_os("LATTICE_CHECKPOINT_DIR")) {
             (Some(page), Some(directory)) => Self::open(Path::new(&page), Path::new(&directory)).map(Some),
@@ -85,7 +86,7 @@ impl Listener {
         }
     }
 
-    /// Opens the page and says to the agent that somebody listens.
+    /// Opens the page and shows the agent that somebody listens.
     ///
     /// # Errors
     /// As [`Self::from_env`].
@@ -93,26 +94,26 @@ impl Listener {
         Ok(Self { page: Page::open(page)?, directory: directory.to_owned() })
     }
 
-    /// The request that stands, if one does. Two loads where none does.
+    /// The pending request, if there is one. Two loads if there is none.
     pub fn asked(&self) -> Option<Request<'_>> {
         let number = self.page.load(AT_REQUEST);
         if number == 0 || number == self.page.load(AT_ANSWERED) {
             return None;
         }
-        // While the agent writes the next one the numbers differ: it is found a moment later.
+        // The numbers differ while the agent writes the next request: it is found a moment later.
         let of = self.page.load(AT_OF_REQUEST);
         let deadline_ms = self.page.load_long(AT_DEADLINE);
         let token = self.page.text(AT_TOKEN, TOKEN_BYTES);
         if of != number || self.page.load(AT_OF_REQUEST) != number || self.page.load(AT_REQUEST) != number {
             return None;
         }
-        // A name, and no way out of the directory, whatever somebody wrote there.
+        // A plain name that cannot leave the directory, whatever was written there.
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))?;
         self.acknowledge(number);
         Some(Request { directory: self.directory.join(&token), token, deadline_ms, number, listener: self })
     }
 
-    /// Waits for one, so long at most.
+    /// Waits for a request, for at most `at_most`.
     pub fn wait(&self, at_most: Duration) -> Option<Request<'_>> {
         let until = Instant::now().checked_add(at_most);
         loop {
@@ -124,14 +125,14 @@ impl Listener {
             if left.is_zero() {
                 return None;
             }
-            // One that is being written shows by its number only: it is looked for again soon. One that was withdrawn comes back under
+            // A request that is being written shows only by its number: check again soon. A withdrawn one returns under
             // another number.
             let written = seen != 0 && seen != self.page.load(AT_ANSWERED) && self.page.load(AT_OF_REQUEST) != 0;
             self.page.sleep(AT_REQUEST, seen, if written { left.min(Duration::from_millis(1)) } else { left });
         }
     }
 
-    /// Says that a request was heard, where it says no more of it yet.
+    /// Shows that a request was accepted, while there is no progress to report yet.
     fn acknowledge(&self, number: u32) {
         if self.page.load(AT_TAKEN) != number {
             self.page.store(AT_PERCENT, UNSAID_32);
@@ -142,14 +143,14 @@ impl Listener {
 
     fn answer(&self, number: u32, answer: u32) {
         self.page.store(AT_ANSWER, answer);
-        // Last: from here on the agent reads the rest.
+        // Written last: from here on the agent reads the rest.
         self.page.store(AT_ANSWERED, number);
         self.page.wake(AT_ANSWERED);
     }
 }
 
 impl Request<'_> {
-    /// Says how far it is, of 100, and how long it will take yet. For people: the deadline stays.
+    /// Reports the progress in percent, and the remaining time. Only for people: the deadline does not change.
     pub fn progress(&self, percent: u32, left: Option<Duration>) {
         let page = &self.listener.page;
         let left = left.map_or(UNSAID, |left| u64::try_from(left.as_millis()).unwrap_or(UNSAID));
@@ -158,7 +159,7 @@ impl Request<'_> {
         page.store(AT_TAKEN, self.number);
     }
 
-    /// All of this node is written.
+    /// Reports that everything of this node is written.
     pub fn done(self, what: Done) {
         let page = &self.listener.page;
         page.store_long(AT_STEP, what.step.unwrap_or(UNSAID));
@@ -169,13 +170,13 @@ impl Request<'_> {
         self.listener.answer(self.number, DONE);
     }
 
-    /// It cannot be saved: the checkpoint before this one stays, and the work runs on.
+    /// Reports that the work cannot be saved: the previous checkpoint stays, and the work continues.
     pub fn failed(self, why: &str) {
         self.listener.page.put_text(AT_REASON, REASON_BYTES, why);
         self.listener.answer(self.number, FAILED);
     }
 
-    /// Asks to be asked again after so long: five minutes at most, all deferrals of one checkpoint together.
+    /// Requests to be asked again after this time: five minutes at most for all deferrals of one checkpoint together.
     pub fn defer(self, time: Duration) {
         self.listener.page.store_long(AT_DEFERRAL, u64::try_from(time.as_millis()).unwrap_or(UNSAID));
         self.listener.answer(self.number, DEFERRED);

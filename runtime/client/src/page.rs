@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Page {
     base: NonNull<u8>,
-    /// Its lock says that somebody listens.
+    /// Its lock shows that somebody listens.
     file: File,
     /// The process that opened it.
     opener: u32,
@@ -53,7 +53,8 @@ impl Page {
         Ok(page)
     }
 
-    /// Says that somebody listens; the kernel takes it back with the last descriptor, which forked children have as well.
+    /// Shows that somebody listens. The kernel releases the lock with the last descriptor, and forked children have
+    /// copies of it.
     fn lock(&self) -> io::Result<()> {
         loop {
             // SAFETY: the descriptor is open for as long as `self` lives.
@@ -75,7 +76,8 @@ impl Page {
 
     fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at + 4 <= BYTES && at.is_multiple_of(4));
-        // SAFETY: within the mapping, which lives as long as `self`; aligned, as pages are; every access to it is atomic.
+        // SAFETY: within the mapping, which lives as long as `self`; aligned, as pages are; every access to it is
+        // atomic.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -101,13 +103,13 @@ impl Page {
         self.long(at).store(value, Ordering::Release);
     }
 
-    /// A text that ends with a zero; `None`: it does not, or is no UTF-8.
+    /// A text that ends with a zero; `None`: it has no end, or is not UTF-8.
     pub fn text(&self, at: usize, most: usize) -> Option<String> {
         let bytes: Vec<u8> = (at..at + most).map(|at| self.byte(at).load(Ordering::Acquire)).take_while(|b| *b != 0).collect();
         if bytes.len() == most { None } else { String::from_utf8(bytes).ok() }
     }
 
-    /// Puts a text there, cut where it has no room.
+    /// Writes a text there, cut to the available bytes.
     pub fn put_text(&self, at: usize, most: usize, text: &str) {
         let mut end = text.len().min(most - 1);
         while !text.is_char_boundary(end) {
@@ -118,7 +120,7 @@ impl Page {
         }
     }
 
-    /// Sleeps while the word is `seen`, so long at most.
+    /// Sleeps while the word is `seen`, for at most `at_most`.
     pub fn sleep(&self, at: usize, seen: u32, at_most: Duration) {
         let seconds = libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX);
         let time = libc::timespec { tv_sec: seconds, tv_nsec: at_most.subsec_nanos().into() };
@@ -135,7 +137,8 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // In so many words: forked children may have the descriptor yet. One of them takes nothing from its parent.
+        // Unlocked explicitly, because forked children may still have the descriptor. A child must not unlock for its
+        // parent.
         if std::process::id() == self.opener {
             // SAFETY: the descriptor is open for as long as `self` lives.
             unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };

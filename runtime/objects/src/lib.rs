@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(30);
-/// How long a request is tried again before the store counts as away.
+/// How long a request is retried before the store counts as unavailable.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// A configuration that names no store. `setting`: the key in the configuration file.
@@ -37,19 +37,19 @@ pub enum ObjectsError {
     },
 }
 
-/// A store and the place in it that is ours.
+/// A store, and our prefix in it.
 #[derive(Clone, Debug)]
 pub struct Objects {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// The same, where it lets an upload be gone on with by its id. A directory does not.
+    /// The same store, if an upload can be resumed by its id. A directory cannot.
     pub multipart: Option<Multipart>,
     prefix: String,
     /// As configured, without secrets.
     pub url: String,
 }
 
-/// A store in which large objects are put part by part.
+/// A store in which large objects are uploaded in parts.
 #[derive(Clone)]
 pub struct Multipart(pub Arc<dyn MultipartStore>);
 
@@ -60,14 +60,14 @@ impl fmt::Debug for Multipart {
 }
 
 impl Objects {
-    /// Makes the client. Asks the store nothing yet. `options` and the file `credentials` (YAML, mode 0600) carry the
-    /// store's own settings: `endpoint`, `region`, `access_key_id`, … `setting` names the key in the configuration file.
+    /// Makes the client. Sends no request yet. `options` and the file `credentials` (YAML, mode 0600) have the store's
+    /// own settings: `endpoint`, `region`, `access_key_id`, … `setting` names the key in the configuration file.
     pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         let mut all = options.clone();
         if !credentials.as_os_str().is_empty() {
             all.extend(read_credentials(setting, credentials)?);
         }
-        // Whoever was first is as good: there is one provider in this program.
+        // A failure means that the provider is installed already: this program has only one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let bad = || ObjectsError::Url { setting, url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
@@ -111,14 +111,14 @@ impl Objects {
         Ok(Self { store, multipart, prefix, url: url.to_owned() })
     }
 
-    /// The key of these parts below the configured place.
+    /// The key of these parts below the configured prefix.
     pub fn key(&self, parts: impl IntoIterator<Item = String>) -> Key {
         let prefix = self.prefix.split('/').filter(|p| !p.is_empty()).map(str::to_owned);
         Key::from_iter(prefix.chain(parts))
     }
 }
 
-/// The directory of a `file://` store that others than its owner can enter, and its mode.
+/// The directory of a `file://` store, and its mode, if other users than its owner can enter it.
 pub fn open_to_others(url: &str) -> Option<(PathBuf, u32)> {
     use std::os::unix::fs::PermissionsExt;
     let dir = PathBuf::from(url.strip_prefix("file://")?);
@@ -126,7 +126,7 @@ pub fn open_to_others(url: &str) -> Option<(PathBuf, u32)> {
     (mode & 0o077 != 0).then_some((dir, mode))
 }
 
-/// Where it is not there yet, for nobody else to enter: logs, backups and checkpoints are read by way of Lattice.
+/// Makes a missing directory that no other user can enter: logs, backups and checkpoints are read through Lattice.
 fn make_private(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     if let Some(above) = dir.parent() {

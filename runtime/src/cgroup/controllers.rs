@@ -1,7 +1,7 @@
-//! Which controllers can limit work here, and where each of them is.
+//! Which controllers can limit work here, and in which hierarchy each of them is.
 //!
 //! ```text
-//!   v2   <tree>/<delegated>/…/<root>/alloc-<id>.scope/work        limits stand on `work`
+//!   v2   <tree>/<delegated>/…/<root>/alloc-<id>.scope/work        limits are set on `work`
 //!            └── enabled for children, from here down ──┘
 //!   v1   <hierarchy>/<root>/alloc-<id>.scope                       one directory in each, joined by every process
 //! ```
@@ -9,8 +9,8 @@
 //! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
 //!
-//! Memory of version 1 must be named in `cgroup_v1_controllers`: it often belongs to somebody else,
-//! and it cannot kill a launch as a whole.
+//! Memory of version 1 must be named in `cgroup_v1_controllers`: it often belongs to other software, and it cannot kill
+//! a launch as a whole.
 
 use super::io_weight::IoWeight;
 use super::place::Place;
@@ -66,7 +66,7 @@ pub enum Controller {
     /// Bytes a second of block devices; `blkio` in version 1.
     #[serde(alias = "blkio")]
     Io,
-    /// Which device files; in version 1 alone, for machines that refuse [`super::devices`].
+    /// Which device files; only in version 1, for machines that refuse [`super::devices`].
     Devices,
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// The controllers of this machine, as far as they are ours to use.
+/// The controllers of this machine that we may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controllers {
     root: PathBuf,
@@ -112,12 +112,12 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Looks where each controller is, tries it, and keeps why one cannot be used.
+    /// Finds each controller, tries it, and records why one cannot be used.
     ///
-    /// `root`: the configured slice, relative to every hierarchy. `slice`: the same in the v2 tree, where there is one.
-    /// `delegated`: the directory of the v2 tree, relative, that was handed to us and in which `root` lies; empty: `root`
-    /// itself; `/`: the tree's root, on a machine that is all ours. `v1`: the controllers that may be taken from
-    /// version 1 where the v2 tree lacks them.
+    /// `root`: the configured slice, relative to every hierarchy. `slice`: the same in the v2 tree, if there is one.
+    /// `delegated`: the directory of the v2 tree, relative, that was delegated to us and contains `root`; empty: `root`
+    /// itself; `/`: the tree's root, on a machine that is all ours. `v1`: the controllers that may be used in version 1
+    /// if the v2 tree lacks them.
     pub fn find(root: &Path, slice: Option<&Slice>, delegated: &Path, v1: &BTreeSet<Controller>) -> Self {
         let root: PathBuf = root.components().filter(|c| matches!(c, Component::Normal(_))).collect();
         let delegated =
@@ -180,17 +180,17 @@ impl Controllers {
         Ok(())
     }
 
-    /// The slice of all work in the v2 tree, where there is one.
+    /// The slice of all work in the v2 tree, if there is one.
     pub(super) fn slice(&self) -> Option<&Slice> {
         self.slice.as_ref()
     }
 
-    /// The directory that was handed to us, and the slice of all work in it; both relative to the tree.
+    /// The delegated directory, and the slice of all work in it; both relative to the tree.
     pub(super) fn delegated(&self) -> (&Path, &Path) {
         (&self.delegated, &self.root)
     }
 
-    /// Whether and where a controller is used.
+    /// The hierarchy in which a controller is used; `None`: it is not used.
     pub fn place(&self, controller: Controller) -> Option<&Place> {
         self.used.get(&controller)
     }
@@ -200,7 +200,7 @@ impl Controllers {
         self.used.values().any(|place| matches!(place, Place::V1 { .. }))
     }
 
-    /// By which file shares are weighed against each other at block devices, where they can be.
+    /// The file that weighs shares against each other at block devices, if there is one.
     pub fn io_weight(&self) -> Option<IoWeight> {
         self.io_weight
     }
@@ -245,7 +245,7 @@ impl Controllers {
         groups
     }
 
-    /// Allocations that have a directory in some hierarchy of version 1: those that nobody knows are strays.
+    /// Allocations that have a directory in some hierarchy of version 1. Those that nobody knows are strays.
     pub fn v1_allocations(&self) -> BTreeSet<AllocationId> {
         let mounts = self.used.values().filter_map(|place| match place {
             Place::V2 => None,
@@ -255,12 +255,13 @@ impl Controllers {
         entries.filter_map(|e| scope_allocation(e.file_name().to_str()?)).collect()
     }
 
-    /// Ends what still lives in the allocation's directories of version 1 and removes them. Nothing to do where they are gone.
+    /// Kills what still lives in the allocation's directories of version 1 and removes them. Does nothing if they do
+    /// not exist.
     pub fn remove(&self, allocation: AllocationId, at_most: Duration) -> Result<(), CgroupError> {
         self.v1_groups(allocation).iter().try_for_each(|group| group.remove(at_most))
     }
 
-    /// Removes the slice's own directories of version 1 where nothing is in them: for labs and doctors.
+    /// Removes the slice's own directories of version 1 if they are empty: for labs and doctors.
     pub fn remove_roots(&self) {
         for (controller, place) in &self.used {
             if let Place::V1 { mount } = place {
@@ -297,7 +298,7 @@ fn enable(directory: &Path, controller: Controller) -> Result<(), NoController> 
     })
 }
 
-/// The mount point in a line of mountinfo, where it is of the v1 hierarchy that has this controller.
+/// The mount point in a line of mountinfo, if it is the v1 hierarchy with this controller.
 fn v1_mount(line: &str, controller: &str) -> Option<PathBuf> {
     let (front, back) = line.split_once(" - ")?;
     let point = front.split(' ').nth(4)?;
@@ -316,7 +317,8 @@ pub struct V1Group {
 }
 
 impl V1Group {
-    /// Whose limits it holds. A hierarchy may be of several controllers; there is then one group for each, in one place.
+    /// The controller of its limits. A hierarchy may have several controllers; there is then one group for each, with
+    /// one path.
     pub fn controller(&self) -> Controller {
         self.controller
     }
@@ -326,8 +328,8 @@ impl V1Group {
         self.mount.join(&self.relative)
     }
 
-    /// Makes it and what is missing above it. A cpuset begins with its parent's processors and memory nodes: without any
-    /// it can take no process.
+    /// Makes it and all missing parents. A cpuset gets its parent's processors and memory nodes first: without any it
+    /// accepts no process.
     pub fn create(&self) -> Result<(), CgroupError> {
         self.create_below(&self.relative)
     }
@@ -346,7 +348,7 @@ impl V1Group {
             let parent = self.mount.join(above);
             for name in ["cpuset.cpus", "cpuset.mems"] {
                 if !inherit(&parent, &directory, name)? {
-                    // Somebody else made the parent, and left it empty.
+                    // Other software made the parent and left it empty.
                     self.create_below(above)?;
                     inherit(&parent, &directory, name)?;
                 }
@@ -355,7 +357,7 @@ impl V1Group {
         Ok(())
     }
 
-    /// Kills what lives in it, waits for its end, and removes it. (Version 1 has no `cgroup.kill`.)
+    /// Kills the processes in it, waits for their end, and removes it. (Version 1 has no `cgroup.kill`.)
     fn remove(&self, at_most: Duration) -> Result<(), CgroupError> {
         let path = self.path();
         let until = Instant::now() + at_most;
@@ -374,14 +376,14 @@ impl V1Group {
     }
 }
 
-/// Opens `tasks` of a directory of version 1, for [`crate::process::Program::v1_groups`]: a thread that moves itself needs no
-/// lock on all processes of the machine, which for `cgroup.procs` costs an RCU grace period, 10 ms here.
+/// Opens `tasks` of a directory of version 1, for [`crate::process::Program::v1_groups`]. A thread that moves itself
+/// needs no lock on all processes of the machine; with `cgroup.procs` that lock costs an RCU grace period, 10 ms here.
 pub fn open_v1_procs(directory: &Path) -> Result<OwnedFd, CgroupError> {
     let file = directory.join("tasks");
     fs::OpenOptions::new().write(true).open(&file).map(OwnedFd::from).map_err(failed(&file, "opening it"))
 }
 
-/// Gives a child what its parent has, unless it has something. `false`: the parent has nothing.
+/// Copies the parent's value to a child that has none. `false`: the parent has none either.
 fn inherit(parent: &Path, child: &Path, name: &str) -> Result<bool, CgroupError> {
     let file = child.join(name);
     let now = fs::read_to_string(&file).map_err(failed(&file, "reading it"))?;

@@ -1,9 +1,9 @@
-//! Device files that work must not open: a BPF program on its cgroup (`BPF_PROG_TYPE_CGROUP_DEVICE`), for which the v2 tree
-//! needs no controller.
+//! Device files that work must not open: a BPF program on its cgroup (`BPF_PROG_TYPE_CGROUP_DEVICE`), for which the v2
+//! tree needs no controller.
 //!
-//! The program is a list of comparisons put together here, and is attached by bpf(2) with `BPF_PROG_ATTACH`: it then belongs
-//! to the cgroup and is gone with it, whatever becomes of us. (A BPF *link* would end with the process that holds it: an
-//! agent that was killed would leave its allocations without a filter. docs/dependencies.md.)
+//! The program is a list of comparisons that is assembled here and attached by bpf(2) with `BPF_PROG_ATTACH`. It then
+//! belongs to the cgroup and is removed with it, whatever happens to us. (A BPF *link* would end with the process that
+//! holds it: a killed agent would leave its allocations without a filter. docs/dependencies.md.)
 
 use super::Cgroup;
 use nix::errno::Errno;
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use thiserror::Error;
 
-/// Comparisons are made one after the other at each opening of a device.
+/// Limit of comparisons: they are made one after the other whenever a device is opened.
 const DENIED_MAX: usize = 4096;
 
-/// How often a program is given to the kernel, which looks at it no further once a signal waits for the thread that gave it.
+/// How often a program is loaded: the kernel stops verifying it when a signal is pending for the loading thread.
 const LOADS_MAX: usize = 16;
 
 // linux/bpf.h
@@ -28,7 +28,7 @@ const BPF_DEVCG_DEV_CHAR: i32 = 2;
 /// Why there is no filter.
 #[derive(Debug, Error)]
 pub enum FilterError {
-    /// More than can be compared with.
+    /// More devices than the program can compare.
     #[error("{0} device files would have to be kept out, at most {DENIED_MAX} can be")]
     TooMany(usize),
     /// The cgroup cannot be opened.
@@ -42,7 +42,7 @@ pub enum FilterError {
         /// What it said.
         errno: Errno,
     },
-    /// The kernel took it and has none.
+    /// The kernel accepted the program, but the cgroup has none.
     #[error("the kernel took a device filter for the cgroup and has none there")]
     NotTaken,
 }
@@ -50,8 +50,8 @@ pub enum FilterError {
 /// A character device's major and minor numbers.
 pub type Device = (u32, u32);
 
-/// Keeps the processes of `group` and below from opening and making these character devices, from now on and until the
-/// cgroup is removed; everything else is left as it is. Done again, the new list replaces the old one.
+/// Denies the processes of `group` and below opening and making these character devices, from now on until the cgroup
+/// is removed; all other devices stay allowed. Called again, the new list replaces the old one.
 pub fn keep_out(group: &Cgroup, denied: &BTreeSet<Device>) -> Result<(), FilterError> {
     if denied.len() > DENIED_MAX {
         return Err(FilterError::TooMany(denied.len()));
@@ -62,7 +62,8 @@ pub fn keep_out(group: &Cgroup, denied: &BTreeSet<Device>) -> Result<(), FilterE
         target: raw(&directory),
         program: raw(&program),
         kind: BPF_CGROUP_DEVICE,
-        // Alone on its cgroup: the same call with another program replaces it. Those above (systemd's) hold as well.
+        // The only program of ours on its cgroup: the same call with another program replaces it. Programs on the
+        // parents (systemd's) apply as well.
         flags: 0,
     };
     bpf(BPF_PROG_ATTACH, &attach, "attaching a device filter to the cgroup")?;
@@ -87,7 +88,7 @@ pub fn attached(group: &Cgroup) -> Result<u32, FilterError> {
 }
 
 fn raw(fd: &impl AsFd) -> u32 {
-    // A descriptor that is open is not negative.
+    // An open descriptor is not negative.
     u32::try_from(fd.as_fd().as_raw_fd()).unwrap_or(u32::MAX)
 }
 
@@ -106,7 +107,7 @@ fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruct
     Instruction { code, registers, offset, immediate }
 }
 
-/// `struct bpf_cgroup_dev_ctx` comes in register 1: access and type, major, minor, 32 bits each. 0 denies, 1 allows.
+/// Register 1 points to `struct bpf_cgroup_dev_ctx`: access and type, major, minor, 32 bits each. 0 denies, 1 allows.
 fn program(denied: &BTreeSet<Device>) -> Vec<Instruction> {
     const LOAD_WORD: u8 = 0x61;
     const AND: u8 = 0x57;
@@ -128,7 +129,7 @@ fn program(denied: &BTreeSet<Device>) -> Vec<Instruction> {
     out
 }
 
-/// The kernel's `union bpf_attr` for BPF_PROG_LOAD, as far as it is used.
+/// The used part of the kernel's `union bpf_attr` for BPF_PROG_LOAD.
 #[repr(C)]
 struct Load {
     kind: u32,
@@ -190,7 +191,8 @@ fn load(program: &[Instruction]) -> Result<OwnedFd, FilterError> {
 
 /// bpf(2).
 fn bpf<T>(command: libc::c_int, attributes: &T, doing: &'static str) -> Result<RawFd, FilterError> {
-    // SAFETY: `attributes` is the head of the union that the command reads, and what it points to lives until we return.
+    // SAFETY: `attributes` is the head of the union that the command reads, and what it points to lives until we
+    // return.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     let refused = |errno| FilterError::Refused { doing, errno };
     RawFd::try_from(Errno::result(result).map_err(refused)?).map_err(|_| refused(Errno::EBADF))
@@ -200,7 +202,7 @@ fn bpf<T>(command: libc::c_int, attributes: &T, doing: &'static str) -> Result<R
 mod tests {
     use super::*;
 
-    /// What the program answers, run here.
+    /// The result of the program, interpreted here.
     fn allows(program: &[Instruction], kind: u32, (major, minor): Device) -> bool {
         let context = [2 << 16 | kind, major, minor];
         let mut registers = [0u64; 11];

@@ -1,20 +1,20 @@
-//! Whose turn it is at a block device that cannot serve all at once: a weight, like the one of processor time.
+//! Weights for a block device that cannot serve all groups at once, like the weights of processor time.
 //!
-//! The kernel has it under four names: `io.weight` in the v2 tree (iocost), `io.bfq.weight` there and `blkio.bfq.weight` in
-//! version 1 (BFQ), `blkio.weight` in old kernels (CFQ). It counts on devices that have that scheduler, or for which
-//! iocost is switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c).
+//! The kernel has four names for it: `io.weight` in the v2 tree (iocost), `io.bfq.weight` there and `blkio.bfq.weight`
+//! in version 1 (BFQ), `blkio.weight` in old kernels (CFQ). It has an effect on devices with that scheduler, or with
+//! iocost switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c).
 
 use super::place::Place;
 use std::fs;
 use std::path::Path;
 
-/// The file that takes it, and the least and most that it takes where 10,000 is the most in ours.
+/// File name, least and greatest value of the file. Our own greatest weight is 10,000.
 const V2: [(&str, u64, u64); 2] = [("io.weight", 1, 10_000), ("io.bfq.weight", 1, 1000)];
 const V1: [(&str, u64, u64); 2] = [("blkio.bfq.weight", 1, 1000), ("blkio.weight", 10, 1000)];
-/// The most in our terms.
+/// The greatest weight in our scale.
 const MOST: u64 = 10_000;
 
-/// One of the files.
+/// One of the weight files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWeight {
     /// Its name, in each group.
@@ -24,7 +24,7 @@ pub struct IoWeight {
 }
 
 impl IoWeight {
-    /// The one that `group`, in which the controller is at work, has.
+    /// The weight file that `group` has; the controller must be enabled there.
     pub fn find(place: &Place, group: &Path) -> Option<Self> {
         let known = match place {
             Place::V2 => V2,
@@ -33,12 +33,12 @@ impl IoWeight {
         known.into_iter().find(|(file, ..)| group.join(file).exists()).map(|(file, least, most)| Self { file, least, most })
     }
 
-    /// What to write for a weight of 1 to 10,000.
+    /// The value to write for a weight of 1 to 10,000.
     pub fn value(self, weight: u64) -> u64 {
         (weight.min(MOST) * self.most / MOST).clamp(self.least, self.most)
     }
 
-    /// Whether a device of this machine minds it now.
+    /// Whether some device of this machine uses the weight now.
     pub fn counts_somewhere(self, v2_mount: Option<&Path>) -> bool {
         let schedulers = || fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|e| e.path().join("queue/scheduler"));
         let minded = |name: &str| schedulers().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(name)));

@@ -1,14 +1,13 @@
-//! Limits on what an allocation's work may use of its node. Each is read back after it was set: what was asked for holds,
-//! or is refused.
+//! Limits on the resources of its node that an allocation's work may use. Each limit is read back after it was set: a
+//! requested limit is enforced, or the request is refused.
 //!
-//! A module of our own, over plain files: the crate cgroups-rs is heavy for the shim, does not
-//! support hybrid machines, and swallows errors that matter.
+//! This module uses plain files. The crate cgroups-rs is heavy for the shim, does not support hybrid machines, and
+//! swallows errors that matter.
 //!
-//! Memory kills a launch as a whole (`memory.oom.group` of the launch), not all work: the script
-//! that started it goes on and sees 137. Under version 1 the kernel kills one process, and the shim
-//! ends the launch. A share on processors of its own has no CPU quota as well: its accounting would
-//! cost the work a period now and then. What the node cannot limit is not requested, and the node
-//! reports it (`lattice nodes`, NOT ENFORCED).
+//! The memory limit kills a launch as a whole (`memory.oom.group` of the launch), not all work: the script that started
+//! it continues and sees 137. Under version 1 the kernel kills one process, and the shim ends the launch. A share on
+//! its own processors gets no CPU quota in addition: the accounting would sometimes cost the work a period. A limit
+//! that the node cannot enforce is not requested, and the node reports it (`lattice nodes`, NOT ENFORCED).
 
 use super::controllers::{Controller, Controllers, V1Group};
 use super::devices::Device;
@@ -27,29 +26,31 @@ use thiserror::Error;
 const QUOTA_PERIOD_US: u64 = 100_000;
 /// The least memory of a scope, in bytes: with less its shim cannot start.
 const SCOPE_BYTES_MIN: u64 = 8 << 20;
-/// The weight of work that nobody weighed, in both versions' terms.
+/// The default weight, in version 2 and version 1.
 const WEIGHT_DEFAULT: (u64, u64) = (100, 1024);
 
 /// What the work of one allocation may use of one node. `None` and empty: no limit of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// On these processors alone.
+    /// Only on these processors.
     pub cpus: Option<IndexSet>,
-    /// Memory of these NUMA nodes alone.
+    /// Only memory of these NUMA nodes.
     pub memory_nodes: Option<IndexSet>,
-    /// Its part of the processor time when there is not enough for all: 1 to 10,000, 100 being usual.
+    /// Its share of the processor time when there is not enough for all: 1 to 10,000; 100 is usual.
     pub cpu_weight: Option<u64>,
     /// Processor time, in thousandths of a processor: 1500 is one and a half.
     pub cpu_quota: Option<u64>,
-    /// Main memory in bytes, without swap, with the shim's. At the limit a launch is killed whole (v2), or a process (v1).
+    /// Main memory in bytes, without swap, including the shim's. At the limit the kernel kills a whole launch (v2), or
+    /// a process (v1).
     pub memory_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
     /// Bytes a second of block devices.
     pub io: Vec<IoLimit>,
-    /// Its part of the block devices' time when there is not enough for all, as [`Self::cpu_weight`].
+    /// Its share of the block devices' time when there is not enough for all, as [`Self::cpu_weight`].
     pub io_weight: Option<u64>,
-    /// Character devices that it must not open or make; through version 1 (see [`super::devices`] for the better way).
+    /// Character devices that it must not open or make, enforced through version 1 ([`super::devices`] is the better
+    /// way).
     pub denied_devices: BTreeSet<Device>,
 }
 
@@ -88,12 +89,12 @@ impl fmt::Display for IndexSet {
     }
 }
 
-/// A text that is no set of processors.
+/// A text that is not a set of processors.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no list such as 0-3,8")]
 pub struct NoIndexSet(String);
 
-/// No machine has more processors; a list that names more is not expanded.
+/// No machine has more processors; a list with a larger number is not expanded.
 const INDEX_MAX: u32 = 65_535;
 
 impl FromStr for IndexSet {
@@ -119,13 +120,13 @@ impl FromIterator<u32> for IndexSet {
     }
 }
 
-/// A limit that was asked for and does not hold.
+/// A requested limit that is not enforced.
 #[derive(Debug, Error)]
 pub enum LimitError {
-    /// Nothing here can enforce it.
+    /// No controller here can enforce it.
     #[error("a limit of the controller {controller} was asked for, which this node cannot set: {why}")]
     Unavailable {
-        /// Which.
+        /// The controller.
         controller: Controller,
         /// What is missing, and what to do about it.
         why: String,
@@ -133,7 +134,7 @@ pub enum LimitError {
     /// The kernel refused it.
     #[error("{} cannot be set to {wanted:?}", file.display())]
     Refused {
-        /// Where it was written.
+        /// The file of the limit.
         file: PathBuf,
         /// What was written.
         wanted: String,
@@ -141,17 +142,17 @@ pub enum LimitError {
         #[source]
         source: io::Error,
     },
-    /// The kernel took it and has something else.
+    /// The kernel accepted it but has another value.
     #[error("{} was set to {wanted:?} and says {got:?}", file.display())]
     NotTaken {
-        /// Where it was written.
+        /// The file of the limit.
         file: PathBuf,
         /// What was written.
         wanted: String,
-        /// What is there.
+        /// The value that the file has.
         got: String,
     },
-    /// The directory for it could not be made.
+    /// The cgroup for it could not be made.
     #[error(transparent)]
     Cgroup(#[from] super::CgroupError),
 }
@@ -172,8 +173,9 @@ impl Limits {
 }
 
 impl Controllers {
-    /// Limits the work of an allocation, and reads back that it is so. Gives the directories of version 1 that each of its
-    /// processes must join: none for what is not limited. May be done again, with the same limits or others; one that is no longer asked for stays.
+    /// Limits the work of an allocation, and reads the limits back. Returns the directories of version 1 that each of
+    /// its processes must join: none for resources without a limit. May be called again, with the same limits or
+    /// others; a limit that is no longer requested stays.
     pub fn set(&self, allocation: AllocationId, scope: Option<&Scope>, limits: &Limits) -> Result<Vec<PathBuf>, LimitError> {
         let unavailable = |controller, why: &str| LimitError::Unavailable { controller, why: why.to_owned() };
         for controller in limits.needs() {
@@ -199,7 +201,7 @@ impl Controllers {
             }
         }
         let mut joined = Vec::new();
-        // Processor time is shared out by group even where nothing of it is limited: work never outnumbers the agent.
+        // Processor time is divided by group even without limits: so many processes of work cannot crowd out the agent.
         let wanted = |group: &V1Group| group.controller() == Controller::Cpu || limits.needs().contains(&group.controller());
         for group in self.v1_groups(allocation).into_iter().filter(wanted) {
             group.create()?;
@@ -240,11 +242,11 @@ fn set_v2(scope: &Scope, controller: Controller, limits: &Limits) -> Result<(), 
     }
 }
 
-/// Of work and shim together: work can have its shim hold memory.
+/// The limit covers work and shim, because work can make its shim hold memory.
 fn limit_memory_v2(scope: &Cgroup, limits: &Limits) -> Result<(), LimitError> {
     let bytes = limits.memory_bytes.map(|bytes| whole_pages(bytes.max(SCOPE_BYTES_MIN)));
     put(&scope.path().join("memory.max"), bytes)?;
-    // What may be swapped out instead is not limited, and slows everybody.
+    // Without a limit on swap, work would swap out instead, and slow everybody.
     let swap = scope.path().join("memory.swap.max");
     if swap.exists() { put(&swap, bytes.map(|_| 0)) } else { Ok(()) }
 }
@@ -269,7 +271,7 @@ fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {
             if with_swap.exists() { put(&with_swap, bytes) } else { Ok(()) }
         }
         Controller::Pids => put(&file("pids.max"), limits.pids),
-        // What is denied is not listed where everything else is allowed: it cannot be read back.
+        // With "all allowed" the file does not list denied devices, so they cannot be read back.
         Controller::Devices => {
             limits.denied_devices.iter().try_for_each(|(major, minor)| tell(&file("devices.deny"), &format!("c {major}:{minor} rwm")))
         }
@@ -283,7 +285,7 @@ fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {
     }
 }
 
-/// Microseconds of processor time in each period; the kernel takes no less than a thousand.
+/// Microseconds of processor time in each period; the kernel accepts no less than a thousand.
 fn quota_us(thousandths: u64) -> u64 {
     thousandths.saturating_mul(QUOTA_PERIOD_US / 1000).max(1000)
 }
@@ -294,14 +296,14 @@ pub(super) fn whole_pages(bytes: u64) -> u64 {
     (bytes / page).max(1) * page
 }
 
-/// Writes a value, where there is one, and reads it back.
+/// Writes a value, if there is one, and reads it back.
 pub(super) fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), LimitError> {
     let Some(wanted) = value.map(|v| v.to_string()) else { return Ok(()) };
     let got = written(file, &wanted)?;
     if got.trim() == wanted { Ok(()) } else { Err(LimitError::NotTaken { file: file.to_owned(), wanted, got: got.trim().to_owned() }) }
 }
 
-/// The same for a file with a line for each device: all words of ours must be in one of them.
+/// The same for a file with one line for each device: one of its lines must have all our words.
 fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     let got = written(file, wanted)?;
     let has_all = |line: &str| wanted.split(' ').all(|word| line.split_whitespace().any(|w| w == word));
@@ -318,7 +320,7 @@ fn tell(file: &Path, wanted: &str) -> Result<(), LimitError> {
 }
 
 fn written(file: &Path, wanted: &str) -> Result<String, LimitError> {
-    // Without O_CREAT: a limit is never an ordinary file.
+    // Without O_CREAT: a limit must never become an ordinary file.
     let open = fs::OpenOptions::new().write(true).open(file);
     let tried = open.and_then(|mut f| f.write_all(wanted.as_bytes())).and_then(|()| fs::read_to_string(file));
     tried.map_err(|source| LimitError::Refused { file: file.to_owned(), wanted: wanted.to_owned(), source })
@@ -343,7 +345,7 @@ mod tests {
     fn what_is_not_taken_is_refused() {
         let dir = std::env::temp_dir().join(format!("lattice-limits-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        // A file that keeps what was written stands for a kernel that takes it; a device full of nothing for one that does not.
+        // A file that keeps what was written simulates a kernel that accepts it; /dev/null one that does not.
         fs::write(dir.join("pids.max"), "").unwrap();
         assert!(put(&dir.join("pids.max"), Some(5)).is_ok());
         assert!(matches!(put(&dir.join("memory.max"), Some(5)), Err(LimitError::Refused { .. })), "no file is made");

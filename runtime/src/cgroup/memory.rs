@@ -1,7 +1,7 @@
-//! Whether and where memory was over: the kernel's counters of one allocation's work and shim.
+//! Whether and where memory was used up: the kernel's counters of one allocation's work and shim.
 //!
-//! The kernel counts a kill before it sends the signal, in both versions: who reaps a process that SIGKILL ended finds
-//! it counted. (`mm/oom_kill.c`, `__oom_kill_process`: "Raise event before sending signal".)
+//! In both versions the kernel counts a kill before it sends the signal. So when a process that SIGKILL ended is
+//! reaped, the count includes it. (`mm/oom_kill.c`, `__oom_kill_process`: "Raise event before sending signal".)
 
 use super::Scope;
 use lattice_model::MemoryKill;
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Watches the memory of one allocation's work. There is none where nothing limits or counts it.
+/// Watches the memory of one allocation's work. It exists only if something limits or counts that memory.
 #[derive(Debug)]
 pub struct MemoryWatch {
     place: Place,
-    /// Kills that were told already, by launch; in version 1 all under 0.
+    /// Kills that were already reported, by launch; in version 1 all under 0.
     told: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Each launch is counted for itself, and killed whole.
+    /// Each launch has its own count, and is killed whole.
     V2(Scope),
-    /// The work is counted as one.
+    /// All work has one count.
     V1(PathBuf),
 }
 
@@ -33,7 +33,7 @@ impl MemoryWatch {
         v2.or_else(v1).map(|place| Self { place, told: BTreeMap::new() })
     }
 
-    /// What has `EPOLLPRI` when memory came to an end somewhere in the scope; version 1 has no such file.
+    /// A file that has `EPOLLPRI` when memory was used up somewhere in the scope; version 1 has no such file.
     pub fn events(&self) -> Option<File> {
         match &self.place {
             Place::V2(scope) => File::open(scope.path().join("memory.events")).ok(),
@@ -41,22 +41,24 @@ impl MemoryWatch {
         }
     }
 
-    /// What was killed of this launch (0 is the script) for its memory since this was last asked. A launch that was killed
-    /// whole is told once. In version 1 nobody counts launches apart: ask when one of its processes was killed.
+    /// What the kernel killed of this launch (0 is the script) for its memory since the last call. A launch that was
+    /// killed whole is reported once. In version 1 launches have no counts of their own: call this when one of its
+    /// processes was killed.
     pub fn kill_in(&mut self, launch: u32) -> Option<MemoryKill> {
         match &self.place {
             Place::V2(scope) => {
                 let group = scope.launch(launch);
                 let file = |name: &str| group.path().join(name);
                 let whole = number(&file("memory.oom.group")) == Some(1);
-                // The one that a whole launch is killed for is counted twice: the number tells only that there was one.
+                // The process that triggers the kill of a whole launch is counted twice: the number only shows that
+                // there was a kill.
                 let kills = counter(&file("memory.events"), "oom_kill")?;
                 let told = self.told.entry(launch).or_default();
                 if kills <= *told || (whole && *told > 0) {
                     return None;
                 }
                 *told = kills;
-                // A machine that has no memory left kills as well, and nobody's limit was the reason.
+                // A machine without free memory kills as well, without a limit being reached.
                 let own_limit = counter(&scope.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
                 let limit_bytes = number(&scope.path().join("memory.max")).filter(|_| own_limit);
                 Some(MemoryKill { launch, whole, had_bytes: number(&file("memory.peak")), limit_bytes })
@@ -78,12 +80,12 @@ impl MemoryWatch {
 }
 
 impl Scope {
-    /// The limit of its work's and shim's memory in the v2 tree, in bytes; `None`: there is none.
+    /// The memory limit of work and shim together in the v2 tree, in bytes; `None`: there is none.
     pub fn memory_bytes_max(&self) -> Option<u64> {
         number(&self.path().join("memory.max"))
     }
 
-    /// What the kernel counts as the shim's memory, in bytes; `None`: it does not count in this tree.
+    /// The shim's memory as the kernel counts it, in bytes; `None`: this tree does not count memory.
     pub fn shim_memory_bytes(&self) -> Option<u64> {
         number(&self.shim().path().join("memory.current"))
     }
@@ -94,7 +96,7 @@ fn counter(file: &Path, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `max` is no number.
+/// `max` is not a number.
 fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

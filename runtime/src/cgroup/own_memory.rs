@@ -1,4 +1,4 @@
-//! A limit on the memory of this very process, in a cgroup of its own beside the slice of all work.
+//! A memory limit on this process, in its own cgroup beside the slice of all work.
 
 use super::controllers::{Controller, Controllers};
 use super::limits::{LimitError, put, whole_pages};
@@ -6,34 +6,34 @@ use super::place::Place;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
-/// Why this process has no limit of its own.
+/// Why this process has no memory limit.
 #[derive(Debug, Error)]
 pub enum OwnMemoryError {
-    /// No controller to do it with.
+    /// No controller can limit memory.
     #[error("the memory controller of cgroup version 2 cannot be used here")]
     NoController,
-    /// The process lies where the limit would be others' too, or not ours to set.
+    /// The process is in a cgroup that other processes share, or that we may not change.
     #[error(
         "this process lies in {}, which is no cgroup of its own in {} beside {}: start it with systemd's \
          DelegateSubgroup= (version 254)",
         own.display(), delegated.display(), slice.display()
     )]
     NotAlone {
-        /// Where it lies, below the tree's root.
+        /// Its cgroup, below the tree's root.
         own: PathBuf,
-        /// What was handed to us.
+        /// The directory that was delegated to us.
         delegated: PathBuf,
-        /// Where work lies.
+        /// The slice of all work.
         slice: PathBuf,
     },
-    /// It could not be set.
+    /// The kernel refused the limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
 
 impl Controllers {
-    /// Limits the memory of this process to so many bytes, and reads back that it is so. At the limit the kernel kills
-    /// this process; work is in other cgroups.
+    /// Limits the memory of this process to this many bytes, and verifies the limit. At the limit the kernel kills this
+    /// process; work is in other cgroups.
     pub fn limit_own_memory(&self, bytes: u64) -> Result<(), OwnMemoryError> {
         let (Some(slice), Some(Place::V2)) = (self.slice(), self.place(Controller::Memory)) else {
             return Err(OwnMemoryError::NoController);
@@ -47,14 +47,14 @@ impl Controllers {
     }
 }
 
-/// Where a process lies in the v2 tree, by its `/proc/PID/cgroup`, below the root.
+/// The cgroup of a process in the v2 tree, from its `/proc/PID/cgroup`, relative to the root.
 fn v2_path(proc_cgroup: &str) -> Option<PathBuf> {
     let path = Path::new(proc_cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?);
-    // Outside of our cgroup namespace it begins with "..".
+    // Outside of our cgroup namespace the path begins with "..".
     path.components().all(|part| matches!(part, Component::Normal(_))).then(|| path.to_owned())
 }
 
-/// Below what was handed to us, and with no work below it.
+/// Whether the cgroup is below the delegated directory, and has no work below it.
 fn is_own(own: &Path, delegated: &Path, work: &Path) -> bool {
     own != delegated && own.starts_with(delegated) && !work.starts_with(own) && !own.starts_with(work)
 }

@@ -1,10 +1,10 @@
-//! What lies in the image cache, and what of it is in use.
+//! The images in the cache, and which of them are in use.
 //!
-//! Whoever uses an image has a shared lock on its file: the agent from the admission on, and the loop device by which the
-//! image is mounted, since the lock belongs to the open file that the kernel keeps for the device. An image that can be
-//! locked exclusively is therefore used by nobody, also not by work of a former life of the agent.
+//! Each user of an image has a shared lock on its file: the agent from the admission on, and the loop device that
+//! mounts the image, since the lock belongs to the open file that the kernel keeps for the device. So an image that can
+//! be locked exclusively has no user, not even work that an earlier agent started.
 //!
-//! The number of a file's group is that of the user who brought it: its mode, 0400, gives the group nothing.
+//! The file's group is the number of the user who brought the image: the mode 0400 gives the group no rights.
 
 use super::error::ImageError;
 use std::fs::{self, File, TryLockError};
@@ -17,12 +17,12 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct HeldImage {
     path: PathBuf,
-    /// Closing it gives the lock back.
+    /// Closing it releases the lock.
     _locked: File,
 }
 
 impl HeldImage {
-    /// Where it lies: `<cache>/sha256-<hex>.sqfs`, root's, mode 0400.
+    /// Its path: `<cache>/sha256-<hex>.sqfs`, owned by root, mode 0400.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -33,18 +33,18 @@ impl HeldImage {
 pub struct UnusedImage {
     /// Where it lies.
     pub path: PathBuf,
-    /// Who brought it.
+    /// The user who brought it.
     pub uid: u32,
     /// Bytes that its removal frees.
     pub bytes: u64,
-    /// When it was admitted last, or was last seen in use.
+    /// When it was last admitted, or last seen in use.
     pub last_used: SystemTime,
 }
 
-/// An image for which no room can be made.
+/// An image for which no space can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// The largest image that there could be room for now, in bytes.
+    /// The largest image that would fit now, in bytes.
     pub bytes_max: u64,
 }
 
@@ -54,12 +54,12 @@ impl NoRoom {
     }
 }
 
-/// Where an image of this digest lies in the cache, once it is there.
+/// The path of an image with this digest in the cache.
 pub fn cached(cache: &Path, sha256: &str) -> PathBuf {
     cache.join(format!("sha256-{sha256}.sqfs"))
 }
 
-/// Keeps an image in the cache, and notes that it is used; `None` where it is not there.
+/// Locks an image in the cache and records that it is used; `None` if it is not there.
 pub fn hold(cache: &Path, sha256: &str) -> io::Result<Option<HeldImage>> {
     let path = cached(cache, sha256);
     loop {
@@ -77,7 +77,7 @@ pub fn hold(cache: &Path, sha256: &str) -> io::Result<Option<HeldImage>> {
     }
 }
 
-/// The images that nobody uses, in no order. Copies that a killed agent left half made are removed.
+/// The unused images, in no order. Removes incomplete copies of a killed agent.
 pub fn unused(cache: &Path) -> io::Result<Vec<UnusedImage>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(cache) {
@@ -94,7 +94,7 @@ pub fn unused(cache: &Path) -> io::Result<Vec<UnusedImage>> {
         if name.ends_with(".sqfs.part") {
             remove_unused(&path)?;
         } else if name.ends_with(".sqfs") {
-            // One that is removed meanwhile is none.
+            // Another process may remove it meanwhile.
             let Ok(file) = File::open(&path) else { continue };
             if is_free(&file)? {
                 let metadata = file.metadata()?;
@@ -108,7 +108,7 @@ pub fn unused(cache: &Path) -> io::Result<Vec<UnusedImage>> {
     Ok(found)
 }
 
-/// Removes an image, unless somebody uses it. Whether it is gone.
+/// Removes an image, unless it is in use. Returns whether it is gone.
 pub fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -124,7 +124,7 @@ pub fn remove_unused(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Locks it exclusively, where nobody has a lock on it.
+/// Locks it exclusively, if nobody has a lock on it.
 fn is_free(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -133,14 +133,14 @@ fn is_free(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether this very file has that name.
+/// Whether this open file still has that name.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let ours = file.metadata().map(|m| (m.dev(), m.ino()));
     fs::metadata(path).is_ok_and(|there| ours.is_ok_and(|ours| ours == (there.dev(), there.ino())))
 }
 
-/// The time of the last change says when an image was used last: nobody writes to it. Where it cannot be set, the image
-/// only goes earlier than it should.
+/// The modification time records the last use, because nobody writes to the file. If it cannot be set, the image is
+/// only removed earlier than it should be.
 fn note_use(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }

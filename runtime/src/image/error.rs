@@ -1,14 +1,14 @@
-//! Why an image is not taken.
+//! Why an image is not accepted.
 
 use lattice_model::resources::bytes_text;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why an image is not taken.
+/// Why an image is not accepted.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// Nothing lies there.
+    /// The file does not exist.
     #[error("image {}: there is no such file on this node", path.display())]
     NotFound {
         /// The user's path.
@@ -22,7 +22,7 @@ pub enum ImageError {
         /// The account.
         user: String,
     },
-    /// Something else lies there.
+    /// It is not a SquashFS image.
     #[error("image {}: {why}", path.display())]
     NotAnImage {
         /// The user's path.
@@ -36,7 +36,7 @@ pub enum ImageError {
         /// What was given.
         given: String,
     },
-    /// The contents are others than were submitted.
+    /// The contents are not those that were submitted.
     #[error("image {}: its SHA-256 is {got}, but {want} was recorded at submission: it was changed since, or differs on this node", path.display())]
     WrongDigest {
         /// The user's path.
@@ -54,7 +54,7 @@ pub enum ImageError {
         /// The cache.
         cache: PathBuf,
     },
-    /// It does not fit, whatever is removed of what nobody uses.
+    /// The image does not fit, even if all unused images are removed.
     #[error(
         "image {}: it has {}, and the image cache {} can have at most {} more beside the images that are in use; make room on that disk, \
          or run this on nodes with a larger one",
@@ -70,7 +70,7 @@ pub enum ImageError {
         /// How large it may be now.
         bytes_max: u64,
     },
-    /// Nobody wants it any more.
+    /// The caller cancelled the copy.
     #[error("image {}: its copy was cancelled", path.display())]
     Cancelled {
         /// The user's path.
@@ -79,7 +79,7 @@ pub enum ImageError {
     /// Anything else.
     #[error("image {}: {doing}", path.display())]
     Io {
-        /// The file it happened with.
+        /// The file of the failed operation.
         path: PathBuf,
         /// What was being done.
         doing: &'static str,

@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use thiserror::Error;
 
-/// What makes a connection unusable: it is dropped, and the peer may make a new one.
+/// Errors that make a connection unusable: it is dropped, and the peer may make a new one.
 #[derive(Debug, Error)]
 pub enum FrameError {
     /// A length beyond [`FRAME_BYTES_MAX`].
@@ -16,21 +16,21 @@ pub enum FrameError {
         /// The announced or needed length.
         bytes: usize,
     },
-    /// The bytes are not a message, or not of a kind's shape.
+    /// The bytes are not a message, or a message of a known kind has the wrong shape.
     #[error("a frame of {bytes} bytes is no message")]
     Malformed {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
-        /// What did not fit.
+        /// The decoder's error.
         #[source]
         source: rmp_serde::decode::Error,
     },
-    /// A message that cannot be written down (never for the messages of this module).
+    /// A message that cannot be encoded (never for the messages of this module).
     #[error("the message cannot be encoded")]
     Encode(#[source] rmp_serde::encode::Error),
 }
 
-/// One message as the bytes to send, length first.
+/// Encodes one message as the bytes to send, length first.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; 4];
     let mut serializer = rmp_serde::Serializer::new(&mut frame).with_struct_map();
@@ -41,7 +41,8 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Turns a stream, in whatever fragments it comes, into messages. Holds at most one incomplete frame and what was pushed behind it.
+/// Decodes messages from a stream that arrives in any fragments. Holds at most one incomplete frame and the bytes
+/// pushed after it.
 #[derive(Debug)]
 pub struct Decoder<T> {
     pending: Vec<u8>,
@@ -57,7 +58,7 @@ impl<T> Default for Decoder<T> {
 }
 
 impl<T: DeserializeOwned> Decoder<T> {
-    /// Takes what was read. Read on only when [`Self::next`] has no more.
+    /// Adds bytes that were read. Read more only when [`Self::next`] returns nothing.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.consumed > 0 {
             self.pending.drain(..self.consumed);
@@ -66,7 +67,7 @@ impl<T: DeserializeOwned> Decoder<T> {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next whole message. Messages of an unknown kind are skipped and counted.
+    /// The next complete message. Messages of an unknown kind are skipped and counted.
     #[expect(clippy::should_implement_trait, reason = "an iterator would have to go on after an error")]
     pub fn next(&mut self) -> Result<Option<T>, FrameError> {
         loop {
@@ -80,7 +81,7 @@ impl<T: DeserializeOwned> Decoder<T> {
             let unknown = outcome.is_err() && kind_is_unknown::<T>(body);
             self.consumed += 4 + bytes;
             if self.consumed == self.pending.len() {
-                // A fence of many megabytes must not stay with a shim of few.
+                // A shim with little memory must not keep the buffer of a fence of many megabytes.
                 self.pending = Vec::new();
                 self.consumed = 0;
             }
@@ -105,7 +106,7 @@ fn kind_is_unknown<T: DeserializeOwned>(body: &[u8]) -> bool {
     rmp_serde::from_slice::<Kind>(body).is_ok_and(|kind| !known.0.contains(&kind.0.as_str()))
 }
 
-/// The name of a message's kind, whatever its contents.
+/// The name of a message's kind; its contents are ignored.
 struct Kind(String);
 
 impl<'de> Deserialize<'de> for Kind {
@@ -136,7 +137,7 @@ impl<'de> Deserialize<'de> for Kind {
     }
 }
 
-/// Asks an enum for the names of its variants: it tells them to whoever deserialises it.
+/// Collects the names of an enum's variants: the enum passes them to its deserializer.
 struct Variants(&'static [&'static str]);
 
 impl<'de> Deserializer<'de> for &mut Variants {
@@ -217,7 +218,7 @@ mod tests {
         let mut decoder = Decoder::<ToShim>::default();
         decoder.push(&u32::MAX.to_le_bytes());
         assert!(matches!(decoder.next(), Err(FrameError::TooLarge { .. })));
-        // Known kinds with a wrong shape, things that are no message at all, and every damaged byte of real messages.
+        // Known kinds with a wrong shape, data that is not a message, and every damaged byte of real messages.
         for body in [
             &b""[..],
             b"\xc1",

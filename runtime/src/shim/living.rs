@@ -1,8 +1,9 @@
-//! Which process a shim is, so that no other one is taken for it.
+//! The identity of a shim's process, so that no other process is mistaken for it.
 //!
-//! A pid says little, and with its start time not enough: both were used again within seconds where somebody tried. A
-//! shim writes down who it is before it serves anybody; an agent that finds a socket asks the kernel who listens on it
-//! and compares. Numbers are never compared across pid namespaces: the kernel translates the peer's pid into ours.
+//! A pid is not enough, and a pid with its start time is not either: in tests both were reused within seconds. A shim
+//! writes its identity down before it serves anybody. An agent that finds a socket asks the kernel for the listening
+//! process and compares. Numbers are never compared across pid namespaces: the kernel translates the peer's pid into
+//! ours.
 
 use super::ShimDir;
 use crate::identity;
@@ -17,38 +18,38 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use thiserror::Error;
 
-/// A process, as its kernel knows it.
+/// The identity of a process, from its kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Living {
     /// The boot in which it was started.
     pub boot: Boot,
-    /// Its pid, as it sees itself.
+    /// Its pid in its own namespace.
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its pidfd's inode: its own until the next boot where the kernel has pidfs (6.9), else the same for all.
+    /// Its pidfd's inode: unique until the next boot if the kernel has pidfs (6.9), else the same for all.
     pub pidfd_inode: u64,
 }
 
-/// Why what listens on a shim's socket is not that shim.
+/// Why the process that listens on a shim's socket is not that shim.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotOurs {
-    /// Somebody who could not have started it.
+    /// Its user could not have started the shim.
     #[error("it belongs to uid {uid}")]
     Uid {
-        /// Whose it is.
+        /// The user of the process.
         uid: u32,
     },
-    /// A shim from before a restart of the machine cannot be.
+    /// The shim was started before the machine's last boot, so it cannot exist.
     #[error("the shim was started under another boot of this machine")]
     Boot,
-    /// Another process than the one that wrote down who it is.
+    /// Not the process whose identity the shim wrote down.
     #[error("it is process {pid}, which is not the one that was started")]
     Process {
         /// Its pid here.
         pid: i32,
     },
-    /// In none or another cgroup than the shim was born in.
+    /// In no cgroup, or another one than the shim was born in.
     #[error("process {pid} does not live in the allocation's scope")]
     Cgroup {
         /// Its pid here.
@@ -69,7 +70,7 @@ impl Living {
         Ok(Self { boot: identity::boot_id()?, pid: pid.cast_unsigned(), start_ticks, pidfd_inode })
     }
 
-    /// Writes it down, under its name only when it is whole. Not synced: it is of no use after a restart of the machine.
+    /// Writes it to a file that gets its name only when it is complete. Not synced: after a reboot it is useless.
     pub fn write(&self, dir: &ShimDir) -> io::Result<()> {
         let part = dir.living().with_extension("id.part");
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&part)?;
@@ -77,13 +78,14 @@ impl Living {
         fs::rename(&part, dir.living())
     }
 
-    /// What was written down in `dir`; `None` where nothing can be read: the disk was full.
+    /// The identity that was written in `dir`; `None` if it cannot be read, for example because the disk was full.
     pub fn read(dir: &ShimDir) -> Option<Self> {
         serde_json::from_slice(&fs::read(dir.living()).ok()?).ok()
     }
 
-    /// Compares who listens at the other end of `stream` with what the shim of `dir` wrote down, and with the cgroup that
-    /// it was born in. What cannot be known (a file that could not be written, a process of another pid namespace) is not held against it.
+    /// Compares the process at the other end of `stream` with the identity that the shim of `dir` wrote down, and with
+    /// the cgroup that it was born in. What cannot be known (a file that could not be written, a process of another pid
+    /// namespace) does not count as a difference.
     pub fn check(dir: &ShimDir, scope: Option<&Path>, stream: &UnixStream) -> Result<(), NotOurs> {
         let Ok(peer) = getsockopt(stream, PeerCredentials) else { return Ok(()) };
         if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
@@ -102,7 +104,7 @@ impl Living {
                 return Err(NotOurs::Process { pid });
             }
             Ok(_) => {}
-            // Gone since: the next look at its socket says so.
+            // The process has ended since: the next use of its socket will show that.
             Err(_) => return Ok(()),
         }
         let procs = scope.and_then(|s| fs::read_to_string(s.join("shim/cgroup.procs")).ok());

@@ -1,4 +1,4 @@
-//! Starting a shim, and finding it again after the agent was restarted.
+//! Starting a shim, and finding it again after a restart of the agent.
 
 use super::{ShimConfig, ShimDir};
 use crate::cgroup::{CgroupError, Scope};
@@ -14,10 +14,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why there is no shim.
+/// Why a shim was not started.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// One lives already: [`connect_shim`].
+    /// The directory's shim lives already: use [`connect_shim`].
     #[error("a shim lives already in {}", dir.display())]
     AlreadyRunning {
         /// Its directory.
@@ -26,7 +26,7 @@ pub enum StartError {
     /// Its files could not be made.
     #[error("{}: {doing}", path.display())]
     Files {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
@@ -42,21 +42,21 @@ pub enum StartError {
     NotStarted(#[from] NotStarted),
 }
 
-/// A shim just started.
+/// A shim that was just started.
 #[derive(Debug)]
 pub struct StartedShim {
-    /// Its pid. Our child: to be reaped ([`process::reap`]) once its pidfd is readable.
+    /// Its pid. It is our child: reap it ([`process::reap`]) once its pidfd is readable.
     pub pid: i32,
     /// Its pidfd.
     pub pidfd: OwnedFd,
-    /// Connected; nothing was said on it yet.
+    /// The connection; nothing was sent on it yet.
     pub stream: UnixStream,
 }
 
-/// Writes `shim.json` and starts `binary` in `dir`: listening socket as descriptor 3, in a session of its own and in the
-/// scope's `shim` cgroup, output to `shim.log`. It outlives us. Returns once the program runs; it then mounts and says
-/// [`super::FromShim::Ready`] after the agent's Hello. Where one lives in `dir` already this refuses, and has asked it:
-/// as any connect does, that replaced the connection of whoever was its agent.
+/// Writes `shim.json` and starts `binary` in `dir`: listening socket as descriptor 3, in its own session and in the
+/// scope's `shim` cgroup, output to `shim.log`. It outlives us. Returns once the program runs; after the agent's Hello
+/// the shim mounts and sends [`super::FromShim::Ready`]. Refuses if a shim lives in `dir` already; the check connects
+/// to it, and so, like any connect, replaces the connection of its present agent.
 pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<StartedShim, StartError> {
     let failed = |path: PathBuf, doing| move |source| StartError::Files { path, doing, source };
     for path in [&dir.0, &dir.logs()] {
@@ -112,13 +112,13 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
     }
 }
 
-/// Connects to the shim that lives in `dir`. `NotFound` or `ConnectionRefused`: none does.
+/// Connects to the shim that lives in `dir`. `NotFound` or `ConnectionRefused`: there is none.
 pub fn connect_shim(dir: &ShimDir) -> io::Result<UnixStream> {
     let (_held, path) = short_path(dir)?;
     UnixStream::connect(path)
 }
 
-/// Listens on the shim's socket and connects to it. What a dead shim left there goes.
+/// Listens on the shim's socket and connects to it. Removes the socket of a dead shim.
 fn listen(dir: &ShimDir) -> io::Result<(UnixListener, UnixStream)> {
     match fs::remove_file(dir.socket()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -131,14 +131,15 @@ fn listen(dir: &ShimDir) -> io::Result<(UnixListener, UnixStream)> {
     Ok((listener, stream))
 }
 
-/// The socket by way of its open directory: an address has 108 bytes, and state directories can be longer. Valid while the directory is held.
+/// A path to the socket through its open directory: an address has 108 bytes, and state directories can be longer.
+/// Valid while the directory is held.
 fn short_path(dir: &ShimDir) -> io::Result<(OwnedFd, PathBuf)> {
     let held = open(&dir.0, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let path = PathBuf::from(format!("/proc/self/fd/{}/shim.sock", held.as_raw_fd()));
     Ok((held, path))
 }
 
-/// Under its name only when it is whole. Not synced: a machine that was restarted has no shim to read it.
+/// The file gets its name only when it is complete. Not synced: after a reboot there is no shim to read it.
 fn write_config(dir: &ShimDir, config: &ShimConfig) -> io::Result<()> {
     let part = dir.config().with_extension("json.part");
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&part)?;

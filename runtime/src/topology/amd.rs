@@ -1,5 +1,5 @@
-//! AMD's GPUs by ROCm SMI (`librocm_smi64.so`, AMD's `rocm_smi.h`). The few calls that are needed are looked up when the
-//! library is there: linking to it would make an agent that does not start without ROCm (docs/dependencies.md).
+//! AMD's GPUs by ROCm SMI (`librocm_smi64.so`, AMD's `rocm_smi.h`). The few needed functions are looked up if the
+//! library is installed: with a linked library the agent would not start without ROCm (docs/dependencies.md).
 
 use super::files::Files;
 use super::pci::Pci;
@@ -57,7 +57,8 @@ impl Vendor for RocmSmi {
     }
 }
 
-/// What amdgpu's files say of one GPU (the kernel's Documentation/gpu/amdgpu: "RAS Error Count sysfs Interface", "hwmon Interfaces").
+/// One GPU's readings from amdgpu's files (the kernel's Documentation/gpu/amdgpu: "RAS Error Count sysfs Interface",
+/// "hwmon Interfaces").
 pub(super) fn read(files: &Files, address: &str) -> GpuReading {
     let dir = format!("sys/bus/pci/devices/{address}");
     let counts = files.names(&format!("{dir}/ras")).into_iter().filter(|name| name.ends_with("_err_count"));
@@ -108,7 +109,7 @@ impl Rocm {
         }
     }
 
-    /// A 64-bit figure of one device.
+    /// A 64-bit value of one device.
     fn figure(&self, name: &[u8], number: u32) -> Option<u64> {
         let ask: Symbol<'_, unsafe extern "C" fn(u32, *mut u64) -> u32> = self.find(name).ok()?;
         let mut value = 0;
@@ -116,13 +117,13 @@ impl Rocm {
         (unsafe { ask(number, &raw mut value) } == 0).then_some(value)
     }
 
-    /// The library's numbers of its devices, by their addresses on the bus.
+    /// The library's device numbers, by bus address.
     pub(super) fn numbers(&self) -> BTreeMap<String, u32> {
         let all = 0..self.count().unwrap_or(0);
         all.filter_map(|number| Some((address(self.figure(b"rsmi_dev_pci_id_get\0", number)?), number))).collect()
     }
 
-    /// What a device has drawn since its driver was loaded: a count, of so many millionths of a joule each.
+    /// The energy of a device since its driver was loaded: a count, and the millionths of a joule of each unit.
     pub(super) fn energy_joules(&self, number: u32) -> Option<f64> {
         let ask: Symbol<'_, unsafe extern "C" fn(u32, *mut u64, *mut f32, *mut u64) -> u32> =
             self.find(b"rsmi_dev_energy_count_get\0").ok()?;
@@ -142,7 +143,7 @@ impl Rocm {
         }
         let name: Symbol<'_, unsafe extern "C" fn(u32, *mut c_char, usize) -> u32> = self.find(b"rsmi_dev_name_get\0").ok()?;
         let mut text = [0 as c_char; NAME_BYTES];
-        // SAFETY: writes at most what it is told less one; the last byte stays zero.
+        // SAFETY: writes at most the given length less one; the last byte stays zero.
         if unsafe { name(number, text.as_mut_ptr(), NAME_BYTES - 1) } != 0 {
             return None;
         }
@@ -152,7 +153,7 @@ impl Rocm {
         let render = device_files.iter().find(|f| f.path.contains("renderD")).map(|f| f.minor);
         Some(GpuDevice {
             index: 0,
-            // As ROCR_VISIBLE_DEVICES takes it; without one there is nothing that names it in every process alike.
+            // In the form of ROCR_VISIBLE_DEVICES. Without this number no name is the same in every process.
             id: format!("GPU-{:016x}", self.figure(b"rsmi_dev_unique_id_get\0", number)?),
             vendor: GpuVendor::Amd,
             model,
@@ -165,7 +166,7 @@ impl Rocm {
         })
     }
 
-    /// The bandwidth between two devices where xGMI joins them; 0 where it does and says no figure.
+    /// The bandwidth between two devices that xGMI joins; 0 if it joins them and the library has no value.
     fn xgmi_gbps(&self, from: u32, to: u32) -> Option<f64> {
         let kind: Symbol<'_, unsafe extern "C" fn(u32, u32, *mut u64, *mut u32) -> u32> = self.find(b"rsmi_topo_get_link_type\0").ok()?;
         let (mut hops, mut link) = (0, 0);
@@ -196,7 +197,7 @@ fn address(bdf: u64) -> String {
     format!("{:04x}:{:02x}:{:02x}.{}", bdf >> 32, bdf >> 8 & 0xff, bdf >> 3 & 0x1f, bdf & 7)
 }
 
-/// `gfx942` from the kernel's word on the device with this render minor (`gfx_target_version 90402`).
+/// `gfx942` from the kernel's data on the device with this render minor (`gfx_target_version 90402`).
 fn architecture(files: &Files, render_minor: u32) -> Option<String> {
     let dir = "sys/class/kfd/kfd/topology/nodes";
     files.names(dir).into_iter().find_map(|node| {

@@ -1,7 +1,8 @@
-//! The machine as hwloc sees it, for programs that ask hwloc: MPI libraries do so in every rank, which reads hundreds of files and, on many
-//! machines, each PCI device's configuration (9 s with 128 ranks on a node: openpmix#2036).
+//! The machine's topology from hwloc, for programs that use hwloc. MPI libraries read it in every rank: hundreds of
+//! files and, on many machines, each PCI device's configuration (9 s with 128 ranks on a node: openpmix#2036).
 //!
-//! `hwloc.h` and `hwloc/export.h` of hwloc 2: the few calls that are needed are looked up when the library is there, as with GPUs' vendors.
+//! The few needed functions of hwloc 2 (`hwloc.h`, `hwloc/export.h`) are looked up if the library is installed, as with
+//! the vendors of GPUs.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
@@ -10,11 +11,11 @@ use thiserror::Error;
 
 /// hwloc 2, every minor version of it.
 pub const LIBRARY: &str = "libhwloc.so.15";
-/// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: who reads it is asked what it may use.
+/// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: each reader of the file applies its own restrictions.
 const INCLUDE_DISALLOWED: c_ulong = 1;
-/// `HWLOC_TYPE_FILTER_KEEP_ALL`: readers leave out what they do not want.
+/// `HWLOC_TYPE_FILTER_KEEP_ALL`: readers leave out what they do not need.
 const KEEP_ALL: c_int = 0;
-/// `HWLOC_TOPOLOGY_EXPORT_XML_FLAG_V1`: hwloc 1 reads nothing else, hwloc 2 both.
+/// `HWLOC_TOPOLOGY_EXPORT_XML_FLAG_V1`: hwloc 1 reads only this, hwloc 2 reads both.
 const VERSION_1: c_ulong = 1;
 
 type Init = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
@@ -73,8 +74,8 @@ fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, ExportError
     let export = function::<Export>(library, "hwloc_topology_export_xmlbuffer")?;
     let free = function::<Free>(library, "hwloc_free_xmlbuffer")?;
     let (mut text, mut bytes) = (ptr::null_mut(), 0);
-    // SAFETY: a topology that was initialised, in the order that the header asks for; the buffer is given by the last call alone, and is a
-    // text that ends with a zero byte.
+    // SAFETY: a topology that was initialised, in the order that the header asks for; the buffer is given by the last
+    // call alone, and is a text that ends with a zero byte.
     unsafe {
         if set_flags(topology, INCLUDE_DISALLOWED) != 0 || set_filter(topology, KEEP_ALL) != 0 {
             return Err(ExportError::Configure);

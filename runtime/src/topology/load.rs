@@ -6,9 +6,9 @@
 //!   simulated  the file beside the device
 //! ```
 //!
-//! A vendor's library that is held open keeps its devices open, and a GPU that somebody holds open cannot be reset: so
-//! [`GpuLoadReader::rest`] closes them as soon as no work has a GPU. Any of this may hang with a driver: who asks does it on a thread of
-//! its own.
+//! A vendor's library that is held open keeps its devices open, and an open GPU cannot be reset. So
+//! [`GpuLoadReader::rest`] closes the libraries as soon as no work has a GPU. Any call here may hang with a driver:
+//! callers use a separate thread.
 
 mod amd;
 mod nvidia;
@@ -28,7 +28,7 @@ pub struct GpuLoadReader {
 }
 
 impl GpuLoadReader {
-    /// Of this machine, and of simulated GPUs that the configuration names.
+    /// For the GPUs of this machine, and simulated GPUs of the configuration.
     pub fn new(files: Files, simulated: &[SimulatedGpu]) -> Self {
         let mut vendors: Vec<Box<dyn Loads>> = vec![Box::<nvidia::Nvidia>::default(), Box::new(amd::Amd::new(files))];
         if !simulated.is_empty() {
@@ -37,7 +37,7 @@ impl GpuLoadReader {
         Self { vendors }
     }
 
-    /// One look at these devices.
+    /// One reading of these devices.
     pub fn read(&mut self, devices: &[GpuDevice]) -> GpuLoads {
         let mut loads = GpuLoads::default();
         for vendor in &mut self.vendors {
@@ -56,7 +56,7 @@ impl GpuLoadReader {
         loads
     }
 
-    /// Nobody has a GPU: what is held open is closed.
+    /// No work has a GPU: closes what is held open.
     pub fn rest(&mut self) {
         self.vendors.iter_mut().for_each(|vendor| vendor.rest());
     }
@@ -69,7 +69,7 @@ mod tests {
     use lattice_model::topology::GpuVendor;
     use std::path::Path;
 
-    /// A machine with NVIDIA's driver: `cargo test -p lattice-runtime --lib nvidia -- --ignored`.
+    /// Needs a machine with NVIDIA's driver: `cargo test -p lattice-runtime --lib nvidia -- --ignored`.
     #[test]
     #[ignore = "needs an NVIDIA GPU with its driver"]
     fn nvidias_gpus_are_read() {

@@ -8,12 +8,12 @@ use lattice_model::topology::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A list of processors; empty where it is none.
+/// A list of processors; empty if the text is not one.
 fn list(text: &str) -> BTreeSet<u32> {
     text.parse::<IndexSet>().map(|set| set.0).unwrap_or_default()
 }
 
-/// The cores of `allowed`. Where sysfs tells nothing of a processor, it is a core of its own.
+/// The cores of `allowed`. A processor without data in sysfs counts as a core of its own.
 pub fn cpus(files: &Files, allowed: &BTreeSet<u32>) -> CpuTopology {
     let nodes = numa_nodes(files);
     let mut cores: BTreeMap<u32, Core> = BTreeMap::new();
@@ -49,7 +49,7 @@ fn cache(files: &Files, dir: &str, allowed: &BTreeSet<u32>) -> Option<Cache> {
     (level >= 2).then_some(Cache { level, size_bytes, cpus })
 }
 
-/// The NUMA nodes with their processors. Empty where the kernel knows none.
+/// The NUMA nodes with their processors. Empty if the kernel reports none.
 fn numa_nodes(files: &Files) -> BTreeMap<u32, BTreeSet<u32>> {
     let names = files.names("sys/devices/system/node");
     let numbers = names.iter().filter_map(|n| n.strip_prefix("node")?.parse::<u32>().ok());
@@ -62,7 +62,7 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The memory domains: a NUMA node each, or one where the kernel knows none.
+/// The memory domains: one for each NUMA node, or a single one if the kernel reports none.
 pub fn memory(files: &Files, cpu: &CpuTopology) -> MemoryTopology {
     let ours = cpu.cpus();
     let nodes = numa_nodes(files);
@@ -79,8 +79,8 @@ pub fn memory(files: &Files, cpu: &CpuTopology) -> MemoryTopology {
         });
     }
     for ((node, cpus), id) in nodes.iter().zip(0u32..) {
-        // The kernel of a virtual machine that gets its memory on demand counts in a node what it has by now, and in
-        // the machine what it can have.
+        // In a virtual machine that gets its memory on demand, a node's count is the present memory, and the machine's
+        // count is what it can get.
         let capacity_bytes = match nodes.len() {
             1 => capacity_in("proc/meminfo"),
             _ => capacity_in(&format!("sys/devices/system/node/node{node}/meminfo")),
@@ -101,7 +101,7 @@ pub fn memory(files: &Files, cpu: &CpuTopology) -> MemoryTopology {
     }
 }
 
-/// What the memory of a node without processors is. Faster than theirs: HBM; with a CXL region on the machine: CXL.
+/// The memory type of a node without processors: HBM if it is faster than theirs; CXL if the machine has a CXL region.
 fn far_type(files: &Files, node: u32, nodes: &BTreeMap<u32, BTreeSet<u32>>) -> MemoryDomainType {
     let near = nodes.iter().filter(|(_, cpus)| !cpus.is_empty()).filter_map(|(n, _)| performance(files, *n).0).fold(0.0, f64::max);
     match performance(files, node).0 {
@@ -111,15 +111,16 @@ fn far_type(files: &Files, node: u32, nodes: &BTreeMap<u32, BTreeSet<u32>>) -> M
     }
 }
 
-/// Bandwidth (GB/s) and latency (ns) of a node's memory as its nearest processors see it, where firmware tells (HMAT).
+/// Bandwidth (GB/s) and latency (ns) of a node's memory from its nearest processors, if the firmware reports them
+/// (HMAT).
 fn performance(files: &Files, node: u32) -> (Option<f64>, Option<u64>) {
     let dir = format!("sys/devices/system/node/node{node}/access1/initiators");
     let bandwidth = files.number::<u32>(&format!("{dir}/read_bandwidth")).filter(|mb| *mb > 0).map(|mb| f64::from(mb) / 1000.0);
     (bandwidth, files.number(&format!("{dir}/read_latency")).filter(|ns| *ns > 0))
 }
 
-/// Each pair of domains once, by the firmware's distances. Bandwidth and latency are told of memory without processors
-/// alone: of the way to those that are nearest to it.
+/// Each pair of domains once, by the firmware's distances. Bandwidth and latency are known only for memory without
+/// processors: for the path to the nearest ones.
 fn interconnects(files: &Files, domains: &[MemoryDomain]) -> Vec<MemoryInterconnect> {
     let numa: Vec<u32> = domains.iter().filter_map(|d| d.numa_node).collect();
     let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! NVIDIA's GPUs by NVML (`libnvidia-ml.so.1`, NVIDIA's "NVML API Reference"). A GPU that is partitioned (MIG) is not
-//! given itself: each of its instances is a device.
+//! NVIDIA's GPUs by NVML (`libnvidia-ml.so.1`, NVIDIA's "NVML API Reference"). A partitioned GPU (MIG) is not assigned
+//! itself: each of its instances is a device.
 
 use super::files::Files;
 use super::pci::Pci;
@@ -18,20 +18,21 @@ use nvml_wrapper::sys_exports::field_id::{
 use nvml_wrapper::{Device, Nvml as Library};
 use std::ffi::{OsStr, c_void};
 
-/// What it is loaded by.
+/// The library's file name.
 pub(super) const LIBRARY: &str = "libnvidia-ml.so.1";
 /// The character devices `/dev/nvidia<minor>`.
 const MAJOR: u32 = 195;
-/// NVLinks that a GPU may have.
+/// The largest number of NVLinks of a GPU.
 const LINKS_MAX: u32 = 18;
-/// NVML's field for the speed of each of a GPU's NVLinks, in megabytes a second (`NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON`).
+/// NVML's field for the speed of each of a GPU's NVLinks, in megabytes a second
+/// (`NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON`).
 const FIELD_NVLINK_SPEED: FieldId = FieldId(90);
 const MIG_ENABLED: u32 = 1;
 
 /// See the module.
 pub struct Nvml;
 
-/// One physical GPU, with what its links lead to.
+/// One physical GPU, with the far ends of its links.
 struct Physical {
     address: String,
     instances: Vec<GpuDevice>,
@@ -92,7 +93,7 @@ fn look_at(device: &Device<'_>, files: &Files, pci: &Pci, ids: Option<&InstanceI
     let mut instances = Vec::new();
     if device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
         for place in 0..device.mig_device_count()? {
-            // Places are sparse: one without an instance is no error.
+            // Places are sparse: an empty one is not an error.
             let Ok(instance) = device.mig_device_by_index(place) else { continue };
             let capabilities = ids.and_then(|ids| ids.of(&instance)).map(|(gi, ci)| capabilities(files, minor, gi, ci)).unwrap_or_default();
             instances.push(describe(&instance, true, [vec![own.clone()], capabilities].concat())?);
@@ -104,7 +105,7 @@ fn look_at(device: &Device<'_>, files: &Files, pci: &Pci, ids: Option<&InstanceI
     Ok(Physical { address, instances, to_gpus, to_switches, link_gbps: link_gbps(device) })
 }
 
-/// What NVML says of the GPUs at these addresses.
+/// NVML's readings of the GPUs at these addresses.
 pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
     let library = match Library::builder().lib_path(OsStr::new(LIBRARY)).init() {
         Ok(library) => library,
@@ -129,7 +130,7 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
     }
 }
 
-/// A figure that this GPU does not have is absent; that it is lost is an error.
+/// A value that this GPU does not have is `None`; a lost GPU is an error.
 fn reading(device: &Device<'_>) -> Result<GpuReading, NvmlError> {
     fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
         match value {
@@ -138,7 +139,7 @@ fn reading(device: &Device<'_>) -> Result<GpuReading, NvmlError> {
             Err(_) => Ok(None),
         }
     }
-    // Answered by every GPU that is there, but for a virtual one, which has none.
+    // Every present GPU answers this, except a virtual one, which has no sensor.
     let temperature = match device.temperature(TemperatureSensor::Gpu) {
         Err(NvmlError::NotSupported) => None,
         answered => Some(answered?),
@@ -221,7 +222,7 @@ fn link_gbps(device: &Device<'_>) -> f64 {
     f64::from(megabytes) / 1000.0
 }
 
-/// Between each two whole GPUs that NVLink joins, by direct links or through switches.
+/// The links between each two whole GPUs that NVLink joins, directly or through switches.
 fn links(gpus: &[GpuDevice], physical: &[Physical]) -> Vec<GpuLink> {
     let of = |gpu: &GpuDevice| physical.iter().find(|p| !gpu.partitioned && Some(&p.address) == gpu.pci_address.as_ref());
     let mut out = Vec::new();
@@ -242,7 +243,7 @@ fn links(gpus: &[GpuDevice], physical: &[Physical]) -> Vec<GpuLink> {
     out
 }
 
-/// The device files that open one instance of a partitioned GPU: `/proc/driver/nvidia/capabilities` says their minors.
+/// The device files that open one instance of a partitioned GPU: `/proc/driver/nvidia/capabilities` has their minors.
 fn capabilities(files: &Files, gpu_minor: u32, gi: u32, ci: u32) -> Vec<DeviceFile> {
     let devices = files.text("proc/devices").unwrap_or_default();
     let major = devices.lines().find_map(|l| l.trim().strip_suffix(" nvidia-caps")?.trim().parse().ok());
@@ -264,7 +265,7 @@ fn sysfs_address(bus_id: &str) -> String {
     }
 }
 
-/// Two calls of NVML that its wrapper lacks.
+/// Two NVML functions that its wrapper lacks.
 struct InstanceIds {
     library: libloading::Library,
 }

@@ -1,16 +1,17 @@
-//! Who is near whom on the PCI bus, from `/sys/bus/pci/devices` (the kernel's Documentation/ABI/testing/sysfs-bus-pci).
+//! Nearness of devices on the PCI bus, from `/sys/bus/pci/devices` (the kernel's
+//! Documentation/ABI/testing/sysfs-bus-pci).
 
 use super::files::Files;
 use lattice_model::topology::{DeviceFile, GpuVendor};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-/// Every device of the bus, by address.
+/// The directory with every device of the bus, by address.
 pub const DEVICES: &str = "sys/bus/pci/devices";
 const VENDOR_NVIDIA: &str = "0x10de";
 const VENDOR_AMD: &str = "0x1002";
 
-/// The devices of the bus that matter here.
+/// The devices of the bus that are used here.
 pub struct Pci {
     devices: BTreeMap<String, Device>,
 }
@@ -49,12 +50,12 @@ impl Pci {
         Self { devices: devices.collect() }
     }
 
-    /// How many GPUs of this vendor the bus shows.
+    /// How many GPUs of this vendor are on the bus.
     pub fn gpus_of(&self, vendor: GpuVendor) -> usize {
         self.addresses_of(vendor).len()
     }
 
-    /// Where they are.
+    /// The addresses of this vendor's GPUs.
     pub fn addresses_of(&self, vendor: GpuVendor) -> Vec<String> {
         let vendor = match vendor {
             GpuVendor::Nvidia => VENDOR_NVIDIA,
@@ -67,12 +68,12 @@ impl Pci {
         of_vendor.map(|(address, _)| address.clone()).collect()
     }
 
-    /// The NUMA node of the device at this address, where there is one.
+    /// The NUMA node of the device at this address, if it has one.
     pub fn numa_node(&self, address: &str) -> Option<u32> {
         self.devices.get(address)?.numa_node
     }
 
-    /// How fast the device is attached, in gigabytes a second and one direction.
+    /// The bandwidth of the device's connection, in gigabytes a second and one direction.
     pub fn bandwidth_gbps(&self, address: &str) -> Option<f64> {
         self.devices.get(address)?.bandwidth_gbps
     }
@@ -82,8 +83,8 @@ impl Pci {
         self.devices.get(address).map(|d| d.drm.clone()).unwrap_or_default()
     }
 
-    /// The network interface with which it shares most bridges; without a shared one, one of its NUMA node; of equals the
-    /// first by name.
+    /// The network interface that shares most bridges with the device; without a shared bridge, one on its NUMA node;
+    /// of equal ones the first by name.
     pub fn nearest_interface(&self, address: &str) -> Option<String> {
         let own = self.devices.get(address)?;
         let mut best: Option<((usize, bool), &str)> = None;

@@ -1,5 +1,5 @@
-//! GPUs that are not there: for labs on machines without any. Nothing but the agent's configuration brings them, and
-//! everything that shows one says that it is simulated.
+//! Simulated GPUs, for labs on machines without any. Only the agent's configuration creates them, and everything that
+//! shows one marks it as simulated.
 
 use super::files::Files;
 use super::pci::Pci;
@@ -13,21 +13,22 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes of a simulated GPU's readings that are read.
+/// Bytes that are read of a simulated GPU's readings.
 const READINGS_BYTES_MAX: u64 = 65_536;
-/// The same of its load.
+/// The same for its load.
 pub(super) const LOAD_BYTES_MAX: u64 = READINGS_BYTES_MAX;
 
-/// One of them, as the agent's configuration has it.
+/// One simulated GPU, as in the agent's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedGpu {
-    /// A character device that stands for it (`mknod PATH c 240 N`: no driver, so that opening it fails with ENXIO where it is allowed).
+    /// A character device in its place (`mknod PATH c 240 N`: no driver, so that opening it fails with ENXIO where it
+    /// is allowed).
     pub device: PathBuf,
     /// Its memory in bytes.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// The NUMA node that it is to be near to.
+    /// The NUMA node that it is near to.
     #[serde(default)]
     pub numa_node: Option<u32>,
     /// GPUs of one island are joined at 100 GB/s, others at 10.
@@ -87,29 +88,30 @@ impl Vendor for Simulated<'_> {
     }
 }
 
-/// What the one of this number is called.
+/// The id of the simulated GPU with this number.
 pub(super) fn id_of(index: u32) -> String {
     format!("SIM-{index}")
 }
 
-/// The file beside a simulated GPU's device from which it is read.
+/// The file beside a simulated GPU's device with its readings.
 pub fn readings_file(device: &Path) -> PathBuf {
     device.with_extension("json")
 }
 
-/// What a simulated GPU is to say of itself: the same that a vendor's would.
+/// The readings of a simulated GPU: the same that a vendor's driver would give.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulatedReadings {
-    /// Errors that its driver reports, in order; those that were there before are not reported again.
+    /// Errors that its driver reports, in order; those that existed before are not reported again.
     pub xids: Vec<u32>,
     /// Its state.
     pub reading: GpuReading,
 }
 
-/// Simulated GPUs, looked at again. The file of a device is the bus, the file beside it is driver and kernel log.
+/// Repeated checks of simulated GPUs. A device's file simulates the bus; the file beside it simulates driver and kernel
+/// log.
 pub(super) struct Watch {
-    /// By id: its device, and how many of its errors were told.
+    /// By id: its device, and how many of its errors were reported.
     gpus: BTreeMap<String, (PathBuf, usize)>,
 }
 
@@ -125,10 +127,10 @@ impl Watch {
                 continue;
             }
             look.on_bus.insert(id.clone());
-            // What cannot be read is the driver's silence, and told when it is asked.
+            // An unreadable file simulates a silent driver; it is reported when the driver is read.
             let Ok(SimulatedReadings { xids, .. }) = readings(device) else { continue };
             if *told > xids.len() {
-                // It went and came between two looks: a kernel's log would have that.
+                // It was removed and returned between two looks: a kernel's log would show that.
                 look.said.push((id.clone(), GpuEvent::Found));
                 *told = 0;
             }
@@ -138,7 +140,7 @@ impl Watch {
     }
 }
 
-/// What the driver of each would say of it.
+/// The drivers' readings of simulated GPUs.
 pub(super) fn read(gpus: &[SimulatedGpu], on_bus: &BTreeSet<String>, reads: &mut GpuReads) {
     let named = (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), &gpu.device));
     for (id, device) in named.filter(|(id, _)| on_bus.contains(id)) {

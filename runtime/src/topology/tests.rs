@@ -3,7 +3,7 @@ use lattice_model::topology::{Core, DeviceFile, MemoryDomain};
 use std::fs;
 use std::path::PathBuf;
 
-/// A recorded machine as files, gone with it.
+/// A recorded machine as files, removed on drop.
 struct Recorded(PathBuf);
 
 impl Recorded {
@@ -13,7 +13,8 @@ impl Recorded {
         let lines = text.lines().filter(|l| !l.starts_with('#'));
         for (path, content) in lines.map(|l| l.split_once('\t').unwrap()) {
             let link = content.strip_prefix("-> ");
-            // What sysfs links to is a directory elsewhere; here it is beside the link, which only says where it was.
+            // In sysfs this is a link to a directory elsewhere; here the directory is beside the link, which only shows
+            // the path.
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             match link {
@@ -77,7 +78,7 @@ fn only_processors_that_may_be_used_are_there() {
     let cpu = discover(&recorded.files(), &[1, 4, 5].into(), &[]).topology.cpu;
     assert_eq!(cpu.cores.iter().map(|c| c.cpus.clone()).collect::<Vec<_>>(), [vec![1], vec![4, 5]]);
     assert!(cpu.caches.iter().all(|c| c.cpus.iter().all(|cpu| [1, 4, 5].contains(cpu))));
-    // A machine of which nothing can be read has its processors all the same, and one memory.
+    // A machine of which nothing can be read still has its processors and one memory domain.
     let bare = Recorded::new("bare", "proc/meminfo\tMemTotal:  1024 kB\\nMemFree: 1 kB");
     let found = discover(&bare.files(), &[0, 1].into(), &[]).topology;
     assert_eq!(found.cpu.cores.len(), 2);
@@ -131,7 +132,7 @@ fn simulated_gpus_are_shown_as_such_and_attached_to_their_memory() {
     assert_eq!(attached, [vec![0], vec![1, 2], vec![]]);
     let missing = SimulatedGpu { device: "/no/such/device".into(), ..gpu(0, 0) };
     assert_eq!(discover(&recorded.files(), &[0].into(), std::slice::from_ref(&missing)).lacking.len(), 1);
-    // One that is away takes no other's name.
+    // A missing device does not take the name of another one.
     let found = discover(&recorded.files(), &[0].into(), &[missing, gpu(0, 0), gpu(0, 0)]);
     let gpus = &found.topology.gpu;
     assert_eq!(gpus.gpus.iter().map(|g| g.id.as_str()).collect::<Vec<_>>(), ["SIM-1", "SIM-2"]);

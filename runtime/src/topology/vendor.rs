@@ -1,4 +1,4 @@
-//! What is asked of each vendor of GPUs.
+//! The interface to each vendor of GPUs.
 
 use super::files::Files;
 use super::pci::Pci;
@@ -7,14 +7,14 @@ use nvml_wrapper::error::NvmlError;
 use std::num::TryFromIntError;
 use thiserror::Error;
 
-/// What one vendor says of its GPUs. Indices count from 0 within it.
+/// The GPUs of one vendor. Indices count from 0 within it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Found {
     pub(super) gpus: Vec<GpuDevice>,
     pub(super) links: Vec<GpuLink>,
     /// The driver, for people.
     pub(super) driver: String,
-    /// Devices that do not answer, each with the remedy where one is known.
+    /// Devices that do not answer, each with the remedy if one is known.
     pub(super) lacking: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum VendorError {
 
 /// A vendor's way of telling about its GPUs.
 pub(super) trait Vendor {
-    /// Whose GPUs it tells of.
+    /// The vendor of these GPUs.
     fn vendor(&self) -> GpuVendor;
     /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
     fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError>;

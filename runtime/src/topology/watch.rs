@@ -1,8 +1,8 @@
-//! The machine's GPUs, looked at again while the agent runs: what the bus shows, what the kernel's log says, what drivers say.
+//! Repeated checks of the machine's GPUs while the agent runs: the bus, the kernel's log, the drivers.
 //!
-//! Errors (XID) come from the kernel's log and not from NVML's events: a wait for events would hold every device open, and a GPU that
-//! somebody holds open cannot be reset; the log also has what happened while no agent ran. For the same reason a vendor's library
-//! is opened for one reading and closed again.
+//! Errors (XID) come from the kernel's log and not from NVML's events. Waiting for events would hold every device open,
+//! and an open GPU cannot be reset; the log also contains what happened while no agent ran. For the same reason a
+//! vendor's library is opened for one reading and closed again.
 
 use super::files::Files;
 use super::pci::{self, Pci};
@@ -15,22 +15,23 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Records of the kernel's log that are read in one look; of more, the rest is read in the next.
+/// Records of the kernel's log that one look reads; the next look reads the rest.
 const RECORDS_MAX: usize = 20_000;
 /// Bytes of one record (the kernel's `PRINTK_MESSAGE_MAX` and its prefix).
 const RECORD_BYTES_MAX: usize = 8192;
 const KERNEL_LOG: &str = "dev/kmsg";
 
-/// The bus and the kernel's log. A look takes a few milliseconds, and asks no driver.
+/// The bus and the kernel's log. A look takes a few milliseconds and calls no driver.
 pub struct GpuWatch {
     files: Files,
-    /// What was last on the bus, and which of it are NVIDIA's and AMD's GPUs: devices are read where another one came or went.
+    /// The devices last seen on the bus, and NVIDIA's and AMD's GPUs among them. Devices are read again only when one
+    /// was added or removed.
     bus: (Vec<String>, [Vec<String>; 2]),
     simulated: simulated::Watch,
     log: Log,
 }
 
-/// The kernel's log, once there is something to look for in it.
+/// The kernel's log, once there is a GPU to look for in it.
 enum Log {
     Unopened,
     Open(File),
@@ -38,7 +39,7 @@ enum Log {
 }
 
 impl GpuWatch {
-    /// Of this machine, and of simulated GPUs that the configuration names.
+    /// For the GPUs of this machine, and simulated GPUs of the configuration.
     pub fn new(files: Files, simulated: &[SimulatedGpu]) -> Self {
         Self { files, bus: Default::default(), simulated: simulated::Watch::new(simulated), log: Log::Unopened }
     }
@@ -60,7 +61,7 @@ impl GpuWatch {
         look
     }
 
-    /// Why the kernel's log is not read, where it should be.
+    /// Why the kernel's log is not read although it should be.
     pub fn log_missing(&self) -> Option<&str> {
         match &self.log {
             Log::Missing(why) => Some(why),
@@ -70,7 +71,7 @@ impl GpuWatch {
 
     fn log(&mut self) -> Vec<(String, GpuEvent)> {
         if let Log::Unopened = self.log {
-            // From its oldest record on: that is since the machine was started, or as far as it reaches back.
+            // From its oldest record on: since the machine was started, or as far back as the log reaches.
             let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.files.path(KERNEL_LOG));
             self.log = opened.map_or_else(|e| Log::Missing(format!("/{KERNEL_LOG}: {e}")), Log::Open);
         }
@@ -82,7 +83,7 @@ impl GpuWatch {
             match log.read(&mut record) {
                 Ok(0) => break,
                 Ok(bytes) => said.extend(event(&String::from_utf8_lossy(&record[..bytes]), now_us)),
-                // Older ones were overwritten (EPIPE): it goes on with the oldest that is there.
+                // The kernel overwrote older records (EPIPE): continue with the oldest one that exists.
                 Err(error) if [ErrorKind::BrokenPipe, ErrorKind::Interrupted].contains(&error.kind()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -95,7 +96,7 @@ impl GpuWatch {
     }
 }
 
-/// Asks the drivers of these GPUs. May take seconds, or hang with a driver.
+/// Reads these GPUs through their drivers. May take seconds, or hang with a driver.
 pub fn read_gpus(files: &Files, simulated: &[SimulatedGpu], on_bus: &BTreeSet<String>) -> GpuReads {
     let pci = Pci::look(files);
     let mut reads = GpuReads::default();
@@ -129,7 +130,7 @@ fn event(record: &str, now_us: u64) -> Option<(String, GpuEvent)> {
         let (address, rest) = rest.split_once("): ")?;
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let number = rest[..digits].parse().ok()?;
-        // The driver leaves out the function, which is 0 for a GPU.
+        // The driver omits the function, which is 0 for a GPU.
         let address = if address.contains('.') { address.to_lowercase() } else { format!("{}.0", address.to_lowercase()) };
         return Some((address, GpuEvent::Xid { number, ago_ms: now_us.saturating_sub(at_us) / 1000 }));
     }

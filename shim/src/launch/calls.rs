@@ -1,4 +1,4 @@
-//! What servers of other nodes are asked and answer, by way of the agent.
+//! Calls between the PMI servers of a launch's nodes, and their answers; the agent forwards them.
 
 use super::{Happening, Launch};
 use lattice_model::call::{Leg, Service};
@@ -8,11 +8,11 @@ use lattice_runtime::shim::boottime_ms;
 use nix::sys::epoll::Epoll;
 use std::time::Duration;
 
-/// Before another node is asked again that did not answer.
+/// Pause before an unanswered call is repeated.
 const ASK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(8));
 
 impl Launch {
-    /// A server of another node asks, or answers.
+    /// A call or an answer of another node's server arrived.
     pub fn called(&mut self, call: &Call, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         match call.service {
             Service::Names => self.handle(Event::Called(call), epoll, &token),
@@ -23,26 +23,26 @@ impl Launch {
         }
     }
 
-    /// What other nodes were asked and have not answered, now.
+    /// The unanswered calls to other nodes, to repeat them now.
     pub fn ask_again_now(&mut self) -> Vec<Happening> {
         self.unanswered().into_iter().map(|call| self.asked(call)).collect()
     }
 
-    /// What other nodes were asked and have not answered. Those who asked are gone when all have ended.
+    /// The unanswered calls to other nodes. When all ranks have ended, the callers are gone.
     fn unanswered(&self) -> Vec<Call> {
         let ended = self.ended();
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.unanswered());
         let all = self.server.unanswered().into_iter().chain(pmix);
-        // Of deaths others hear, and of the last rank's here too.
+        // Other nodes must still learn of deaths, also of the last rank's here.
         all.filter(|call| !ended || call.service == Service::Deaths).cloned().collect()
     }
 
-    /// When [`Self::ask_again`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    /// When [`Self::ask_again`] must be called (milliseconds, CLOCK_BOOTTIME).
     pub fn asks_again_at(&self) -> Option<u64> {
         self.asks_again.as_ref().map(|(at, _)| *at)
     }
 
-    /// What other nodes were asked and have not answered, when it is time.
+    /// The unanswered calls to other nodes, if it is time to repeat them.
     pub fn ask_again(&mut self, now: u64) -> Vec<Happening> {
         let Some((_, pauses)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
         let again: Vec<Happening> = self.unanswered().into_iter().map(Happening::Call).collect();

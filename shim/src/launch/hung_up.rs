@@ -1,17 +1,18 @@
-//! Ranks whose socket ended before their process.
+//! Ranks with a socket that ended before their process.
 
-/// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
-/// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
+/// How long the shim waits for the end of a process after the end of its socket, in milliseconds. A process that ends
+/// closes its descriptors first, and its exit status says more; a process that stays alive has closed the socket
+/// itself.
 const EXIT_AWAITED_MS: u64 = 200;
-/// How long at most where it is seen to be ending: on a busy machine that takes its time.
+/// The limit for a process that is seen to be ending: that takes time on a busy machine.
 const ENDING_AWAITED_MS: u64 = 5_000;
 
-/// A rank that has said its last, or whose socket has reached its end, while its process was not seen to have ended.
+/// A rank that sent its last message, or that closed its socket, but whose process is not known to have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HungUp {
     /// Since when (milliseconds, CLOCK_BOOTTIME).
     since: u64,
-    /// When it is looked at.
+    /// When it is checked next.
     pub(super) until: u64,
 }
 
@@ -20,7 +21,7 @@ impl HungUp {
         Self { since: now, until: now + EXIT_AWAITED_MS }
     }
 
-    /// When it is due: whether, and until when, its process is waited for further.
+    /// Called when it is due: until when to wait for its process further; `None`: no longer.
     pub(super) fn further(self, now: u64, is_ending: bool) -> Option<Self> {
         (is_ending && now < self.since + ENDING_AWAITED_MS).then_some(Self { until: now + EXIT_AWAITED_MS, ..self })
     }

@@ -1,4 +1,4 @@
-//! The launch's bridge to PMIx: what it says, and what it is told.
+//! Messages from and to the launch's PMIx bridge.
 
 use super::{Down, Happening, Launch, RankState};
 use crate::bridge::{Heard, Pmix};
@@ -10,11 +10,11 @@ use nix::poll::PollTimeout;
 use nix::sys::epoll::Epoll;
 use std::time::{Duration, Instant};
 
-/// How long a launch's bridge may take to say what it heard last of a rank that has ended.
+/// How long the shim waits for the bridge's last message about a rank that has ended.
 const WORD_AWAITED: Duration = Duration::from_secs(1);
 
 impl Launch {
-    /// No rank needs the bridge any more.
+    /// Closes the bridge, because no rank needs it any more.
     pub fn close_bridge(&mut self, epoll: &Epoll) {
         if let Some(bridge) = self.pmix.as_mut().and_then(|pmix| pmix.bridge.take()) {
             bridge.close(epoll);
@@ -26,7 +26,7 @@ impl Launch {
         for said in heard.said {
             let leaves = if let FromBridge::Finalized { rank } = said { Some(rank) } else { None };
             let event = match said {
-                // The code tells how it ended, once it is reaped.
+                // The rank's exit code tells how it ended, once it is reaped.
                 FromBridge::Lost { rank } if self.is_ending(rank) => continue,
                 FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
                 said => PmixEvent::Said(said),
@@ -43,9 +43,10 @@ impl Launch {
         happenings
     }
 
-    /// What the bridge says of a rank that was reaped. One that ended well within its part in PMIx may have said its finalize and gone on
-    /// without the answer, as it does after two seconds (`PMIx_Finalize` of OpenPMIx): the bridge, which reads that or the end of its
-    /// connection, is waited for. Nothing else is done meanwhile, for [`WORD_AWAITED`] at most.
+    /// The bridge's messages about a rank that was reaped. A rank that ended successfully within its part in PMIx may
+    /// have sent its finalize and continued without the answer, as it does after two seconds (`PMIx_Finalize` of
+    /// OpenPMIx). So the shim waits for the bridge, which reads the finalize or the end of its connection. It does
+    /// nothing else meanwhile, for [`WORD_AWAITED`] at most.
     pub(super) fn heard_of_ended(&mut self, local: u32, outcome: RankOutcome, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         let until = Instant::now() + WORD_AWAITED;
@@ -94,7 +95,7 @@ impl Launch {
 
 fn tell_bridge(pmix: &mut Pmix, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
     let told = pmix.bridge.as_mut().map(|bridge| bridge.tell(message, epoll))?;
-    // A death that nobody hears of is no reason to end the others.
+    // A death that could not be reported is no reason to end the other ranks.
     let why = told.err().filter(|_| !matches!(message, ToBridge::Died { .. }))?;
     Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {why}") })
 }

@@ -1,4 +1,4 @@
-//! The ports of ranks that speak PMI by one: who comes is looked at, and a port to which strangers come is left alone for a while.
+//! The PMI ports of ranks: each peer is checked, and a port to which strangers connect is paused.
 
 use super::Launch;
 use crate::agent_link::REST_MS;
@@ -9,10 +9,11 @@ use crate::work::Work;
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
-/// How long a port is left alone after a stranger came to it, in milliseconds, times the strangers there so far: to know one takes a
-/// walk through all that the launch's processes have open, and anybody on the machine may come as often as it likes.
+/// Pause of a port after a stranger connected, in milliseconds, times the number of strangers so far. Recognising one
+/// takes a walk through all open files of the launch's processes, and anybody on the machine may connect as often as
+/// they like.
 const STRANGER_REST_MS: u64 = 100;
-/// Strangers from which on a port is left alone no longer each time.
+/// The pause does not grow beyond this number of strangers.
 const STRANGERS_MAX: u64 = 20;
 
 impl Launch {
@@ -39,7 +40,7 @@ impl Launch {
         };
         match epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token)) {
             Ok(()) => {
-                // A rank has one connection. (Deleted first: a child between clone and exec may hold a copy.)
+                // A rank has one connection. (Removed explicitly: a child between clone and exec may hold a copy.)
                 let _ = epoll.delete(&*port);
                 (rank.pmi, rank.port) = (Some(socket), None);
             }
@@ -47,7 +48,7 @@ impl Launch {
         }
     }
 
-    /// It would be told again and again that somebody waits there.
+    /// Pauses a port: epoll would report the waiting peer again and again.
     fn rest_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
         if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
             let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::empty(), token));
@@ -55,12 +56,12 @@ impl Launch {
         }
     }
 
-    /// When [`Self::wake_ports`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    /// When [`Self::wake_ports`] must be called (milliseconds, CLOCK_BOOTTIME).
     pub fn ports_rest_until(&self) -> Option<u64> {
         self.resting_ports.values().min().copied()
     }
 
-    /// Looks again at the ports that have rested.
+    /// Listens again on ports whose pause is over.
     pub fn wake_ports(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) {
         for (local, _) in self.resting_ports.extract_if(.., |_, until| *until <= now) {
             if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {

@@ -1,4 +1,4 @@
-//! What each rank is given before there is a process: its files, its PMI, its part of the environment, its place.
+//! What each rank gets before its process exists: files, PMI connection, its part of the environment, its place.
 
 use super::TERMINAL;
 use crate::bridge::Pmix;
@@ -18,10 +18,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Where a rank finds its PMI socket.
+/// The descriptor of a rank's PMI socket.
 const PMI_FD: i32 = 3;
 
-/// Our end of a rank's PMI, and what the rank gets of it.
+/// Our end of a rank's PMI connection, and the rank's part.
 pub(super) enum PmiEnd {
     Inherited { ours: PmiSocket, theirs: OwnedFd },
     Port(PmiPort),
@@ -44,7 +44,7 @@ impl PmiEnd {
         }
     }
 
-    /// What the rank inherits.
+    /// The descriptors that the rank inherits.
     fn theirs(&self) -> &[OwnedFd] {
         match self {
             Self::Inherited { theirs, .. } => std::slice::from_ref(theirs),
@@ -62,23 +62,23 @@ impl AsFd for PmiEnd {
     }
 }
 
-/// By which of these variables a user chooses what MPICH speaks: `1`, `2` or `x`. From version 5 on it aborts where it finds both PMI
-/// and PMIx and is not told.
+/// The variables by which a user selects MPICH's protocol: `1`, `2` or `x`. From version 5 on MPICH aborts if it finds
+/// both PMI and PMIx and none of these is set.
 const MPICH_PMI_VERSION: [&str; 3] = ["MPIR_CVAR_PMI_VERSION", "MPICH_PMI_VERSION", "MPIR_PARAM_PMI_VERSION"];
 
-/// What a rank is given, before there is a process.
+/// What a rank gets before its process exists.
 pub(super) struct RankFiles {
     out: File,
     err: File,
-    /// Where it is served PMI.
+    /// Its PMI connection.
     pub(super) pmi: Option<PmiEnd>,
-    /// The first rank's, where one is asked for, and its other end.
+    /// The terminal of the first rank, if requested, and its other end.
     pub(super) terminal: Option<(RankTerminal, OwnedFd)>,
-    /// Our end of its standard input and its own, where it has one.
+    /// Our end of its standard input and the rank's end, if it reads input.
     pub(super) input: Option<(OwnedFd, OwnedFd)>,
     /// Its number in the launch.
     rank: u32,
-    /// Its own part of the environment.
+    /// The environment variables of this rank only.
     env: Vec<(String, String)>,
     binding: Binding,
 }
@@ -102,7 +102,7 @@ impl RankFiles {
             false => None,
         };
         let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.way())).unwrap_or_default();
-        // What is for Open MPI is the user's to choose.
+        // The user's settings for Open MPI take precedence.
         let chosen = |name: &String| name.starts_with("OMPI_") && spec.env.contains_key(name);
         let served = pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten();
         env.extend(served.filter(|(name, _)| !chosen(name)).cloned());
@@ -170,7 +170,7 @@ impl RankFiles {
     }
 }
 
-/// What the ranks of a launch have alike: their cgroup and most of their environment.
+/// What the ranks of a launch share: their cgroup and most of their environment.
 type Shared = (Option<OwnedFd>, Environment);
 
 pub(super) fn make_ranks(
@@ -186,7 +186,7 @@ pub(super) fn make_ranks(
     process::spawn_all(prepared.collect())
 }
 
-/// A rank's place as the kernel is told.
+/// A rank's place in the kernel's terms.
 fn binding(policy: MemoryPolicy, place: &RankPlace) -> Binding {
     let nodes = &place.memory_nodes;
     let memory = nodes.first().and_then(|first| match policy {

@@ -1,4 +1,4 @@
-//! The ranks' PMI sockets: what comes by them, and what becomes of those that end.
+//! The ranks' PMI sockets: incoming messages, and sockets that end.
 
 use super::hung_up::HungUp;
 use super::{BRIDGE, Happening, INPUT, Launch, TERMINAL};
@@ -9,29 +9,30 @@ use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollFlags};
 use std::io;
 
-/// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
+/// Bytes of answers that a rank may leave unread: real ranks make one request at a time.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What each may at least, however many they are and however little memory they have.
+/// The least that each rank may leave unread, however many ranks there are and however little memory they have.
 const ANSWER_BYTES_MIN: usize = 16 * 1024;
-/// Read at a time, in bytes.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Chunks read from one rank before others have their turn: more than a socket holds.
+/// Chunks read from one rank before other events are handled: more than a socket holds.
 const CHUNKS_PER_TURN: usize = 64;
-/// What each of so many ranks may leave unread, where all together may leave so many bytes.
+/// Bytes that each of `ranks` ranks may leave unread if all together may leave `all_bytes`.
 pub(super) fn answer_bytes_max(all_bytes: usize, ranks: u32) -> usize {
     let each = all_bytes / usize::try_from(ranks.max(1)).unwrap_or(usize::MAX);
     each.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
 }
 
-/// What came by a rank's socket.
+/// What arrived on a rank's socket.
 pub(super) struct Received {
     pub(super) happenings: Vec<Happening>,
-    /// Nothing more will come.
+    /// Whether nothing more will arrive.
     hung_up: bool,
 }
 
 impl Launch {
-    /// A rank's socket has something for us, or room; or somebody came to its port. `now` is in milliseconds of CLOCK_BOOTTIME.
+    /// A rank's socket is readable or writable, or a peer connected to its port. `now` is in milliseconds of
+    /// CLOCK_BOOTTIME.
     pub fn socket_ready(
         &mut self,
         local: u32,
@@ -62,7 +63,7 @@ impl Launch {
             return heard.map(|heard| self.heard(heard, epoll)).unwrap_or_default();
         }
         if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {
-            // What came with it is told by the next event.
+            // The next event reports what it sent.
             self.accept(local, now, dir, work, epoll, token(local));
             return happenings;
         }
@@ -80,13 +81,13 @@ impl Launch {
         happenings
     }
 
-    /// When [`Self::check_hung_up`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    /// When [`Self::check_hung_up`] must be called (milliseconds, CLOCK_BOOTTIME).
     pub fn hung_up_until(&self) -> Option<u64> {
         self.hung_up.values().map(|hung_up| hung_up.until).min()
     }
 
-    /// The ranks whose socket ended a while ago live: they closed it themselves. All that ended is reaped before this; one that is ending
-    /// is waited for.
+    /// Handles ranks whose socket ended a while ago and whose process lives: they closed it themselves. All ended
+    /// processes are reaped before this; one that is ending is still waited for.
     pub fn check_hung_up(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         let due = self.hung_up.extract_if(.., |_, hung_up| hung_up.until <= now).collect::<Vec<_>>();
         let mut happenings = Vec::new();
@@ -117,7 +118,7 @@ impl Launch {
     pub(super) fn send(&mut self, local: u32, bytes: Vec<u8>, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Option<Happening> {
         let global = self.rank(local);
         let socket = self.socket(local)?;
-        // One answer may be of any length: those before it were to be read.
+        // A single answer may have any length: only unread earlier answers count.
         let unread = socket.unread();
         socket.send(&bytes, epoll, token(local));
         (unread > self.answer_bytes_max).then(|| {
@@ -132,7 +133,8 @@ impl Launch {
 
     pub(super) fn close(&mut self, local: u32, epoll: &Epoll) {
         let Some(rank) = self.ranks.get_mut(local as usize) else { return };
-        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
+        // registered.
         if let Some(pmi) = rank.pmi.take() {
             let _ = epoll.delete(&pmi);
         }

@@ -1,4 +1,4 @@
-//! How the ranks of a launch are started on this node.
+//! Starts the ranks of a launch on this node.
 
 use super::rank_files::{PmiEnd, RankFiles, make_ranks};
 use super::{Down, INPUT, Launch, Rank, RankState, sockets};
@@ -11,20 +11,20 @@ use lattice_pmi::{Job, Server, process_mapping};
 use lattice_runtime::process::{Environment, NotStarted};
 use std::collections::BTreeMap;
 
-/// Ranks that are prepared before the first of them is made: while these are made, those before them run.
+/// Ranks that are prepared before the first of them is started: meanwhile the ranks before them run.
 const MADE_TOGETHER: usize = 8;
 
-/// What [`Launch::start`] gives.
+/// The result of [`Launch::start`].
 pub struct Started {
     pub launch: Launch,
-    /// The pids of the processes made, by local rank.
+    /// The pids of the started processes, by local rank.
     pub pids: Vec<(u32, i32)>,
-    /// Local ranks for which no process could be made.
+    /// Local ranks whose process could not be made.
     pub failed: Vec<u32>,
 }
 
 impl Launch {
-    /// Starts this node's ranks. `token` gives the number under which a rank's socket is known in `epoll`.
+    /// Starts this node's ranks. `token` gives the number of a rank's socket in `epoll`.
     pub fn start(spec: LaunchSpec, part: &NodeRanks, pmix: Option<Pmix>, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
         let numbers = spec.ranks_on(&part.node);
         let runs = spec.runs();

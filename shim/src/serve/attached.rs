@@ -1,4 +1,4 @@
-//! The programs on terminals that live and that ended.
+//! The programs on attached terminals, living and ended.
 
 use lattice_model::RankOutcome;
 use lattice_runtime::process::Start;
@@ -13,7 +13,7 @@ pub(super) struct Attached {
     /// By the agent's name for the session.
     pub(super) living: BTreeMap<u64, Living>,
     pub(super) ended: VecDeque<(u64, RankOutcome, Option<String>)>,
-    /// How many there ever were: their cgroups' numbers.
+    /// How many there have been in total; it numbers their cgroups.
     pub(super) count: u32,
 }
 
@@ -24,14 +24,14 @@ pub(super) struct Living {
 }
 
 impl Attached {
-    /// What an agent is told after a connect.
+    /// The messages for an agent after a connect.
     pub fn replay(&self) -> Vec<FromShim> {
         let living = self.living.keys().map(|session| FromShim::AttachStarted { session: *session });
         let ended = self.ended.iter().cloned();
         living.chain(ended.map(|(session, outcome, why)| FromShim::AttachEnded { session, outcome, why })).collect()
     }
 
-    /// Their terminals hang up: an interactive shell does not end by SIGTERM.
+    /// Hangs up their terminals: an interactive shell does not end by SIGTERM.
     pub fn hang_up(&self) {
         for living in self.living.values() {
             let _ = kill(Pid::from_raw(living.pid), Signal::SIGHUP);

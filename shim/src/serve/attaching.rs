@@ -1,5 +1,5 @@
-//! Programs on terminals that an agent holds the other end of. They are work like any other, but that their end ends
-//! nothing, and nothing of them is written to disk: with the agent their terminal is gone as well.
+//! Programs on terminals of which an agent holds the other end. They are work like any other, but their end ends
+//! nothing else, and nothing of them is written to disk: without the agent their terminal is gone as well.
 
 use super::attached::Living;
 use super::starting::borrowed;
@@ -14,9 +14,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Attached programs at once, of however many agents one after the other.
+/// The largest number of attached programs at a time, over all successive agents.
 const LIVING_MAX: usize = 64;
-/// Ended ones that are remembered for an agent whose line broke meanwhile.
+/// Ended ones that are remembered for an agent that was disconnected meanwhile.
 const ENDED_REMEMBERED: usize = 64;
 
 impl Shim {
@@ -87,8 +87,8 @@ impl Shim {
     }
 }
 
-/// Opens the programs' end, not as our own controlling terminal. A terminal whose master closed may by now be another
-/// one of the same name: what is not the owner's is left alone.
+/// Opens the programs' end, without making it our own controlling terminal. If the master was closed, another terminal
+/// may have the same name by now: one that the owner does not own is refused.
 fn open_terminal(tty: &Path, owner: u32) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(tty)?;
     if !isatty(&file)? {

@@ -9,20 +9,21 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
 use std::time::Duration;
 
-/// What is left of an aborted launch this long after SIGTERM is killed, in milliseconds.
+/// Time from SIGTERM to SIGKILL for an aborted launch, in milliseconds.
 const ABORT_GRACE_MS: u64 = 2000;
-/// How long the head's word is awaited before the ranks here are ended for an abort of theirs, in milliseconds: its agent may be away.
+/// How long the shim waits for the head's reaction to an abort here before it ends the ranks, in milliseconds: the
+/// head's agent may be down.
 const HEAD_AWAITED_MS: u64 = 500;
-/// Between two tries to kill what survives, in milliseconds.
+/// Interval between tries to kill survivors, in milliseconds.
 pub(super) const KILL_AGAIN_MS: u64 = 100;
 /// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
 const QUIT_MS_MAX: u64 = 10_000;
-/// As far as the kernel's clock reaches, with room.
+/// The range of the kernel's clock, with a margin.
 const TIMER_MS_MAX: u64 = i64::MAX as u64 / 1_000_000 / 2;
 
 impl Shim {
-    /// SIGTERM to one launch now, SIGKILL soon; where all work is being ended, when that is killed: a `lattice launch` in a script that
-    /// is told to end brings its ranks down, and they keep the grace that they were given.
+    /// Sends SIGTERM to one launch now and SIGKILL soon. While all work is being ended, SIGKILL comes when all work is
+    /// killed: a `lattice launch` in a script that is being ended aborts its ranks, and they must keep their grace.
     pub(super) fn bring_down(&mut self, number: u32) {
         let soon = now_ms() + ABORT_GRACE_MS;
         let kill_at = match self.ending {
@@ -35,12 +36,12 @@ impl Shim {
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
             launch.is_told_to_end();
-            // A stopped process acts on no other signal.
+            // A stopped process reacts to no other signal.
             self.work.signal_launch(number, &pids, libc::SIGCONT);
         }
     }
 
-    /// An abort began here, and the agent is told: a launch that other nodes have a part in is ended when its head knows.
+    /// An abort began here: reports it to the agent. A launch with parts on other nodes is ended when its head knows.
     pub(super) fn abort(&mut self, number: u32) {
         match self.launches.get_mut(&number) {
             Some(launch) if launch.spec.nodes.len() > 1 => launch.down = Down::Telling { until: now_ms() + HEAD_AWAITED_MS },
@@ -67,7 +68,7 @@ impl Shim {
         self.check_stopped();
     }
 
-    /// Ends what is left, without grace, then us.
+    /// Ends what is left, without grace, and then this shim.
     pub(super) fn quit(&mut self) {
         let now = now_ms();
         self.give_up_waiting();
@@ -140,7 +141,7 @@ impl Shim {
         if !self.launches.values().any(is_due) {
             return;
         }
-        // Where we come late ourselves, the end of the process may wait behind the deadline.
+        // If we are late ourselves, the end of the process may be pending behind the deadline.
         self.take_signals();
         let due = self.launches.iter_mut().filter(|(_, launch)| is_due(launch));
         let happened = due.map(|(number, launch)| (*number, launch.check_hung_up(now, &self.epoll, |local| socket_token(*number, local))));
@@ -149,13 +150,13 @@ impl Shim {
         }
     }
 
-    /// What other nodes were asked and did not answer yet: it may have been lost with an agent.
+    /// Repeats unanswered calls to other nodes: an agent may have lost them.
     fn ask_again(&mut self, now: u64) {
         let asked = self.launches.iter_mut().map(|(number, launch)| (*number, launch.ask_again(now))).collect::<Vec<_>>();
         asked.into_iter().for_each(|(number, happenings)| self.happened(number, happenings));
     }
 
-    /// Wakes us for the next deadline, if there is one.
+    /// Sets the timer for the next deadline, if there is one.
     pub(super) fn set_timer(&self) -> anyhow::Result<()> {
         let walltime = match self.walltime {
             Walltime::Runs { until, .. } => Some(until),

@@ -1,17 +1,17 @@
-//! The run lease: work that nobody vouches for any more is killed here, whoever is left to see it.
+//! The run lease: kills work here when no leader vouches for it any more, even if no agent is left.
 //!
 //! ```text
 //!   Ungranted ──RunLease──▶ Until(t) ──RunLease──▶ Until(later) … ──t comes──▶ Lapsed
 //! ```
 //!
-//! It is kept in memory alone: it ends with the shim, whose agent then ends what is left, or with the machine.
+//! It is only in memory: it ends with the shim (the agent then ends what is left), or with the machine.
 
 use lattice_runtime::shim::FromShim;
 
-/// See the module. Times are the shim's clock's.
+/// State of the run lease; see the module. Times are of the shim's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunLease {
-    /// The work goes on without one.
+    /// The work needs no lease.
     None,
     /// Nothing may be started yet.
     Ungranted,

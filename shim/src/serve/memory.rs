@@ -1,4 +1,4 @@
-//! Memory that was over: noticed, written down, and told before the ends that it means.
+//! Kills for lack of memory: detected, written to disk, and reported before the ends that they cause.
 
 use super::{Script, Shim};
 use crate::log_files;
@@ -9,13 +9,13 @@ use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::FromShim;
 use std::io::{Read, Seek};
 
-/// A log says how much memory the shim holds where that is at least so many bytes: without ranks it has less.
+/// The log reports the shim's memory from this many bytes on: without ranks it has less.
 const HELD_BYTES_SHOWN: u64 = 8 << 20;
 
 impl Shim {
-    /// The kernel says that memory came to an end somewhere.
+    /// The kernel reports that memory was used up somewhere in the scope.
     pub(super) fn take_memory_events(&mut self) {
-        // Reading arms the next notification.
+        // Reading re-arms the notification.
         if let Some(events) = &mut self.memory_events {
             let _ = events.rewind().and_then(|()| events.read(&mut [0; 1024]));
         }
@@ -25,8 +25,8 @@ impl Shim {
         }
     }
 
-    /// A process of this launch was killed: was it for its memory? The launch is then brought down, where the kernel has
-    /// not killed it whole.
+    /// A process of this launch was killed: checks whether memory was the reason. If so, ends the launch, unless the
+    /// kernel has killed it whole.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
         say(&format!("out of memory: {kill}"));

@@ -1,4 +1,4 @@
-//! What an agent is told after each connect: all that we know.
+//! The replay after each connect: all that the shim knows.
 
 use super::{Ending, Script, Shim, Walltime};
 use crate::launch::Happening;
@@ -7,7 +7,7 @@ use lattice_model::input::Taken;
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE};
 
 impl Shim {
-    /// Tells an agent that has just come all that we know.
+    /// Sends everything that the shim knows to an agent that has just connected.
     pub(super) fn replay(&mut self) {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
@@ -20,7 +20,7 @@ impl Shim {
         if !matches!(self.walltime, Walltime::NotYet) {
             agent.tell(&FromShim::Going);
         }
-        // Before any end: who hears of the ends knows then what they are.
+        // Before any end, so that the agent knows the reason of the ends that follow.
         if let Ending::Terminating { why, .. } | Ending::Killing { why, .. } | Ending::Stopped { why } = self.ending {
             agent.tell(&FromShim::Stopping { why });
         }
@@ -69,7 +69,8 @@ impl Shim {
         agent.replayed();
     }
 
-    /// Tells how much of a launch's standard input was taken, where that is news; `again`: in any case, and what is beyond is wanted.
+    /// Reports how much of a launch's standard input was taken, if that changed; `again`: in any case, and requests the
+    /// rest.
     pub(super) fn tell_input(&mut self, number: u32, again: bool) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let news = launch.input_news();
@@ -79,7 +80,7 @@ impl Shim {
     }
 }
 
-/// How much of a launch's standard input was taken here.
+/// The message with how much of a launch's standard input was taken here.
 fn input_taken(launch: LaunchId, taken: Taken, again: bool) -> FromShim {
     let upto = match taken {
         Taken::UpTo(bytes) => Some(bytes),

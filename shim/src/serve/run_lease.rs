@@ -1,4 +1,4 @@
-//! What the shim does about its run lease.
+//! How the shim enforces its run lease.
 
 use super::ending::KILL_AGAIN_MS;
 use super::lease::RunLease;
@@ -8,8 +8,8 @@ use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::{FromShim, StopReason};
 
 impl Shim {
-    /// The agent says how long it lasts. One that is over is over, also where its end was not noticed yet: a stopped shim, or a
-    /// machine that slept, may hear of more time before it looks at the clock.
+    /// The agent extends the lease. A lease that has lapsed stays so, even if the lapse was not noticed yet: a stopped
+    /// shim, or a machine that was suspended, may receive an extension before it looks at the clock.
     pub(super) fn extend_run_lease(&mut self, until_ms: u64) {
         self.check_run_lease(now_ms());
         match &mut self.run_lease {
@@ -26,12 +26,12 @@ impl Shim {
         }
         self.run_lease = RunLease::Lapsed;
         match self.ending {
-            // Without any grace: from a moment on that is promised, none of it runs.
+            // Without grace: the promise is that none of the work runs after this moment.
             Ending::No | Ending::Terminating { .. } => {
                 self.work.kill_all();
                 self.ending = Ending::Killing { why: StopReason::Asked, again_at: now + KILL_AGAIN_MS };
             }
-            // What is being killed for another reason goes on being killed for that.
+            // Work that is being killed for another reason keeps that reason.
             Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => return,
         }
         say("the run lease lapsed: all work was killed");

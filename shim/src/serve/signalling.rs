@@ -5,8 +5,8 @@ use lattice_runtime::process;
 use lattice_runtime::shim::{FromShim, SignalWhom};
 
 impl Shim {
-    /// Sends it to those that live, and says how many they are. A process that we have not reaped keeps its pid:
-    /// nobody else is hit.
+    /// Sends the signal to the living processes and reports their number. A process that we have not reaped keeps its
+    /// pid, so no other process is hit.
     pub(super) fn signal(&mut self, request: u64, signal: i32, to: SignalWhom) {
         let begun: Vec<i32> = match to {
             SignalWhom::Ranks => self.launches.values().flat_map(|launch| launch.pids()).collect(),

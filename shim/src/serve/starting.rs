@@ -116,7 +116,8 @@ impl Shim {
         self.refused.insert(launch, why);
     }
 
-    /// The process that serves a launch PMIx, where it is asked for. Where it is not insisted on, a launch goes without.
+    /// Starts the PMIx server of a launch, if the launch requests PMIx. If it does not require PMIx, it starts without
+    /// it.
     fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, String> {
         self.check(spec)?;
         let asked = spec.pmi().map_err(|unknown| unknown.to_string())?;
@@ -135,7 +136,7 @@ impl Shim {
         }
     }
 
-    /// A bridge said something before there are ranks: that it is ready, or why it will not be.
+    /// A bridge sent something before its launch has ranks: that it is ready, or why it will not be.
     pub(super) fn bridge_ready(&mut self, number: u32, flags: EpollFlags) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
         let heard = waiting.bridge.ready(flags, &self.epoll);
@@ -151,7 +152,7 @@ impl Shim {
         self.go_without(number, &why);
     }
 
-    /// There is no bridge for a launch: where it is not insisted on, its ranks are made all the same.
+    /// A launch has no bridge: its ranks are started anyway, unless the launch requires PMIx.
     fn go_without(&mut self, number: u32, why: &str) {
         let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
         bridge.close(&self.epoll);
@@ -167,7 +168,7 @@ impl Shim {
         }
     }
 
-    /// A launch that waits for its bridge is not begun any more.
+    /// Refuses a launch that waits for its bridge.
     pub(super) fn give_up(&mut self, number: u32, why: &str) {
         if let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) {
             bridge.close(&self.epoll);
@@ -186,14 +187,14 @@ impl Shim {
         let late: Vec<(u32, i32)> =
             self.waiting.iter().filter(|(_, w)| w.until <= now).map(|(number, w)| (*number, w.bridge.pid)).collect();
         for (number, pid) in late {
-            // It listens to nobody, or it would have said something.
+            // It did not react, or it would have sent something.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
             self.go_without(number, &format!("it was not ready within {} s", READY_MS_MAX / 1000));
         }
     }
 
-    /// A launch's bridge was reaped, or its launch is refused: what is left of the two goes with the later one. Of one that the launch
-    /// waits for its socket tells.
+    /// A launch's bridge was reaped, or its launch is refused: the later of the two removes the remains. For a launch
+    /// that still waits, the bridge's socket reports the loss.
     pub(super) fn bridge_ended(&mut self, number: u32) {
         if self.waiting.contains_key(&number) {
             return;
@@ -217,8 +218,8 @@ impl Shim {
         })
     }
 
-    /// What this process may hold of what a launch's ranks put: a quarter of the allocation's memory. So the kernel
-    /// finds more to free in the work than here.
+    /// Bytes that this process may hold of values that a launch's ranks put: a quarter of the allocation's memory. So
+    /// the kernel finds more memory to free in the work than here.
     fn held_bytes_max(&self) -> usize {
         let limit = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.memory_bytes_max());
         limit.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX))
@@ -248,12 +249,12 @@ impl Shim {
         }
         self.tell_input(number, true);
         for local in failed {
-            // Its outcome is known; this tells it on.
+            // Its outcome is known; this passes it on.
             self.rank_ended(number, local, RankOutcome::NotStarted { code: 126 });
         }
     }
 
-    /// What this node is to start of a launch and where each rank goes, or why it will not.
+    /// The ranks that this node starts for a launch and their places, or why it refuses.
     fn check(&self, spec: &LaunchSpec) -> Result<(NodeRanks, Vec<RankPlace>), String> {
         if let Some(why) = self.unstartable() {
             return Err(why);

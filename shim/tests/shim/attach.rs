@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-/// A terminal with a person before it, who remembers all that was shown.
+/// A terminal with a simulated person, who remembers all output.
 struct Person {
     terminal: Option<pty::Terminal>,
     shown: String,
@@ -31,7 +31,7 @@ impl Person {
         assert_eq!(nix::unistd::write(&self.terminal().master, text.as_bytes()), Ok(text.len()));
     }
 
-    /// Reads until `text` was shown, and forgets what came before it.
+    /// Reads until `text` was shown, and forgets the output before it.
     fn sees(&mut self, text: &str) {
         let began = Instant::now();
         loop {
@@ -86,7 +86,7 @@ pub fn terminal() {
     person.sees("on-tty\r\n");
     assert_eq!(end_of(&mut bed, 1), (RankOutcome::Exited { code: 7 }, None));
     assert!(!bed.scope().attached(1).path().exists(), "its cgroup went with it");
-    // Nothing of it is on disk: nobody would be told.
+    // Nothing of it is on disk, because nobody would need a report.
     assert_eq!(lattice_runtime::exits::read(&bed.dir).unwrap(), []);
     bed.end();
 }
@@ -104,7 +104,7 @@ pub fn keys() {
     let mut person = begin(&mut bed, 5, &["sh", "-i"]);
     person.sees("ready> ");
     let in_foreground = |bed: &Bed| {
-        // The shell says what it resumes before it gives it the terminal: only then do keys reach it.
+        // The shell prints the resumed command before it gives it the terminal: only then do keys reach it.
         eventually("sleep to have the terminal", || bed.scope().attached(1).processes().into_iter().any(has_terminal_and_sleeps));
     };
     person.types("sleep 1000; echo interrupted $?\n");
@@ -141,12 +141,12 @@ pub fn hang_up() {
     // As when the agent dies: nobody holds the master any more.
     person.terminal = None;
     assert_eq!(end_of(&mut bed, 1), (RankOutcome::Signalled { signal: libc::SIGHUP as u8 }, None));
-    // What the shim knows is told to whoever comes next.
+    // The shim replays what it knows to the next agent.
     bed.reconnect();
     let told = bed.agent.synced();
     assert!(told.contains(&FromShim::AttachStarted { session: 2 }), "{told:?}");
     assert!(told.iter().any(|m| matches!(m, FromShim::AttachEnded { session: 1, .. })), "{told:?}");
-    // Asked again, neither is started again.
+    // A repeated request does not start either of them again.
     for (session, living) in [(1, false), (2, true)] {
         let message = attach(&bed, session, &kept, &["sh", "-c", "echo again"]);
         bed.agent.send(&message);
@@ -180,7 +180,7 @@ pub fn not_started() {
     bed.end();
 }
 
-/// An idle interactive shell ignores SIGTERM; it does not keep the end waiting.
+/// An idle interactive shell ignores SIGTERM; it must not delay the end.
 fn ends_with_the_allocation(setting: Setting) {
     let mut bed = Bed::ready(setting);
     let mut person = begin(&mut bed, 1, &["sh", "-i"]);
@@ -215,13 +215,13 @@ pub fn launch() {
     bed.wait_log(3, 0, "33 99\r\n");
     bed.agent.send(&typed("one\n"));
     bed.wait_log(3, 0, "one\r\ngot one\r\n");
-    // The agent goes; the terminal stays.
+    // The agent disconnects; the terminal stays.
     bed.reconnect();
     bed.agent.send(&ToShim::Resized { launch: launch.id, size: Size { rows: 50, columns: 132 } });
     bed.wait_log(3, 0, "50 132\r\n");
     bed.agent.send(&typed("two\n"));
     bed.wait_log(3, 0, "then two\r\n");
-    // Rank 1 has none, and is not ended by the key.
+    // Rank 1 has no terminal, and the key does not end it.
     assert_eq!(bed.log(3, 1, LogStream::Out), "");
     let comm = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     eventually("both to sleep", || bed.scope().launch(3).processes().iter().filter(|pid| comm(**pid) == "sleep\n").count() == 2);

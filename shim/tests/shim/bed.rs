@@ -1,4 +1,4 @@
-//! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
+//! One real shim, and a test that plays its agent. Nothing is left behind, whatever the test does.
 
 use lattice_model::test_builders::{desired_share, spec};
 use lattice_model::{
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The rest of a test's world.
+/// The environment of a test.
 pub struct Bed {
     pub dir: ShimDir,
     pub scratch: PathBuf,
@@ -40,23 +40,23 @@ pub struct Bed {
 /// What differs between tests.
 #[derive(Clone, Default)]
 pub struct Setting {
-    /// No scope: by process tree alone.
+    /// Without a scope: only by the process tree.
     pub without_scope: bool,
     /// Contents of `/hello` in an image that is mounted at `<scratch>/ue`.
     pub image: Option<&'static str>,
-    /// What else is mounted.
+    /// Further mounts.
     pub mounts: Vec<Mount>,
     /// The image is this file instead.
     pub image_file: Option<PathBuf>,
     /// The state directory is a file system of this many kilobytes.
     pub disk_kib: Option<u32>,
-    /// What of the machine is the allocation's own.
+    /// The part of the machine that the allocation has.
     pub placement: Option<Placement>,
-    /// Put before the allocation's directory.
+    /// Prefix of the allocation's directory.
     pub deep: String,
-    /// Whether it keeps a run lease.
+    /// Whether the work needs a run lease.
     pub run_lease: bool,
-    /// The allocation is this script's.
+    /// The script of the allocation.
     pub script: Option<&'static str>,
 }
 
@@ -128,14 +128,14 @@ impl Bed {
         Self { dir, scratch, config, pid, pidfd: Some(pidfd), slice, agent: Agent::greet(stream) }
     }
 
-    /// One that has said that it is ready.
+    /// A shim that has reported that it is ready.
     pub fn ready(setting: Setting) -> Self {
         let mut bed = Self::new(setting);
         assert_eq!(bed.agent.synced()[1], FromShim::Ready { failed: None });
         bed
     }
 
-    /// A launch of `ranks` ranks here, not started yet.
+    /// A launch with `ranks` ranks here, not started yet.
     pub fn launch(&self, number: u32, ranks: u32, argv: &[&str]) -> LaunchSpec {
         LaunchSpec {
             id: LaunchId(uuid::Uuid::new_v4()),
@@ -160,17 +160,17 @@ impl Bed {
         launch
     }
 
-    /// The agent is gone without a word, and another comes.
+    /// The agent disconnects without a message, and another one connects.
     pub fn reconnect(&mut self) {
         self.agent = Agent::greet(connect_shim(&self.dir).unwrap());
     }
 
-    /// What a rank wrote.
+    /// The output of a rank.
     pub fn log(&self, number: u32, rank: u32, stream: LogStream) -> String {
         fs::read_to_string(self.dir.log(number, rank, stream)).unwrap_or_default()
     }
 
-    /// Waits until a rank has written `text`: it has come so far.
+    /// Waits until a rank has written `text`.
     pub fn wait_log(&self, number: u32, rank: u32, text: &str) {
         eventually(&format!("rank {rank} of launch {number} to write {text:?}"), || self.log(number, rank, LogStream::Out).contains(text));
     }
@@ -179,14 +179,14 @@ impl Bed {
         Scope::at(self.config.scope.clone().unwrap())
     }
 
-    /// Stop, Quit, and then truly nothing is there.
+    /// Stop and Quit; then checks that nothing is left.
     pub fn end(mut self) {
         self.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 200 });
         self.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
         self.quit();
     }
 
-    /// Quit, and then truly nothing is there.
+    /// Quit; then checks that nothing is left.
     pub fn quit(mut self) {
         self.agent.send(&ToShim::Quit);
         assert_eq!(self.wait_shim(), RankOutcome::Exited { code: 0 }, "{}", fs::read_to_string(self.dir.shim_log()).unwrap());
@@ -202,7 +202,7 @@ impl Bed {
         }
     }
 
-    /// How the shim ended.
+    /// Waits for the shim's end; returns its outcome.
     pub fn wait_shim(&mut self) -> RankOutcome {
         let mut outcome = None;
         eventually("the shim to end", || {
@@ -216,7 +216,7 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // All that is below the shim, before it: orphans would be anybody's.
+        // Everything below the shim is killed before the shim, because nobody would own its orphans.
         if let Some(slice) = &self.slice {
             let _ = self.scope().whole().kill();
             let _ = self.scope().whole().wait_empty(PATIENCE);
@@ -256,7 +256,7 @@ impl Agent {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Gone like a killed process, with messages unread.
+    /// Disconnects like a killed process, with unread messages.
     pub fn vanish(&mut self) {
         let (nothing, _) = UnixStream::pair().unwrap();
         self.stream = nothing;
@@ -278,7 +278,7 @@ impl Agent {
         }
     }
 
-    /// All messages up to the one that is waited for, which is the last.
+    /// All messages up to and including the one that is waited for.
     pub fn until(&mut self, what: &str, wanted: impl Fn(&FromShim) -> bool) -> Vec<FromShim> {
         let mut seen = Vec::new();
         loop {
@@ -290,12 +290,12 @@ impl Agent {
         }
     }
 
-    /// All that a connect is told.
+    /// The complete replay after a connect.
     pub fn synced(&mut self) -> Vec<FromShim> {
         self.until("Synced", |m| *m == FromShim::Synced)
     }
 
-    /// How every rank of a launch ended, by rank; and all that was told until then.
+    /// The outcome of every rank of a launch, by rank; and all messages until then.
     pub fn outcomes(&mut self, launch: &LaunchSpec) -> (Vec<RankOutcome>, Vec<FromShim>) {
         let mut outcomes = std::collections::BTreeMap::new();
         let mut seen = Vec::new();
@@ -312,7 +312,7 @@ impl Agent {
     }
 }
 
-/// Waits for what no descriptor tells; looks often and gives up late.
+/// Polls for a condition that no descriptor reports; polls often and gives up late.
 pub fn eventually(what: &str, mut there: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !there() {

@@ -1,4 +1,4 @@
-//! Ranks on their own processors, seeing their own GPUs.
+//! Ranks that run on their own processors and see only their own GPUs.
 
 use crate::bed::{Bed, Setting};
 use lattice_model::binding::{CpuBind, PlacedGpu, RankBinding};
@@ -6,7 +6,7 @@ use lattice_model::topology::{Core, GpuVendor};
 use lattice_model::{Placement, RankOutcome};
 use lattice_runtime::shim::{FromShim, LogStream, REFUSED_CODE, ToShim};
 
-/// Two processors of this machine (one twice where there is no other), a GPU near each.
+/// Two processors of this machine (the same one twice if it has only one), with a GPU near each.
 fn placement() -> Placement {
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
     let ours: Vec<u32> = (0u32..1024).filter(|cpu| allowed.is_set(*cpu as usize).unwrap_or(false)).collect();
@@ -33,7 +33,7 @@ pub fn places() {
         let cpu = placement().cores[rank as usize].cpus[0];
         assert_eq!(bed.log(1, rank, LogStream::Out), format!("Cpus_allowed_list:\t{cpu}\n{own}\n"));
     }
-    // All of the allocation's, where nothing was asked for; the script likewise.
+    // Without a request, all of the allocation's; the same for the script.
     let all = bed.start_sh(2, 1, TELL);
     bed.agent.outcomes(&all);
     assert!(bed.log(2, 0, LogStream::Out).ends_with("\nA,B\n"), "{}", bed.log(2, 0, LogStream::Out));

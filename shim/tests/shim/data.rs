@@ -1,4 +1,4 @@
-//! What an allocation sees of file systems: directories elsewhere, and scratch in memory.
+//! The mounts of an allocation: directories elsewhere, and scratch in memory.
 
 use crate::bed::{Bed, Setting};
 use lattice_runtime::data_mounts::{Mount, Source};
@@ -7,7 +7,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-/// A folder with roots and sources for one test, gone with it.
+/// A directory with roots and sources for one test, removed on drop.
 struct Site(PathBuf);
 
 impl Site {
@@ -43,7 +43,7 @@ fn with(mounts: Vec<Mount>) -> Setting {
     Setting { mounts, ..Setting::default() }
 }
 
-/// What a script of the owner's says.
+/// The output of a script that runs as the owner.
 fn output(bed: &mut Bed, script: &str) -> String {
     let launch = bed.start_sh(1, 1, script);
     bed.agent.outcomes(&launch);
@@ -75,7 +75,7 @@ pub fn directories() {
         site.directory("mine", "full", "there", false),
         site.directory("source", "root", "sets/a/none", true),
     ];
-    // The inner one's directory is the source's to have.
+    // The source must have the directory of the inner mount.
     fs::create_dir(site.0.join("source/none")).unwrap();
     let mut bed = Bed::ready(with(mounts));
     let base = site.text();

@@ -1,4 +1,4 @@
-//! The real shim, with a test in its agent's place. What a machine lacks for a test counts as ignored, with the
+//! The real shim, with a test in its agent's place. A test that this machine cannot run counts as ignored, with the
 //! reason, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
 
 mod attach;

@@ -1,4 +1,4 @@
-//! PMI: by hand in a shell, and with a real MPICH.
+//! PMI, spoken by a shell script and by a real MPICH.
 
 use crate::bed::{Bed, PATIENCE, Setting};
 use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// One question and its answer, as a shell rank speaks PMI-1.
+/// One request and its answer, as a shell rank speaks PMI-1.
 const ASK: &str = "ask() { echo \"$*\" >&3; read -r answer <&3; }; ask cmd=init pmi_version=1 pmi_subversion=1; ";
 
 fn aborted(seen: &[FromShim], launch: &LaunchSpec) -> Option<(i32, String)> {
@@ -29,7 +29,7 @@ pub fn garbage() {
     for (number, garbage) in
         (2..).zip(["echo GET / HTTP >&3", "head -c 100000 /dev/zero >&3", "echo cmd=init pmi_version=3 pmi_subversion=0 >&3"])
     {
-        // Rank 1 waits without a word; rank 0 waits for its end.
+        // Rank 1 sleeps without a message; rank 0 ends.
         let launch = bed.start_sh(number, 2, &format!("[ $PMI_RANK = 0 ] && {{ {garbage}; }}; exec sleep 1000"));
         let (outcomes, seen) = bed.agent.outcomes(&launch);
         assert_eq!(outcomes, [TERMINATED; 2], "{garbage}");
@@ -47,7 +47,7 @@ pub fn garbage() {
 
 pub fn dead_rank() {
     let mut bed = Bed::ready(Setting::default());
-    // The other one would ignore SIGTERM for ever, once it has come so far.
+    // Once it runs this far, the other rank would ignore SIGTERM for ever.
     let script = format!(
         "trap '' TERM; {ASK} echo up; [ $PMI_RANK = 0 ] && {{ while [ ! -e $GO ]; do sleep 0.01; done; exit 3; }}; sleep 1000; sleep 1000"
     );
@@ -63,12 +63,12 @@ pub fn dead_rank() {
     let why = "rank 0 exited with code 3 between MPI_Init and MPI_Finalize".to_owned();
     assert_eq!(aborted(&seen, &launch), Some((3, why)), "{seen:?}");
     assert!(begin.elapsed() < Duration::from_secs(10));
-    // An abort by its own wish keeps its code.
+    // An abort that a rank requests keeps its code.
     let launch = bed.start_sh(2, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && {{ echo cmd=abort exitcode=7 >&3; exit 7; }}; exec sleep 1000"));
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes[0], TERMINATED);
     assert_eq!(aborted(&seen, &launch).map(|a| a.0), Some(7));
-    // One that never spoke is an ordinary program: its end is its own.
+    // A rank that never used PMI is an ordinary program: its end affects only itself.
     let launch = bed.start_sh(3, 2, "exit $PMI_RANK");
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }, RankOutcome::Exited { code: 1 }]);
@@ -76,14 +76,14 @@ pub fn dead_rank() {
     bed.end();
 }
 
-/// The end of the socket is there before the end of the process, nearly always: so more than once.
+/// The socket's end nearly always arrives before the process's end, so this repeats.
 pub fn death_codes() {
     let mut bed = Bed::ready(Setting::default());
     let deaths = [
         ("exit 3", 3, "exited with code 3"),
         ("kill -KILL $$", 137, "ended with code 137 (128 + signal 9)"),
         ("exit 0", 1, "exited with code 0"),
-        // An answer that it never read: its socket fails instead of ending.
+        // An unread answer: the socket fails instead of ending.
         ("echo cmd=get_maxes >&3; exit 4", 4, "exited with code 4"),
     ];
     for (number, (death, code, how)) in (1..).zip(deaths.iter().cycle().take(20)) {
@@ -99,7 +99,7 @@ pub fn death_codes() {
 
 pub fn closed_socket() {
     let mut bed = Bed::ready(Setting::default());
-    // Before init, after finalize, and by an ordinary program: nobody minds, neither now nor later.
+    // Before init, after finalize, and in an ordinary program a closed socket has no effect, now and later.
     let others = bed.start_sh(1, 2, "[ $PMI_RANK = 0 ] && exec 3>&-; echo up; exec sleep 1000");
     let done = bed.start_sh(2, 1, &format!("{ASK} ask cmd=finalize; exec 3>&-; echo up; exec sleep 1000"));
     (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
@@ -110,12 +110,12 @@ pub fn closed_socket() {
     let why = "rank 1 closed its PMI connection between MPI_Init and MPI_Finalize, and its process goes on".to_owned();
     assert_eq!(aborted(&seen, &launch), Some((1, why)), "{seen:?}");
     assert_eq!(outcomes, [TERMINATED; 2]);
-    // It had its moment to end in, and no more.
+    // The rank got its grace, and no more.
     let took = begin.elapsed();
     assert!((Duration::from_millis(200)..Duration::from_secs(2)).contains(&took), "{took:?}");
     assert_eq!((aborted(&seen, &others), aborted(&seen, &done)), (None, None));
     assert_eq!(bed.scope().launch(1).processes().len() + bed.scope().launch(2).processes().len(), 3);
-    // One that closed it without init comes to no fence: who waits in one waits for it in vain.
+    // A rank that closed its socket without init enters no fence: others would wait for it for ever.
     let launch = bed.start_sh(4, 2, &format!("[ $PMI_RANK = 0 ] && {{ exec 3>&-; exec sleep 1000; }}; {ASK} ask cmd=barrier_in"));
     let (_, seen) = bed.agent.outcomes(&launch);
     let (code, why) = aborted(&seen, &launch).unwrap_or_else(|| panic!("{seen:?}"));
@@ -123,7 +123,7 @@ pub fn closed_socket() {
     bed.end();
 }
 
-/// Its abort tells no code. The rank that says it ends with one, or lives on.
+/// PMI-2's abort has no code. The aborting rank exits with one, or lives on.
 pub fn abort_of_pmi_2() {
     let mut bed = Bed::ready(Setting::default());
     for (number, end, code) in [(1, "exit 7", 7), (2, "exit 0", 1), (3, "exec sleep 1000", 1)] {
@@ -137,12 +137,12 @@ pub fn abort_of_pmi_2() {
     bed.end();
 }
 
-/// A rank without the descriptor finds its server by its port. Nobody else does, and a second one neither.
+/// A rank without the descriptor connects by its port. A stranger cannot, and a second connection cannot either.
 pub fn by_port(setting: Setting) {
     let mut bed = Bed::ready(setting);
     let connect = "exec 5<>/dev/tcp/${PMI_PORT%:*}/${PMI_PORT#*:}; ask() { echo \"$*\" >&5; read -r -u 5 answer; }";
     let wait = "while [ ! -e $GO ]; do sleep 0.01; done";
-    // Rank 0 comes by itself, rank 1 by a child.
+    // Rank 0 connects itself, rank 1 through a child.
     let script = format!(
         "[ -z \"$PMI_FD\" ] || exit 8; echo at $PMI_PORT; {wait}; life() {{ {connect}; ask cmd=initack pmiid=$PMI_RANK; read -r -u 5 size; read -r -u 5 rank; \
          read -r -u 5 debug; ask cmd=init pmi_version=1 pmi_subversion=1; (exec 6<>/dev/tcp/${{PMI_PORT%:*}}/${{PMI_PORT#*:}}) 2>/dev/null && echo twice; \
@@ -161,12 +161,12 @@ pub fn by_port(setting: Setting) {
             let mut stranger = TcpStream::connect(log.trim().strip_prefix("at ").unwrap()).unwrap();
             stranger.set_read_timeout(Some(PATIENCE)).unwrap();
             let _ = stranger.write_all(b"cmd=init pmi_version=1 pmi_subversion=1\n");
-            // What it wrote lies unread: the end may be a reset.
+            // The port closes with unread data, so the end may be a reset.
             let answered = stranger.read(&mut [0; 64]);
             assert!(matches!(&answered, Ok(0)) || answered.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{answered:?}");
         }
     }
-    // Each of the two ports was left alone for one rest, and then for two.
+    // Each of the two ports paused once, and then for twice as long.
     let rests = Duration::from_millis(500);
     assert!(began.elapsed() >= rests, "strangers take no more of its time than that: six came in {:?}", began.elapsed());
     std::fs::write(go, "").unwrap();
@@ -179,7 +179,7 @@ pub fn by_port(setting: Setting) {
         let refused = format!("a connection to the PMI port of rank {rank} was refused: no process of the launch made it");
         assert_eq!(err.matches(&refused).count(), 1, "once: {err}");
     }
-    // Its death is a rank's death.
+    // The death of a rank with a port counts like any rank's death.
     let mut launch = bed.launch(
         2,
         2,
@@ -196,7 +196,7 @@ pub fn by_port(setting: Setting) {
 pub fn finalize_and_exit() {
     let mut bed = Bed::ready(Setting::default());
     for number in 1..=20 {
-        // It does not even wait for the answer.
+        // The rank does not even wait for the answer.
         let launch = bed.start_sh(number, 4, &format!("{ASK} echo cmd=finalize >&3; exit 0"));
         let (outcomes, seen) = bed.agent.outcomes(&launch);
         assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }; 4], "{seen:?}");
@@ -228,11 +228,11 @@ pub fn fence() {
     let is_fence = |m: &FromShim| matches!(m, FromShim::Fence { number: 1, .. });
     let seen = bed.agent.until("a fence", is_fence);
     let Some(FromShim::Fence { blob, .. }) = seen.last().cloned() else { unreachable!("waited for") };
-    // The agent dies in the middle of it; its successor is told again.
+    // The agent dies meanwhile; its successor gets a replay.
     bed.reconnect();
     let replay = bed.agent.synced();
     assert!(replay.contains(&FromShim::Fence { launch: launch.id, number: 1, blob: blob.clone() }), "{replay:?}");
-    // The other node's part is made by its own server.
+    // The other node's contribution, made by its own server.
     let job = lattice_pmi::Job {
         number: 1,
         kvsname: "k".into(),
@@ -271,7 +271,7 @@ pub fn abort_elsewhere() {
     bed.agent.send(&ToShim::Abort { launch: launch.id, code: 3, why: "rank 9 died".into() });
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!((outcomes, aborted(&seen, &launch)), (vec![TERMINATED; 2], None));
-    // Neither is a stop: ranks that we end die after init, and that is no abort.
+    // A stop is not an abort either: ranks that we end die after init.
     let launch = bed.start_sh(2, 2, &format!("{ASK} echo up; exec sleep 1000"));
     (0..2).for_each(|rank| bed.wait_log(2, rank, "up"));
     bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Asked, grace_ms: 10_000 });

@@ -1,4 +1,4 @@
-//! The run lease: who extends it, and what its lapse does.
+//! The run lease: how it is extended, and the effect of its lapse.
 
 use crate::bed::{Bed, Setting, eventually};
 use lattice_model::RankOutcome;
@@ -42,7 +42,7 @@ pub fn nobody_extends() {
     bed.agent.send(&ToShim::RunLease { until_ms: end });
     bed.start_sh(1, 1, STUBBORN);
     bed.wait_log(1, 0, "up");
-    // The agent is gone, and no other comes before the end.
+    // The agent vanishes, and no other connects before the lease ends.
     bed.agent.vanish();
     eventually("the lapse on disk", || exits::read(&bed.dir).unwrap().contains(&ExitRecord::RunLeaseLapsed));
     assert!(boottime_ms() >= end, "not before its time");
@@ -53,7 +53,7 @@ pub fn nobody_extends() {
     let place = |wanted: &dyn Fn(&FromShim) -> bool| told.iter().position(wanted).unwrap_or_else(|| panic!("{told:?}"));
     let lapsed = place(&|m| *m == FromShim::RunLeaseLapsed);
     assert!(lapsed < place(&|m| matches!(m, FromShim::RankEnded { .. })), "who hears of the end knows what it was: {told:?}");
-    // Nothing brings it back.
+    // Nothing revives the work.
     bed.agent.send(&ToShim::RunLease { until_ms: boottime_ms() + 60_000 });
     bed.start_sh(2, 1, "echo late");
     bed.agent.until("a refusal", |m| matches!(m, FromShim::Aborted { .. }));
@@ -70,7 +70,7 @@ pub fn stopped_shim() {
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGSTOP).unwrap();
     let end = boottime_ms() + 400;
     eventually("the lease to be over", || boottime_ms() > end);
-    // It hears of more time before it can look at the clock.
+    // The shim receives an extension before it can look at the clock.
     bed.agent.send(&ToShim::RunLease { until_ms: boottime_ms() + 60_000 });
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGCONT).unwrap();
     bed.agent.until("the lapse", |m| *m == FromShim::RunLeaseLapsed);

@@ -1,4 +1,4 @@
-//! Agents that vanish, agents that lie, and the end of the shim itself.
+//! Agents that vanish, agents that violate the protocol, and the end of the shim itself.
 
 use crate::bed::{Agent, Bed, PATIENCE, Setting, eventually};
 use lattice_model::RankOutcome;
@@ -17,7 +17,7 @@ pub fn killed_agent() {
     let script = "echo up; i=0; while [ ! -e $GO ]; do i=$((i+1)); echo $i; sleep 0.005; done; echo whole; exit 4";
     let mut running = bed.launch(2, 1, &["sh", "-c", script]);
     running.env.insert("GO".into(), bed.scratch.join("go").display().to_string());
-    // The last thing it ever said, and half of the next.
+    // The agent's last complete frame, and half of the next.
     let half = encode(&ToShim::StartScript { text: "echo never\n".into(), args: vec![], env: vec![], working_dir: "/".into() }).unwrap();
     bed.agent.send(&ToShim::StartLaunch { launch: running.clone() });
     bed.agent.send_bytes(&half[..half.len() - 3]);
@@ -38,7 +38,7 @@ pub fn killed_agent() {
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
 
-    // It ends while nobody is there, and is not lost.
+    // A rank ends while no agent is connected, and its end is not lost.
     drop(connect_shim(&bed.dir).unwrap());
     std::fs::write(bed.scratch.join("go"), "").unwrap();
     let outcome = RankOutcome::Exited { code: 4 };
@@ -59,7 +59,7 @@ pub fn away_during_walltime() {
     bed.wait_log(1, 0, "up");
     bed.agent.send(&ToShim::Go { walltime_ms: 100 });
     bed.agent.until("Going", |m| *m == FromShim::Going);
-    // Replaced by a connection that is closed at once: no agent.
+    // A connection that is closed at once replaces the agent: there is none now.
     drop(connect_shim(&bed.dir).unwrap());
     eventually("the stop on disk", || exits::read(&bed.dir).unwrap().contains(&ExitRecord::Stopped { why: StopReason::Walltime }));
     bed.reconnect();
@@ -73,7 +73,7 @@ pub fn away_during_walltime() {
 pub fn last_words() {
     let mut bed = Bed::ready(Setting::default());
     for number in 1..=20 {
-        // Something to be told at the same moment, to nobody.
+        // At the same moment the shim has something to report, but no agent.
         let running = bed.start_sh(number * 2, 1, "exec sleep 1000");
         bed.agent.until("LaunchStarted", |m| matches!(m, FromShim::LaunchStarted { .. }));
         bed.scope().launch(running.number).signal(libc::SIGKILL);
@@ -109,12 +109,12 @@ pub fn hostile_agent() {
     bed.agent.synced();
     bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1 });
     assert!(dropped(&mut bed.agent));
-    // Nothing is done for who does not begin with Hello.
+    // A peer that does not begin with Hello gets nothing.
     let mut rude = connect_shim(&bed.dir).unwrap();
     std::io::Write::write_all(&mut rude, &encode(&ToShim::Quit).unwrap()).unwrap();
     rude.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(matches!(std::io::Read::read(&mut rude, &mut [0; 16]), Ok(0) | Err(_)));
-    // What a later agent may say, beside things we know: {"Teleport": nil} and "Hum".
+    // Unknown messages of a later agent beside known ones: {"Teleport": nil} and "Hum".
     bed.reconnect();
     bed.agent.send_bytes(b"\x0b\0\0\0\x81\xa8Teleport\xc0\x04\0\0\0\xa3Hum");
     bed.scope().launch(launch.number).signal(libc::SIGTERM);
@@ -191,7 +191,7 @@ pub fn deep_directory() {
     assert!(bed.dir.socket().as_os_str().len() > 200);
     let again = start_shim(Path::new(env!("CARGO_BIN_EXE_lattice-shim")), &bed.dir, &bed.config);
     assert!(matches!(again, Err(StartError::AlreadyRunning { .. })), "{again:?}");
-    // Asking replaced us.
+    // The failed start connected and so replaced our connection.
     let mut bed = bed;
     bed.reconnect();
     bed.agent.synced();
@@ -249,7 +249,7 @@ pub fn small() {
     println!("the shim with 64 ranks: {} kB resident, {} kB its own", value("VmRSS:"), value("RssAnon:"));
     assert!(value("VmRSS:") < 12 * 1024 && value("RssAnon:") < 4 * 1024, "{status}");
     assert_eq!(value("Threads:"), 1);
-    // Nothing happens, so it does nothing: how often it was scheduled stays the same.
+    // Without events the shim is idle: it is not scheduled again.
     let runs = || std::fs::read_to_string(format!("/proc/{}/schedstat", bed.pid)).unwrap().split_whitespace().nth(2).map(str::to_owned);
     eventually("an idle shim to sleep", || {
         let before = runs();

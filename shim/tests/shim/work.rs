@@ -23,11 +23,11 @@ pub fn exit_codes() {
     let mixed = bed.start_sh(2, 4, "case $PMI_RANK in 0) exit 3;; 1) kill -9 $$;; 2) kill -15 $$;; *) exit 255;; esac");
     let outcomes = bed.agent.outcomes(&mixed).0;
     assert_eq!(outcomes, [exited(3), RankOutcome::Signalled { signal: 9 }, RankOutcome::Signalled { signal: 15 }, exited(255)]);
-    // On disk by now, since they were told.
+    // On disk by now, because they were reported.
     let records = exits::read(&bed.dir).unwrap();
     assert_eq!(records.len(), 36);
     assert!(records.contains(&ExitRecord::Rank { launch: mixed.id, rank: 0, outcome: exited(3) }));
-    // The launches' groups went with them.
+    // The launches' groups were removed with them.
     assert!(!bed.scope().launch(1).path().exists());
     bed.end();
 }
@@ -70,7 +70,7 @@ pub fn environment_and_logs() {
     bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
     assert_eq!(bed.agent.outcomes(&launch).0, [exited(0); 2]);
     let uid = bed.config.owner.uid;
-    // ls itself opens the directory: 0, 1, 2, 3 and that.
+    // ls itself opens the directory: 0, 1, 2, 3 and its own descriptor.
     assert_eq!(bed.log(3, 4, LogStream::Out), format!("4 1 2 4/5 3 b c {uid} /tmp\nsocket\neof\n5\nagain\nleader\n"));
     assert_eq!(bed.log(3, 3, LogStream::Err), "e3\n");
     let log = fs::metadata(bed.dir.log(3, 3, LogStream::Out)).unwrap();
@@ -133,7 +133,7 @@ pub fn launch_once() {
     let launch = bed.start_sh(1, 1, "echo once; read x <&3");
     bed.wait_log(1, 0, "once");
     bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
-    // It lives, so this does nothing.
+    // The launch lives, so this has no effect.
     bed.agent.send(&ToShim::Forget { launch: launch.id });
     bed.scope().launch(launch.number).signal(libc::SIGKILL);
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Signalled { signal: 9 }]);
@@ -182,7 +182,7 @@ fn ends_by_walltime(mut bed: Bed) {
     let begin = Instant::now();
     bed.agent.send(&ToShim::Go { walltime_ms: 200_000 });
     std::thread::sleep(Duration::from_millis(100));
-    // It runs already: the last one counts, from the beginning.
+    // The walltime runs already: the last Go counts, from the beginning.
     bed.agent.send(&ToShim::Go { walltime_ms: 200 });
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Signalled { signal: 9 }; 2]);
@@ -210,7 +210,7 @@ fn ends_daemons(mut bed: Bed) {
     bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 60_000 });
     bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Asked });
     assert_eq!(identity::descendants(bed.pid), []);
-    // Stopped once is stopped for ever.
+    // A Stop is final.
     bed.agent.send(&ToShim::Stop { why: StopReason::Walltime, grace_ms: 0 });
     bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Asked });
     bed.quit();
@@ -218,7 +218,7 @@ fn ends_daemons(mut bed: Bed) {
 
 pub fn daemons() {
     ends_daemons(Bed::ready(Setting::default()));
-    // Quit alone leaves nothing either.
+    // Quit alone leaves no process either.
     let mut bed = Bed::ready(Setting::default());
     bed.start_sh(1, 1, STUBBORN);
     bed.wait_log(1, 0, "up");
@@ -229,10 +229,10 @@ pub fn daemons_without_scope() {
     ends_daemons(Bed::ready(Setting { without_scope: true, ..Setting::default() }));
 }
 
-/// A `lattice launch` in a script is ended with everything else, and brings its ranks down for it.
+/// Ending all work includes a `lattice launch` in a script, which then aborts its own ranks.
 pub fn grace_of_an_abort() {
     let mut bed = Bed::ready(Setting::default());
-    // What an abort sends as well is ignored once it saves: a second signal would begin it again.
+    // The signal of the abort must be ignored once the rank saves: it would restart the save.
     let saves = "trap 'trap \"\" TERM; sleep 2.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done";
     let launch = bed.start_sh(1, 1, saves);
     bed.wait_log(1, 0, "up");

@@ -1,12 +1,12 @@
-//! Whether a launch hangs: all its ranks, on all its nodes, do nothing for a long time. Pure.
+//! Detects a launch that hangs: all its ranks, on all its nodes, have been idle for a long time. Pure.
 //!
-//! Each node reports how long its ranks of a launch have done nothing; one that has the reports of all nodes decides.
-//! A rank that waits in a loop uses a processor and looks like one that computes: a launch that is reported does hang,
-//! but not every hang is reported.
+//! Each node reports how long its ranks of a launch have been idle; a node with the reports of all nodes decides. A
+//! rank that waits in a busy loop looks like one that computes. So a reported launch does hang, but not every hang is
+//! reported.
 
-/// Ranks that each used less than this share of a processor since the last measurement did nothing.
+/// Ranks that each used less than this share of a processor since the last measurement are idle.
 const IDLE_CORES_PER_PROCESS: f64 = 0.01;
-/// Ranks that together use this many processors do something, however many they are: one computes, and the others wait
+/// Ranks that together use this many processors are not idle, however many they are: one computes, and the others wait
 /// for it.
 const IDLE_CORES_MAX: f64 = 0.25;
 
@@ -17,9 +17,9 @@ pub struct Idle {
     pub used_us: u64,
     /// When that was.
     pub at_ms: u64,
-    /// Since when they have done nothing, as far as was measured.
+    /// Since when they have been idle, as far as was measured.
     pub since_ms: u64,
-    /// Whether they did something at [`Self::since_ms`]; else that was the first measurement.
+    /// Whether they were active at [`Self::since_ms`]; else that was the first measurement.
     pub moved: bool,
 }
 
@@ -29,52 +29,52 @@ impl Idle {
         Self { used_us, at_ms, since_ms: at_ms, moved: false }
     }
 
-    /// One more measurement. `processes`: how many there are; `also`: whether anything else of them changed.
+    /// Adds a measurement. `processes`: their number; `also`: whether anything else of them changed.
     pub fn look(&mut self, at_ms: u64, used_us: u64, processes: u64, also: bool) {
         let Some(passed_ms) = at_ms.checked_sub(self.at_ms).filter(|ms| *ms > 0) else { return };
         let used_ms = used_us.saturating_sub(self.used_us) as f64 / 1e3;
         let idle_cores = (IDLE_CORES_PER_PROCESS * processes.max(1) as f64).min(IDLE_CORES_MAX);
-        // A count that fell is of other processes.
+        // A count that fell belongs to other processes.
         if also || used_us < self.used_us || used_ms > passed_ms as f64 * idle_cores {
             (self.since_ms, self.moved) = (at_ms, true);
         }
         (self.used_us, self.at_ms) = (used_us, at_ms);
     }
 
-    /// For how long they have done nothing, until the last measurement: nothing is known of the time since.
+    /// How long they have been idle, until the last measurement: nothing is known of the time since.
     pub fn idle_ms(&self) -> u64 {
         self.at_ms.saturating_sub(self.since_ms)
     }
 
-    /// What this node reports of them.
+    /// This node's report of them.
     pub fn report(&self) -> IdleReport {
         IdleReport::There { idle_ms: self.idle_ms(), moved: self.moved }
     }
 }
 
-/// What one node reports of its ranks of a launch.
+/// One node's report of its ranks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleReport {
-    /// It has none (any more).
+    /// It has no ranks (any more).
     None,
-    /// They have done nothing for so long; `moved`: they were seen to do something before, else it may be longer.
+    /// They have been idle for this long; `moved`: they were seen active before, else it may be longer.
     There { idle_ms: u64, moved: bool },
     /// The node has not reported.
     Unknown,
 }
 
-/// What follows from the reports of all nodes.
+/// The result from the reports of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of them have done nothing for that long.
+    /// All of them have been idle for that long.
     Hangs,
-    /// One of them did something, or none is left.
+    /// One of them was active, or none is left.
     Moves,
-    /// Too little is known.
+    /// Too few reports to decide.
     Unknown,
 }
 
-/// Whether a launch hangs, `limit_ms` being how long it may do nothing.
+/// Whether a launch hangs; `limit_ms` is how long it may be idle.
 pub fn verdict(reports: impl IntoIterator<Item = IdleReport>, limit_ms: u64) -> Verdict {
     let (mut there, mut unknown) = (false, false);
     for report in reports {

@@ -1,4 +1,4 @@
-//! What is an alert: the documents' four, and what the site adds.
+//! Alert rules: the four built-in ones, and those of the site.
 
 use crate::names::meant;
 use lattice_model::config::nearest;
@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 use thiserror::Error;
 
-/// Rules of one agent, the documents' among them.
+/// Rules of one agent, including the built-in ones.
 pub const RULES_MAX: usize = 32;
-/// The name of the alert that no rule makes: see [`super::idle`].
+/// The name of the alert that has no rule: see [`super::idle`].
 pub const HANG: &str = "hang";
 const NAME_BYTES_MAX: usize = 64;
 const FOR_SECONDS_MAX: u64 = 86_400;
 const HANG_SECONDS_MIN: u64 = 10;
 const HANG_SECONDS_MAX: u64 = 7 * 86_400;
 
-/// What a rule can be about, with its unit: the names that `lattice top` shows. The last ones are had on some nodes only.
+/// The measures that a rule can use, with their units: the names in `lattice top`. Only some nodes have the last ones.
 pub const MEASURES: &[(&str, &str)] = &[
     ("cpu_cores", "cores"),
     ("memory_used", "bytes"),
@@ -52,7 +52,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("cpu_energy", "J"),
 ];
 
-/// How urgent it is.
+/// The urgency of an alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -79,7 +79,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// On which side of its bound it is bad.
+/// The bad side of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Above,
@@ -94,11 +94,11 @@ pub struct Rule {
     /// One of [`MEASURES`].
     pub measure: String,
     pub side: Side,
-    /// Beyond this it is bad.
+    /// Beyond this value it is bad.
     pub raised_at: f64,
-    /// Within this it is well; what is between the two changes nothing.
+    /// Within this value it is well; values between the two change nothing.
     pub cleared_at: f64,
-    /// For how long, each way.
+    /// How long the value must be bad to raise, or well to clear.
     pub for_ms: u64,
     pub severity: Severity,
 }
@@ -110,7 +110,7 @@ impl Rule {
         Self { name, measure, side: Side::Above, raised_at, cleared_at, for_ms: 60_000, severity: Severity::Warning }
     }
 
-    /// Whether this much is bad.
+    /// Whether this value is bad.
     pub fn is_beyond(&self, value: f64) -> bool {
         match self.side {
             Side::Above => value > self.raised_at,
@@ -118,7 +118,7 @@ impl Rule {
         }
     }
 
-    /// Whether this much is well.
+    /// Whether this value is well.
     pub fn is_well(&self, value: f64) -> bool {
         match self.side {
             Side::Above => value <= self.cleared_at,
@@ -126,14 +126,15 @@ impl Rule {
         }
     }
 
-    /// The unit of what it is about.
+    /// The unit of its measure.
     pub fn unit(&self) -> &'static str {
         MEASURES.iter().find(|(name, _)| *name == self.measure).map_or("", |(_, unit)| unit)
     }
 }
 
-/// The documents' four: a GPU that does nothing (each of an allocation's: one that idles beside seven that work is one that is wasted), one whose memory is nearly full, a network with errors, slow storage. None of them is
-/// raised on a node where what it is about is not measured.
+/// The four built-in rules: an idle GPU (each GPU of an allocation counts: one that idles beside seven busy ones is
+/// wasted), a GPU with nearly full memory, a network with errors, slow storage. A rule has no effect on a node that
+/// does not measure its value.
 pub fn documented() -> Vec<Rule> {
     let gpu_idle = Rule { side: Side::Below, ..Rule::above("gpu_idle", "gpu_utilization_min", 0.10, 0.15) };
     let latency = Rule { for_ms: 30_000, ..Rule::above("io_latency", "io_latency_p99", 0.010, 0.008) };
@@ -145,14 +146,14 @@ pub fn documented() -> Vec<Rule> {
     ]
 }
 
-/// `alerts:` in an agent's configuration. Unknown keys, measures and bounds that make no sense are refused with their
-/// line.
+/// `alerts:` in an agent's configuration. Unknown keys, unknown measures and contradictory bounds are refused with
+/// their line.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "SettingsText")]
 pub struct AlertSettings {
     /// How long all ranks of a launch may do nothing before an alert is raised; `None`: never.
     pub hang_ms: Option<u64>,
-    /// The documents' and the site's.
+    /// The built-in rules and the site's.
     pub rules: Vec<Rule>,
 }
 
@@ -162,7 +163,7 @@ impl Default for AlertSettings {
     }
 }
 
-/// A rule or settings that make no sense.
+/// Invalid rules or settings.
 #[derive(Debug, Error, PartialEq)]
 pub enum AlertSettingsError {
     #[error("alert {0:?}: a name is of small letters, digits and _, begins with a letter and has at most {NAME_BYTES_MAX} bytes")]
@@ -189,7 +190,7 @@ pub enum AlertSettingsError {
     HangSeconds(u64),
 }
 
-/// A rule as it is written.
+/// A rule in the configuration's form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleText {
@@ -247,7 +248,7 @@ impl TryFrom<RuleText> for Rule {
     }
 }
 
-/// The block as it is written.
+/// The block in the configuration's form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct SettingsText {

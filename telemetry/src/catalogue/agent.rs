@@ -1,4 +1,4 @@
-//! The agent: what is on its node, its journal, its mesh, its session.
+//! The agent: the work on its node, its journal, its mesh, its session.
 
 use super::family::families;
 

@@ -1,5 +1,5 @@
-//! The work of each allocation on a node. `allocation` is its whole id; its owner and name are in
-//! `lattice_allocation_info` alone.
+//! The work of each allocation on a node. `allocation` is its full id; only `lattice_allocation_info` has its owner and
+//! name.
 
 use super::family::families;
 

@@ -1,15 +1,15 @@
-//! What a metric is.
+//! The definition of a metric.
 
 use std::fmt;
 
-/// What kind of number it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only rises, until the process (or the allocation) begins anew.
+    /// It only rises, until the process (or the allocation) restarts.
     Counter,
     /// It rises and falls.
     Gauge,
-    /// How often values were in which range, with their sum.
+    /// Counts of values by range, with their sum.
     Histogram,
 }
 
@@ -23,19 +23,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Base units alone.
+/// Only base units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
     Bytes,
     BytesPerSecond,
-    /// Processors that are busy: 1 is one whole one.
+    /// Busy processors: 1 is one whole processor.
     Cores,
-    /// How many there are, or how often it happened.
+    /// A number of things or events.
     Count,
-    /// A part of a whole, 0 to 1.
+    /// A fraction, 0 to 1.
     Ratio,
-    /// The same, 0 to 100, where the documents' name requires it.
+    /// The same, 0 to 100, where the requirement's name needs it.
     Percent,
     Watts,
     Joules,
@@ -43,7 +43,7 @@ pub enum Unit {
     Hertz,
     /// Seconds since 1970.
     Timestamp,
-    /// 1 where it is so, 0 where it is not; or always 1, if the labels have the information.
+    /// 1 for true, 0 for false; or always 1, if the labels have the information.
     Truth,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Which processes have it.
+/// The processes that export it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Agent,
@@ -81,20 +81,21 @@ pub struct Family {
     pub name: &'static str,
     pub kind: Kind,
     pub unit: Unit,
-    /// Their values are given in this order.
+    /// Samples give label values in this order.
     pub labels: &'static [&'static str],
     pub of: Of,
-    /// Where the numbers come from.
+    /// The source of the values.
     pub source: &'static str,
     /// One sentence.
     pub help: &'static str,
 }
 
-/// The upper ends of the ranges of every histogram of latencies here, in seconds: from a tenth of a millisecond to half a minute.
+/// The upper bounds of the ranges of all latency histograms, in seconds: from a tenth of a millisecond to half a
+/// minute.
 pub const LATENCY_SECONDS: &[f64] =
     &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Declares families, and the list of them.
+/// Declares metrics, and the list of them.
 macro_rules! families {
     ($($id:ident = $kind:ident $name:literal, $unit:ident, [$($label:literal),*], $of:ident, $source:expr, $help:literal;)*) => {
         $(
@@ -109,7 +110,7 @@ macro_rules! families {
                 help: $help,
             };
         )*
-        /// All of this part, in the order of the page.
+        /// All metrics of this part, in the order of the page.
         pub static ALL: &[&$crate::catalogue::Family] = &[$(&$id),*];
     };
 }

@@ -1,4 +1,4 @@
-//! The node's GPUs, each by its id. The work that uses one is in `lattice_allocation_gpu_info`, for those who may see
+//! The node's GPUs, each by its id. `lattice_allocation_gpu_info` names the work that uses one, for those who may see
 //! allocations.
 
 use super::family::families;

@@ -1,4 +1,4 @@
-//! What agents do for others: the API that they serve, the queues that they schedule, and how soon work begins. Names are the documents'.
+//! Services of agents: their API, the queues that they schedule, and the waiting time of work. The requirement's names.
 
 use super::family::families;
 

@@ -1,12 +1,12 @@
-//! Batches that wait for the store, each in a file of its own, oldest first.
+//! Batches that wait for the store, each in its own file, oldest first.
 //!
 //! ```text
-//!   NUMBER.batch = "LATTPSH1", CRC-32 of the rest, samples (u32 LE each), the request's body as it is sent
+//!   NUMBER.batch = "LATTPSH1", CRC-32 of the rest, samples (u32 LE each), the request's body as it will be sent
 //! ```
 //!
-//! A file is whole or not there: it is written under another name and moved. It outlives the agent, and need not outlive the machine.
-//! The folder is its owner's alone, for it has everybody's allocations. The disk is others' as well: what is to stay free of it for
-//! them does, and the buffer gives way.
+//! A file is complete or does not exist: it is written under another name and renamed. It survives the agent, but need
+//! not survive the machine. Only its owner may enter the directory, because it has the values of all users. Others use
+//! the disk too: the configured space stays free for them, and the buffer drops batches for it.
 
 use super::disk::{Disk, Real, Spare};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ const DIR_MODE: u32 = 0o700;
 /// Files take whole blocks of a disk.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The buffer's directory, or a file of it, cannot be used.
+/// The buffer's directory, or one of its files, cannot be used.
 #[derive(Debug, Error)]
 #[error("{}: {doing}", path.display())]
 pub struct BufferError {
@@ -47,7 +47,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Bytes that wait.
+    /// Bytes of waiting batches.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -58,16 +58,16 @@ impl Standing {
     }
 }
 
-/// One batch that waits.
+/// One waiting batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub number: u64,
-    /// The request's.
+    /// The body of the request.
     pub body: Vec<u8>,
     pub samples: u64,
 }
 
-/// What waits on the disk. One per directory. Everything here touches the disk.
+/// The waiting batches on the disk. One for each directory. Every method accesses the disk.
 #[derive(Debug)]
 pub struct Buffer {
     dir: PathBuf,
@@ -92,7 +92,7 @@ impl Buffer {
         for entry in fs::read_dir(dir).map_err(failed(dir, "listing it"))? {
             let path = entry.map_err(failed(dir, "listing it"))?.path();
             if path.extension().is_some_and(|extension| extension == "part") {
-                // Cut short by a crash.
+                // A crash left it incomplete.
                 let _gone = fs::remove_file(&path);
             } else if let Some(number) = number_of(&path) {
                 let about = fs::symlink_metadata(&path).map_err(failed(&path, "looking at it"))?;
@@ -140,7 +140,7 @@ impl Buffer {
         written
     }
 
-    /// The oldest that is whole. What is damaged, or gone, is dropped and counted. An error: it may be had later.
+    /// The oldest valid batch. Damaged or missing ones are dropped and counted. An error: it may be readable later.
     pub fn oldest(&mut self) -> Result<Option<Batch>, BufferError> {
         while let Some((number, _)) = self.waiting.front().copied() {
             let path = self.path(number);
@@ -158,7 +158,7 @@ impl Buffer {
         Ok(None)
     }
 
-    /// Lets a batch go that was sent; nothing where it went already. An error: it is still there.
+    /// Removes a batch that was sent; does nothing if it is gone. An error: it still exists.
     pub fn remove(&mut self, number: u64) -> Result<(), BufferError> {
         let Some(at) = self.waiting.iter().position(|(known, _)| *known == number) else { return Ok(()) };
         let path = self.path(number);
@@ -171,12 +171,12 @@ impl Buffer {
         Ok(())
     }
 
-    /// Its state, now and later.
+    /// Its state, which stays up to date.
     pub fn standing(&self) -> Arc<Standing> {
         Arc::clone(&self.standing)
     }
 
-    /// Lets the oldest go and counts it; its bytes, or `None` where nothing waits.
+    /// Drops the oldest batch and counts it; returns its bytes, or `None` if there is none.
     fn drop_oldest(&mut self) -> Result<Option<u64>, BufferError> {
         let Some((number, bytes)) = self.waiting.front().copied() else { return Ok(None) };
         self.remove(number)?;
@@ -184,13 +184,13 @@ impl Buffer {
         Ok(Some(bytes))
     }
 
-    /// Drops batches until the buffer's bound allows so many bytes more.
+    /// Drops batches until the buffer's limit allows this many bytes more.
     fn keep_within(&mut self, wanted: u64) -> Result<(), BufferError> {
         while self.standing.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
         Ok(())
     }
 
-    /// Drops batches until the disk has so many bytes more than must stay free.
+    /// Drops batches until the disk has this many bytes more than must stay free.
     fn leave_spare(&mut self, wanted: u64) -> Result<(), BufferError> {
         let mut lacking = self.lacking(wanted);
         if lacking == 0 {
@@ -217,7 +217,7 @@ impl Buffer {
     }
 }
 
-/// Makes the folder, and keeps everybody else out of one that is there.
+/// Makes the directory, or removes everybody else's access to an existing one.
 fn ours(dir: &Path) -> Result<(), BufferError> {
     fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed(dir, "making it"))?;
     let mode = fs::metadata(dir).map_err(failed(dir, "looking at it"))?.permissions().mode();
@@ -265,7 +265,7 @@ mod tests {
         Buffer::open(dir, bytes_max, Spare::Bytes(0)).unwrap()
     }
 
-    /// First bytes of the bodies that are left, with their samples; they are removed.
+    /// The first bytes of the remaining bodies, with their samples; removes them.
     fn drain(buffer: &mut Buffer) -> Vec<(u8, u64)> {
         let mut seen = Vec::new();
         while let Some(batch) = buffer.oldest().unwrap() {
@@ -275,7 +275,7 @@ mod tests {
         seen
     }
 
-    /// A disk of so many bytes, on which chosen calls fail once each.
+    /// A disk of this size, on which chosen calls fail once each.
     #[derive(Clone, Debug, Default)]
     struct Failing(Arc<Mutex<Faults>>);
 
@@ -364,7 +364,7 @@ mod tests {
         disk.with(|faults| faults.remove = Some(EROFS));
         assert!(buffer.remove(first.number).is_err());
         assert_eq!((standing.bytes(), buffer.oldest().unwrap()), (3 * 26, Some(first)));
-        // Who removed one by hand has it dropped.
+        // A batch that somebody removed by hand counts as dropped.
         fs::remove_file(buffer.path(1)).unwrap();
         assert_eq!(drain(&mut buffer), [(0, 1), (2, 1)]);
         assert_eq!((standing.bytes(), standing.dropped()), (0, 1));
@@ -418,7 +418,7 @@ mod tests {
             assert!(space.free >= 10 * BLOCK_BYTES, "{space:?}");
         }
         assert_eq!(standing.dropped(), 4);
-        // Others fill the disk: the buffer gives way, and takes nothing more.
+        // Others fill the disk: the buffer drops batches and accepts no more.
         disk.with(|faults| faults.total = Some(9 * BLOCK_BYTES));
         assert!(buffer.put(&[9; 4000], 1).is_err());
         assert_eq!((standing.dropped(), standing.bytes()), (8, 0));
@@ -439,12 +439,13 @@ mod tests {
             let standing = buffer.standing();
             for (n, size) in sizes.iter().enumerate() {
                 buffer.put(&vec![n as u8; *size], 1).unwrap();
-                // One batch alone may be larger.
+                // A single batch may be larger than the bound.
                 prop_assert!(standing.bytes() <= bound || buffer.waiting.len() == 1);
                 let on_disk: u64 = fs::read_dir(&dir).unwrap().flatten().map(|e| e.metadata().unwrap().len()).sum();
                 prop_assert_eq!(on_disk, standing.bytes());
             }
-            // From its definition: after each batch the longest run that ends with it and is within the bound, of what was there.
+            // By definition: after each batch, the longest run of existing batches that ends with it and is within the
+            // bound.
             let mut expected: Vec<u8> = Vec::new();
             for n in 0..sizes.len() {
                 expected.push(n as u8);

@@ -1,4 +1,4 @@
-//! The disk under the buffer, so that its failures can be tried without one that fails.
+//! The disk under the buffer, as a trait, so that tests can simulate its failures.
 
 use nix::sys::statvfs::statvfs;
 use std::fs::{self, File};
@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Of a disk without a bound of its own: this many bytes stay free, or a twentieth of it where that is less.
+/// Without a configured bound this many bytes stay free, or a twentieth of the disk if that is less.
 const SPARE_BYTES: u64 = 256 << 20;
 
-/// What the buffer leaves free of its disk for who else writes there.
+/// The space that the buffer leaves free on its disk for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// A twentieth of the disk, at most 256 MiB.
     OfDisk,
@@ -27,24 +27,24 @@ impl Spare {
     }
 }
 
-/// How much there is, in bytes.
+/// Space of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
     pub total: u64,
     pub free: u64,
 }
 
-/// What the buffer does with its disk.
+/// The disk operations of the buffer.
 pub(super) trait Disk: Send + std::fmt::Debug {
     /// `None`: the file system does not report it.
     fn space(&self, dir: &Path) -> Option<Space>;
-    /// Writes a file that its owner alone may read.
+    /// Writes a file that only its owner may read.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The machine's.
+/// The machine's disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Real;
 

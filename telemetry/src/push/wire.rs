@@ -4,18 +4,19 @@ use crate::catalogue::Kind;
 use crate::exposition::{labels_of, number};
 use crate::sample::{Samples, Value};
 
-/// The body of a request, and how many samples it has. `more`: labels of every series besides their own.
+/// The body of a request, and its number of samples. `more`: labels of every series in addition to its own.
 pub fn encode(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u64) {
     let (plain, count) = request(samples, more, at_ms);
     let packed = snap::raw::Encoder::new().compress_vec(&plain);
-    // It fails for what is longer than 4 GiB alone; series are bounded far below.
+    // It fails only for more than 4 GiB; the number of series is bounded far below.
     (packed.unwrap_or_default(), count)
 }
 
-/// `WriteRequest`, written field by field out of borrowed labels: a request has tens of thousands of them.
+/// `WriteRequest`, written field by field from borrowed labels: a request has tens of thousands of them.
 ///
 /// ```text
-///   WriteRequest { 1: TimeSeries { 1: Label { 1: name, 2: value } sorted by name, 2: Sample { 1: double, 2: ms since 1970 } } }
+///   WriteRequest { 1: TimeSeries { 1: Label { 1: name, 2: value } sorted by name,
+///                                  2: Sample { 1: double, 2: ms since 1970 } } }
 /// ```
 fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u64) {
     let mut request = Request { at_ms, out: Vec::new(), count: 0 };
@@ -29,7 +30,7 @@ fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u6
         for sample in of_family {
             labels.clear();
             labels.extend(more.iter().copied().chain(labels_of(samples, family.labels, &sample.labels)));
-            // A label without a value is none.
+            // A label with an empty value counts as absent.
             labels.retain(|(_, value)| !value.is_empty());
             labels.sort_unstable_by_key(|(name, _)| *name);
             match &sample.value {
@@ -47,7 +48,7 @@ fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u6
     (request.out, request.count)
 }
 
-/// Tags of protobuf: the field's number and the kind of what follows, a length with bytes, eight bytes, or a number of variable length.
+/// Tags of protobuf: the field's number and the kind of its value: a length with bytes, eight bytes, or a varint.
 const FIELD_1_BYTES: u8 = 1 << 3 | 2;
 const FIELD_2_BYTES: u8 = 2 << 3 | 2;
 const FIELD_1_DOUBLE: u8 = 1 << 3 | 1;
@@ -60,16 +61,16 @@ struct Request {
 }
 
 impl Request {
-    /// One series with one sample. `labels`: sorted by their names, which are not `__name__` nor `le`.
+    /// One series with one sample. `labels`: sorted by name, without `__name__` and `le`.
     fn put(&mut self, name: &str, labels: &[(&str, &str)], le: Option<&str>, value: f64) {
         let le = le.map(|le| ("le", le));
         let place = labels.partition_point(|(name, _)| *name < "le");
-        // Underscores come before all letters.
+        // Underscores sort before all letters.
         let all = || {
             let (before, behind) = labels.split_at(place);
             [("__name__", name)].into_iter().chain(before.iter().copied()).chain(le).chain(behind.iter().copied())
         };
-        // A signed number is written as an unsigned one of 64 bits.
+        // A signed number is encoded as an unsigned one of 64 bits.
         let at = self.at_ms as u64;
         let sample_bytes = 1 + 8 + 1 + varint_bytes(at);
         let labels_bytes: usize = all().map(|(name, value)| nested_bytes(label_bytes(name, value))).sum();
@@ -98,7 +99,7 @@ fn label_bytes(name: &str, value: &str) -> usize {
     nested_bytes(name.len()) + nested_bytes(value.len())
 }
 
-/// A field of so many bytes, with its tag and its length.
+/// The length of a field with this many bytes, including its tag and its length.
 fn nested_bytes(bytes: usize) -> usize {
     1 + varint_bytes(bytes as u64) + bytes
 }
@@ -123,7 +124,7 @@ mod tests {
     use crate::histogram::Histogram;
     use prost::Message;
 
-    /// As a store reads it.
+    /// The request as a store reads it.
     #[derive(Clone, PartialEq, Message)]
     struct WriteRequest {
         #[prost(message, repeated, tag = "1")]

@@ -1,18 +1,19 @@
-//! Block devices on top of others.
+//! Block devices that are stacked on others.
 //!
-//! What goes through LVM, LUKS or MD is counted by the kernel at that device and again at the disks below: only those count.
+//! The kernel counts I/O through LVM, LUKS or MD at that device and again at the disks below: only the disks count
+//! here.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most devices that are remembered; with more, all are read again.
+/// The most devices that are cached; beyond that all are read again.
 const KNOWN_MAX: usize = 1024;
 
 /// Which devices are stacked; each is read once.
 #[derive(Debug)]
 pub struct Devices {
-    /// Devices by their numbers, as `/sys/dev/block` has them.
+    /// Devices by number, as in `/sys/dev/block`.
     block: PathBuf,
     stacked: HashMap<String, bool>,
 }
@@ -28,7 +29,7 @@ impl Devices {
         Self { block: block.to_owned(), stacked: HashMap::new() }
     }
 
-    /// `device`: `MAJOR:MINOR`. An unknown device is on top of none.
+    /// `device`: `MAJOR:MINOR`. An unknown device is not stacked.
     pub fn is_stacked(&mut self, device: &str) -> bool {
         if let Some(stacked) = self.stacked.get(device) {
             return *stacked;
@@ -63,7 +64,7 @@ mod tests {
         let served = "8:0 Read 10\n8:0 Write 20\n253:0 Read 10\n253:0 Write 20\nTotal 60\n";
         assert_eq!(v1::served_bytes(served, "Write", &mut devices), 20.0);
         assert!(!devices.is_stacked("../8:0") && !devices.is_stacked("Total"));
-        // It is read once.
+        // It was cached.
         fs::remove_dir_all(&block).unwrap();
         assert!(devices.is_stacked("253:0") && !devices.is_stacked("8:0"));
     }

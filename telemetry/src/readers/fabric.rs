@@ -1,7 +1,7 @@
-//! Adapters of fabrics, and what each of their ports has counted.
+//! Fabric adapters, and the counters of their ports.
 //!
-//! Each of these files is a question to the adapter, some to its firmware, and one that hangs does not answer for a minute or more: who
-//! asks does it beside everything else, each adapter for itself.
+//! Reading one of these files sends a request to the adapter, sometimes to its firmware. An adapter that hangs does not
+//! answer for a minute or more. So each adapter is read separately, in parallel with everything else.
 
 mod cxi;
 mod infiniband;
@@ -13,7 +13,7 @@ use super::Text;
 use port::names;
 use std::path::{Path, PathBuf};
 
-/// Whose driver counts.
+/// The driver of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// InfiniBand and RoCE.
@@ -26,7 +26,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 2] = [Self::Infiniband, Self::Cxi];
 
-    /// Where the kernel has its adapters, below this root.
+    /// The kernel's directory of these adapters, below this root.
     pub fn class(self, root: &Path) -> PathBuf {
         root.join(match self {
             Self::Infiniband => "sys/class/infiniband",
@@ -34,12 +34,12 @@ impl Kind {
         })
     }
 
-    /// The adapters that there are, by name, at most [`PORTS_MAX`].
+    /// The names of the adapters, at most [`PORTS_MAX`].
     pub fn adapters(self, root: &Path) -> Vec<String> {
         names(&self.class(root))
     }
 
-    /// Asks one adapter for all its ports. It may wait for long.
+    /// Reads all ports of one adapter. May block for long.
     pub fn ports(self, root: &Path, adapter: &str, text: &mut Text) -> Vec<Port> {
         let adapter_dir = self.class(root).join(adapter);
         match self {

@@ -33,13 +33,13 @@ pub struct Group {
     paths: CgroupPaths,
     top: Option<Directory>,
     processes: Vec<i32>,
-    /// Whether all of them are listed.
+    /// Whether all processes are listed.
     whole: bool,
-    /// Nothing of it has run since they were listed.
+    /// Whether no process of it has run since they were listed.
     rests: bool,
-    /// The links of its directory at this measurement.
+    /// The number of links of its directory at this measurement.
     links: Option<u64>,
-    /// From the last time when everything was read.
+    /// From the last full reading.
     pub(super) parts: Option<Parts>,
 }
 
@@ -77,18 +77,18 @@ impl Group {
         let was = top.inode;
         self.links = top.links();
         if top.inode != was {
-            // What was listed was another's.
+            // The list belonged to another directory.
             self.whole = false;
         }
         self.links.is_some()
     }
 
-    /// Leaves its processes as they were listed.
+    /// Keeps the list of processes.
     pub(super) fn stays(&mut self) {
         self.rests = true;
     }
 
-    /// Lists its processes anew, at most so many. `false`: its directory is gone.
+    /// Lists its processes again, at most this many. `false`: its directory is gone.
     pub(super) fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
         self.processes.clear();
         (self.whole, self.rests, self.parts) = (false, false, None);
@@ -105,8 +105,8 @@ impl Group {
         self.processes.len()
     }
 
-    /// The directories in that of all its work in the v2 tree; `None`: there is none there, or they cannot be listed now. `anew`: also where
-    /// they are as many as are known.
+    /// The directories directly in that of all its work in the v2 tree; `None`: there is none, or they cannot be listed
+    /// now. `anew`: list them again, even if their number has not changed.
     pub(super) fn directly_below(&mut self, anew: bool) -> Option<&mut [Directory]> {
         self.paths.v2.as_ref()?;
         let top = self.top.as_mut()?;
@@ -118,7 +118,7 @@ impl Group {
     }
 }
 
-/// What is listed in one go.
+/// The results of one listing.
 struct Listing<'a> {
     processes: &'a mut Vec<i32>,
     whole: bool,
@@ -126,20 +126,21 @@ struct Listing<'a> {
     most: usize,
 }
 
-/// What is there could not be read for now.
+/// Some entries could not be read now.
 struct Unlisted;
 
-/// A directory, and those in it. Which there are is listed when its links are not those of the known ones, or one that was in it is gone: one
-/// that came for one that went leaves the count as it was.
+/// A directory and its subdirectories. They are listed again when the number of links differs from the known
+/// subdirectories, or when a known one is gone: a new one that replaces a removed one does not change the number.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     is_v1: bool,
-    /// Held open in a v2 tree: the way to it is not walked with each look. One that is gone is known by its list, which cannot be read.
+    /// Held open in a v2 tree, so that its path is not resolved at each measurement. A removed directory is recognised
+    /// by its list of processes, which cannot be read.
     open: Option<Held>,
     inode: u64,
     processes: PolledFile,
-    /// Its processor time, where somebody asked for that.
+    /// Its processor time, if a caller requested it.
     cpu: Option<PolledFile>,
     within: Vec<Directory>,
 }
@@ -154,14 +155,14 @@ impl Directory {
         &self.path
     }
 
-    /// Microseconds of processors that were used in it and below, and how many processes it has itself.
+    /// Microseconds of processor time in it and below, and the number of processes directly in it.
     pub(super) fn part(&mut self, text: &mut Text) -> Option<(u64, u64)> {
         let processes = self.processes.read(text)?.lines().count() as u64;
         let stat = self.cpu.get_or_insert_with(|| PolledFile::new(self.path.join("cpu.stat"))).read(text)?;
         Some((field(stat, "usage_usec")?, processes))
     }
 
-    /// Its links; `None`: it is gone.
+    /// Its number of links; `None`: it is gone.
     fn links(&mut self) -> Option<u64> {
         if let Some(links) = self.open.as_ref().and_then(Held::links).filter(|links| *links > 0) {
             return Some(links);
@@ -175,19 +176,20 @@ impl Directory {
         Some(about.nlink())
     }
 
-    /// Whether there are others in it than the known ones, by its links.
+    /// Whether it has other subdirectories than the known ones, by its number of links.
     fn has_others(&self, links: u64) -> bool {
         links < OWN_LINKS || links != OWN_LINKS + self.within.len() as u64
     }
 
-    /// With these links; `false`: it is gone.
+    /// Lists it with this number of links; `false`: it is gone.
     fn list(&mut self, mut links: u64, depth: usize, listing: &mut Listing<'_>, text: &mut Text) -> bool {
         if !self.list_own(listing, text) && self.open.take().is_some() {
             let Some(again) = self.links() else { return false };
             links = again;
             self.list_own(listing, text);
         }
-        // With what is known, not with the count before: what was overlooked once, because it came while others were listed, is found.
+        // Compared with the known subdirectories, not with the previous count: so one that was missed, because it was
+        // made during a listing, is found.
         if self.has_others(links) {
             listing.whole &= self.look_within().is_ok();
         }
@@ -211,7 +213,8 @@ impl Directory {
             if !lost {
                 return true;
             }
-            // What came in the place of one that went, once: what comes and goes all the time is seen with the next look.
+            // Repeated once for a directory that replaced a removed one; constant changes are seen at the next
+            // measurement.
             if looked_again {
                 return true;
             }
@@ -224,12 +227,12 @@ impl Directory {
         }
     }
 
-    /// Lists those that are in it and not below. `false`: there is no list. One that just went has none, nor has one whose threads alone
-    /// are in it: the kernel lists their processes above it.
+    /// Lists the processes directly in it. `false`: there is no list. A directory that was just removed has none, nor
+    /// has one that contains only threads: the kernel lists their processes above it.
     fn list_own(&mut self, listing: &mut Listing<'_>, text: &mut Text) -> bool {
         let listed = if self.is_v1 {
-            // Version 1 makes the list of an open file once, and again when nobody has read it for a second: one that is held open and read
-            // once a second stays as it was.
+            // In version 1 the kernel builds the list of an open file once, and again when nobody has read it for a
+            // second: a file that is held open and read once a second would never change.
             match text.of(&self.path.join("cgroup.procs")) {
                 Ok(listed) => Ok(Some(listed)),
                 Err(error) if is_passing(&error) => Err(Unlisted),
@@ -256,14 +259,14 @@ impl Directory {
         }
     }
 
-    /// Lets go those that are not in it any more, and puts others behind those that stay; gives how many do.
+    /// Removes subdirectories that are gone, and appends new ones; returns how many stayed.
     fn look_within(&mut self) -> Result<usize, Unlisted> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if is_passing(&error) => return Err(Unlisted),
             entries => entries,
         };
         let directories = entries.into_iter().flatten().flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        // One more than are looked at, so that too many are seen to be too many.
+        // One more than the limit, so that too many are recognised as too many.
         let mut names: BTreeSet<OsString> = directories.take(BELOW_MAX + 1).map(|entry| entry.file_name()).collect();
         self.within.retain(|known| known.path.file_name().is_some_and(|name| names.remove(name)));
         let stay = self.within.len();
@@ -308,7 +311,7 @@ mod tests {
         assert!(!group.is_there() || !group.refresh(&mut text, 100));
     }
 
-    /// Of the kernel's own, in its v2 tree; skipped where there is none, or none may be made.
+    /// In the kernel's own v2 tree; skipped if there is none, or if no directory can be made.
     #[test]
     fn in_version_2_one_that_was_made_anew_is_another() {
         let mounted =
@@ -347,7 +350,7 @@ mod tests {
         assert!(!group.is_there() || !group.refresh(&mut text, 100));
     }
 
-    /// Of the kernel's own, below the hierarchy that counts processes; skipped where there is none, or none may be made.
+    /// Below the kernel's hierarchy that counts processes; skipped if there is none, or if no directory can be made.
     #[test]
     fn in_version_1_who_comes_is_listed_with_the_next_look() {
         let top = PathBuf::from(format!("/sys/fs/cgroup/pids/lattice-group-{}", std::process::id()));
@@ -358,7 +361,7 @@ mod tests {
         }
         let (mut group, mut text) = (Group::new(CgroupPaths { v2: None, v1: vec![top.clone()] }), Text::default());
         let mut born = Vec::new();
-        // Faster than the kernel forgets a list that it made for an open file.
+        // Faster than the kernel discards the list of an open file.
         for _ in 0..3 {
             let sleeps = Command::new("sleep").arg("60").spawn().unwrap();
             fs::write(top.join("cgroup.procs"), sleeps.id().to_string()).unwrap();

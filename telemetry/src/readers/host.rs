@@ -11,12 +11,13 @@ use std::path::Path;
 const DISKS_MAX: usize = 64;
 const INTERFACES_MAX: usize = 32;
 const SECTOR_BYTES: u64 = 512;
-/// Bytes of `/proc/stat` that are read: its lines of processors and interrupts grow with the machine, and what is wanted comes behind.
+/// Bytes of `/proc/stat` that are read: its lines of processors and interrupts grow with the machine, and the needed
+/// lines follow them.
 const STAT_BYTES_MAX: usize = 1 << 20;
 /// The columns of `cpu` in `/proc/stat`; guests' time is in user and nice already.
 const MODES: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
 
-/// Reads the machine each time that it is asked.
+/// Reads the machine at each call.
 #[derive(Debug, Default)]
 pub struct Host(Mutex<Text>);
 
@@ -78,7 +79,8 @@ fn processors(stat: &str, samples: &mut Samples) {
     }
 }
 
-/// `is_whole`: whether a name is a disk's and no partition's. Those that never moved a byte (loop devices that wait) are left out.
+/// `is_whole`: whether a name is a disk and not a partition. Devices that never moved a byte (unused loop devices) are
+/// left out.
 fn disks(stats: &str, is_whole: impl Fn(&str) -> bool, samples: &mut Samples) {
     let lines = stats.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(2);
@@ -100,7 +102,7 @@ fn interfaces(dev: &str, samples: &mut Samples) {
         Some((name.trim(), numbers))
     });
     for (name, numbers) in lines.filter(|(name, _)| *name != "lo").take(INTERFACES_MAX) {
-        // Eight columns of what was received, then those of what was sent: bytes, packets, errors, dropped.
+        // Eight columns for receiving, then those for sending: bytes, packets, errors, dropped.
         for (direction, first, bytes) in [("received", 0, &family::NETWORK_RECEIVED), ("sent", 8, &family::NETWORK_SENT)] {
             let Some([moved, packets, errors, dropped]) = numbers.get(first..first + 4) else { continue };
             samples.count(bytes, &[name], *moved);

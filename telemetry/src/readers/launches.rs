@@ -1,14 +1,14 @@
-//! What the launches of an allocation have used here.
+//! The resource use of an allocation's launches on this node.
 
-/// The most launches of one allocation that are measured, from the first; a script that runs more at once has the
-/// others unmeasured.
+/// The most launches of one allocation that are measured, from the first on; further simultaneous launches of a script
+/// are not measured.
 pub const LAUNCHES_MAX: usize = 64;
 
 /// The launches of an allocation that have ranks here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub all: Vec<Part>,
-    /// There are more than are measured.
+    /// Whether there are more than are measured.
     pub cut: bool,
 }
 

@@ -1,22 +1,22 @@
-//! Reads what the launches of an allocation have used here.
+//! Reads the resource use of an allocation's launches on this node.
 
 use super::group::Directory;
 use super::launches::{LAUNCHES_MAX, Part, Parts};
 use super::{Group, Text};
 
 impl Group {
-    /// How much each launch's ranks have used, where there is a v2 tree. `None`: that cannot be read now.
+    /// The use of each launch's ranks, if there is a v2 tree. `None`: it cannot be read now.
     pub(super) fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
-        // Nothing of the work ran since they were read.
+        // No process of the work ran since they were read.
         if self.parts.is_none() {
             let (parts, is_lost) = self.read_parts(false, text)?;
-            // What came for one that went is not known yet.
+            // A launch that replaced a removed one is not known yet.
             self.parts = if is_lost { self.read_parts(true, text).map(|(parts, _)| parts) } else { Some(parts) };
         }
         self.parts.as_ref()
     }
 
-    /// With whether one was gone.
+    /// Also returns whether a directory was removed meanwhile.
     fn read_parts(&mut self, anew: bool, text: &mut Text) -> Option<(Parts, bool)> {
         let mut launches: Vec<(u32, &mut Directory)> =
             self.directly_below(anew)?.iter_mut().filter_map(|below| Some((number(below)?, below))).collect();
@@ -27,7 +27,8 @@ impl Group {
         for (launch, directory) in launches {
             match directory.part(text) {
                 Some((used_us, processes)) => all.extend((processes > 0).then_some(Part { launch, used_us, processes })),
-                // One that has just ended is no launch any more; one that is there and cannot be read is not taken for none.
+                // A removed directory is a launch that has just ended. A directory that exists and cannot be read is an
+                // error.
                 None if !directory.path().exists() => is_lost = true,
                 None => return None,
             }
@@ -75,7 +76,7 @@ mod tests {
         fs::remove_dir_all(top.join("launch-10")).unwrap();
         refreshed(&mut group, &mut text);
         assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2)], cut: false }));
-        // As many as before, and another one; not listed as a whole before.
+        // As many launches as before, but another one; not fully listed before.
         put(&top, "launch-4", 3, 90);
         assert!(group.is_there() && group.refresh(&mut text, 0));
         fs::remove_dir_all(top.join("launch-4")).unwrap();
@@ -83,7 +84,7 @@ mod tests {
         assert!(group.is_there() && group.refresh(&mut text, 0));
         assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2), part(5, 80, 1)], cut: false }));
         fs::remove_dir_all(top.join("launch-5")).unwrap();
-        // One that is there and says nothing.
+        // A directory that exists but whose file is empty.
         fs::write(top.join("launch-2/cpu.stat"), "").unwrap();
         refreshed(&mut group, &mut text);
         assert_eq!(group.parts(&mut text), None);

@@ -11,35 +11,35 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many bytes of a file are read, from its beginning.
 pub(super) const FILE_BYTES_MAX: usize = 64 << 10;
-/// The kernel fills each page with whole records, and none of them is as long as this: a page with so much left empty
-/// is the last.
+/// The kernel fills each page with whole records, and no record is this long: a page with this much left empty is the
+/// last.
 const LAST_BYTES: usize = 2048;
 /// A missing file is tried again after one round of measurements, two, four … and finally after this many.
 const ABSENT_LOOKS_MAX: u32 = 64;
-/// Files that stay open may use one in so many of the descriptors that the process may have.
+/// One in this many of the process's descriptors may be used for files that stay open.
 const HELD_ONE_IN: usize = 4;
-/// At most so many files stay open: each costs a page of kernel memory.
+/// At most this many files stay open: each costs a page of kernel memory.
 const HELD_MAX: usize = 8192;
 
-/// How many files are open here now.
+/// The number of files held open here.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// A buffer for small files, used again for each.
+/// A reusable buffer for small files.
 #[derive(Debug, Default)]
 pub struct Text(Vec<u8>);
 
 impl Text {
-    /// Reads a file; what is no UTF-8 is empty.
+    /// Reads a file; invalid UTF-8 gives an empty text.
     pub fn of(&mut self, path: &Path) -> io::Result<&str> {
         self.up_to(path, FILE_BYTES_MAX)
     }
 
-    /// Reads a file of which that much is wanted.
+    /// Reads at most this many bytes of a file.
     pub fn up_to(&mut self, path: &Path, bytes_max: usize) -> io::Result<&str> {
         Ok(std::str::from_utf8(self.bytes(&File::open(path)?, bytes_max)?).unwrap_or_default())
     }
 
-    /// Reads a file that need be no text.
+    /// Reads a file that need not be text.
     pub fn bytes_of(&mut self, path: &Path) -> io::Result<&[u8]> {
         self.bytes(&File::open(path)?, FILE_BYTES_MAX)
     }
@@ -94,7 +94,7 @@ impl Held {
         (HELD.fetch_add(1, Ordering::Relaxed) < most()).then_some(held)
     }
 
-    /// How many links it has.
+    /// Its number of links.
     pub(super) fn links(&self) -> Option<u64> {
         self.0.metadata().ok().map(|about| about.nlink())
     }
@@ -114,7 +114,7 @@ fn most() -> usize {
     })
 }
 
-/// Whether only a descriptor or memory is missing now.
+/// Whether the error is only a temporary lack of descriptors or memory.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM))
 }
@@ -154,7 +154,7 @@ impl PolledFile {
         let found_none = match &mut self.state {
             State::Open(Held(file)) => match text.bytes(file, FILE_BYTES_MAX) {
                 Ok(bytes) => return Some(bytes.len()),
-                // What it described is gone. There may be another file of its name.
+                // What it described is gone. Another file may have its name now.
                 Err(_gone) => 0,
             },
             State::Missed => 0,
@@ -168,7 +168,7 @@ impl PolledFile {
         let (length, state) = match read {
             Ok((length, file)) => match Held::new(file) {
                 Some(held) => (Some(length), State::Open(held)),
-                // It is opened with each read.
+                // Not held open: it is opened for each read.
                 None => (Some(length), State::Absent { found_none: 0, rests: 0 }),
             },
             // It may exist: the next read tries again.

@@ -1,9 +1,10 @@
-//! The work's processes one by one: for numbers that no cgroup here has.
+//! Reads the work's processes one by one, for values that no cgroup here has.
 //!
-//! What a process has used goes, when it ends, to its parent that waits for it. A process whose parent is among the work's is
-//! therefore left to that one; of one whose parent is not (a rank, whose parent is the shim) what was last seen is kept here.
-//! One that a look misses, or that waits to be waited for, lives on: it has ended when `/proc` has it no more.
-//! What ends between two looks and nobody of the work waits for is not seen: these counters say *at least*.
+//! When a process ends, its usage is added to the parent that waits for it. If the parent belongs to the work, the
+//! parent's counter therefore includes it. If not (a rank, whose parent is the shim), its last seen values are kept
+//! here. A process that a measurement misses, or a zombie, still lives: it has ended when `/proc` no longer has it. A
+//! process that ends between two measurements, and for which no process of the work waits, is not seen: these counters
+//! are lower bounds.
 
 use super::polled_file::PolledFile;
 use super::{Group, Reader, Text};
@@ -15,10 +16,10 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Processes of one allocation whose files are held open, the first ones.
+/// Processes of one allocation with files that are held open, from the first on.
 const HELD_MAX: usize = 64;
 
-/// Counters of processes, with those of the children that they waited for.
+/// Counters of processes that include the children that they waited for.
 const COUNTERS: [Measure; 6] =
     [Measure::CpuUser, Measure::CpuSystem, Measure::FaultsMinor, Measure::FaultsMajor, Measure::IoRead, Measure::IoWritten];
 
@@ -27,26 +28,26 @@ type Counted = [f64; COUNTERS.len()];
 #[derive(Default)]
 pub struct Procfs {
     living: HashMap<i32, Process>,
-    /// Of those that are gone, and that nobody of the work waited for.
+    /// The counts of processes that are gone and for which no process of the work waited.
     gone: Counted,
-    /// What was last told: no counter falls.
+    /// The last reported values: no counter may fall.
     told: Counted,
     held: HashMap<i32, Files>,
     path: String,
-    /// What was read last.
+    /// The values of the last reading.
     last: Option<Sums>,
 }
 
-/// What all processes have together.
+/// The sums over all processes.
 #[derive(Clone, Copy)]
 struct Sums {
     resident_pages: u64,
     threads: u64,
-    /// Whether what they read and wrote was asked for, and could be read of each.
+    /// `None`: their I/O was not requested; else whether it could be read of each.
     io: Option<bool>,
 }
 
-/// A process's files.
+/// The files of a process.
 struct Files {
     stat: PolledFile,
     io: PolledFile,
@@ -55,7 +56,7 @@ struct Files {
 
 #[derive(Clone, Copy)]
 struct Process {
-    /// Tells it from another one of the same number.
+    /// Distinguishes it from another process with the same number.
     started_ticks: u64,
     parent: i32,
     counted: Counted,
@@ -96,7 +97,7 @@ impl Reader for Procfs {
 }
 
 impl Procfs {
-    /// Reads each, and adds up.
+    /// Reads each process and adds up.
     fn processes(&mut self, pids: &[i32], wants_io: bool, text: &mut Text) -> Sums {
         let (mut resident_pages, mut threads, mut io_readable) = (0, 0, true);
         for pid in pids {
@@ -107,7 +108,7 @@ impl Procfs {
             if wants_io {
                 match self.io(*pid, text) {
                     Some([read, written]) => (counted[4], counted[5]) = (read as f64, written as f64),
-                    // It has just ended; or it is not ours to look at.
+                    // It has just ended; or we may not read it.
                     None => io_readable = false,
                 }
             }
@@ -120,7 +121,7 @@ impl Procfs {
         Sums { resident_pages, threads, io: wants_io.then_some(io_readable) }
     }
 
-    /// A file of a process that was there before is of that one alone: it cannot be read any more once its number is another's.
+    /// A process's open file refers to that process only: it cannot be read any more when its number is reused.
     fn stat(&mut self, pid: i32, text: &mut Text) -> Option<Stat> {
         if !self.held.contains_key(&pid) {
             if self.held.len() >= HELD_MAX {
@@ -147,7 +148,7 @@ impl Procfs {
     fn saw(&mut self, pid: i32, now: Process) {
         match self.living.get_mut(&pid) {
             Some(known) if known.started_ticks == now.started_ticks => {
-                // What cannot be read for a moment has not become less.
+                // A value that cannot be read for a moment has not become less.
                 let counted = std::array::from_fn(|n| known.counted[n].max(now.counted[n]));
                 *known = Process { counted, ..now };
             }
@@ -159,7 +160,8 @@ impl Procfs {
         }
     }
 
-    /// Lets go who was not seen and does not live, and adds up. `lives`: whether there is a process of this number, started then.
+    /// Removes processes that were not seen and do not live, and adds up. `lives`: whether a process with this number
+    /// and start time exists.
     fn settle(&mut self, mut lives: impl FnMut(i32, u64) -> bool) {
         let missed = self.living.iter().filter(|(_, process)| !process.seen);
         let ended: Vec<i32> = missed.filter(|(pid, process)| !lives(**pid, process.started_ticks)).map(|(pid, _)| *pid).collect();
@@ -191,7 +193,7 @@ fn path_in<'a>(path: &'a mut String, pid: i32, file: &str) -> &'a Path {
     Path::new(path)
 }
 
-/// What cannot be read for another reason than that nobody is there says nothing.
+/// Only a missing process counts as ended; other read errors prove nothing.
 fn lives(text: &mut Text, path: &mut String, pid: i32, started_ticks: u64) -> bool {
     match text.bytes_of(path_in(path, pid, "stat")) {
         Ok(line) => Stat::parse(line).is_none_or(|stat| stat.started_ticks == started_ticks),
@@ -231,19 +233,19 @@ mod tests {
     #[test]
     fn what_ended_is_counted_once_whoever_waited_for_it() {
         let mut reader = Procfs::default();
-        // A rank of the shim's, with a child of its own.
+        // A rank, child of the shim, with a child of its own.
         reader.saw(10, process(1, 5.0));
         reader.saw(11, process(10, 7.0));
         reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 12.0);
-        // The child ended, and the rank waited for it: it has the child's now.
+        // The child ended, and the rank waited for it: the rank's counter includes it now.
         reader.saw(10, process(1, 5.0 + 8.0));
         reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 13.0);
         // The rank ended; the shim waited for it.
         reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 13.0);
-        // Its number comes again.
+        // Its number is reused.
         reader.saw(10, Process { started_ticks: 2, ..process(1, 1.0) });
         reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 14.0);
@@ -259,7 +261,7 @@ mod tests {
         reader.saw(10, process(1, 6.0));
         reader.settle(|_, _| false);
         assert_eq!((reader.told[2], reader.living.len()), (6.0, 1));
-        // This process lives; one of its number that started at another time does not.
+        // This process lives; one with its number and another start time does not.
         let (mut text, mut path) = (Text::default(), String::new());
         let me = i32::try_from(std::process::id()).unwrap();
         let started = Stat::parse(&std::fs::read("/proc/self/stat").unwrap()).unwrap().started_ticks;
@@ -274,7 +276,7 @@ mod tests {
         let link = std::env::temp_dir().join(format!("lattice-name-{}", std::process::id())).join(name);
         let _ = std::fs::remove_dir_all(link.parent().unwrap());
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
-        // The kernel takes the name from the path.
+        // The kernel takes the process name from the path.
         std::fs::copy("/bin/sleep", &link).unwrap();
         let mut child = std::process::Command::new(&link).arg("60").spawn().unwrap();
         let line = std::fs::read(format!("/proc/{}/stat", child.id())).unwrap();

@@ -1,12 +1,12 @@
-//! What processors and memory draw, by the kernel's powercap files (Documentation/power/powercap/powercap.rst).
+//! Energy of processors and memory, from the kernel's powercap files (Documentation/power/powercap/powercap.rst).
 //!
 //! A zone `intel-rapl:N` is a package (AMD's as well); `intel-rapl:N:M` is a part of it. `energy_uj` counts up to
-//! `max_energy_range_uj` and begins again. The kernel gives it to root alone, because it tells of what others compute.
+//! `max_energy_range_uj` and then restarts. Only root may read it, because it reveals what others compute.
 
 use super::Text;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has them, below the root.
+/// The kernel's directory, below the root.
 const ZONES: &str = "sys/class/powercap";
 /// Zones that are read.
 const ZONES_MAX: usize = 64;
@@ -16,10 +16,10 @@ const ZONES_MAX: usize = 64;
 pub struct Domain {
     /// `package-0`, or `package-0/dram`.
     pub name: String,
-    /// What its counter shows, in millionths of a joule, and where that begins again.
+    /// The counter in millionths of a joule, and the value at which it restarts.
     pub microjoules: u64,
     pub range_microjoules: u64,
-    /// Whether what the node draws has it as its own: a package, or memory beside it; not what lies within a package.
+    /// Whether it counts in the node's total: a package, or memory beside it; not a part of a package.
     pub adds: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Rapl {
 }
 
 impl Rapl {
-    /// Looks for them below this root.
+    /// Finds them below this root.
     pub fn below(root: &Path) -> Self {
         let dir = root.join(ZONES);
         let mut text = Text::default();
@@ -45,12 +45,12 @@ impl Rapl {
             let Some(own) = text.of(&at.join("name")).ok().map(|name| name.trim().to_owned()) else { continue };
             let range = text.of(&at.join("max_energy_range_uj")).ok().and_then(|range| range.trim().parse::<u64>().ok()).unwrap_or(0);
             if let Err(error) = text.of(&at.join("energy_uj")) {
-                // It is kept: what is refused now may be given later.
+                // It is kept: a meter that is refused now may become readable later.
                 refused = Some(format!("{}: {error}", at.join("energy_uj").display()));
             }
             let parent = zone.rsplit_once(':').filter(|(parent, _)| *parent != "intel-rapl").map(|(parent, _)| parent);
             let parent = parent.and_then(|parent| Some(text.of(&dir.join(parent).join("name")).ok()?.trim().to_owned()));
-            // `psys` is all of the machine, its packages among it.
+            // `psys` is the whole machine, including its packages.
             let adds = if parent.is_some() { own == "dram" } else { own.starts_with("package") || own.starts_with("dram") };
             let name = parent.map_or(own.clone(), |parent| format!("{parent}/{own}"));
             if zones.iter().all(|(known, ..)| *known != name) {
@@ -66,17 +66,17 @@ impl Rapl {
         self.absent.as_deref()
     }
 
-    /// Why a meter that is there could not be read.
+    /// Why an existing meter could not be read.
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// The meters that there are.
+    /// The existing meters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.zones.iter().map(|(name, ..)| name.as_str())
     }
 
-    /// All that can be read now.
+    /// All values that can be read now.
     pub fn read(&self, text: &mut Text) -> Vec<Domain> {
         let read = self.zones.iter().filter_map(|(name, path, range, adds)| {
             let microjoules = text.of(path).ok()?.trim().parse().ok()?;
@@ -124,7 +124,7 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!(read[2].range_microjoules, 65_712_999_613);
-        // One that cannot be read is there all the same, and is read once it can be.
+        // An unreadable meter still exists, and is read once that is possible.
         let meter = root.join(ZONES).join("intel-rapl:1/energy_uj");
         fs::remove_file(&meter).unwrap();
         fs::create_dir(&meter).unwrap();

@@ -1,11 +1,11 @@
-//! What every reader of an allocation's work does.
+//! The interface of every reader of an allocation's work.
 
 use super::{Group, Signs, Text};
 use crate::usage::{Source, Usage};
 
 /// One source of numbers.
 pub trait Reader: Send {
-    /// The source of its numbers.
+    /// The source of its values.
     fn source(&self) -> Source;
 
     /// Reads the signs that something of the work has run, before anything else is read. Numbers in the same files are

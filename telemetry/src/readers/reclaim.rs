@@ -1,4 +1,4 @@
-//! How many pages the kernel has scanned to reclaim memory.
+//! The number of pages that the kernel scanned to reclaim memory.
 
 use super::Text;
 use super::polled_file::PolledFile;
@@ -13,8 +13,8 @@ impl Default for Reclaim {
 }
 
 impl Reclaim {
-    /// Pages scanned since the machine was booted, some of them counted more than once: the sum rises with each.
-    /// `None`: this kernel does not count them.
+    /// Pages scanned since boot. Some are counted more than once, but the sum rises with each. `None`: this kernel does
+    /// not count them.
     pub fn scanned(&mut self, text: &mut Text) -> Option<u64> {
         scanned(self.0.read(text)?)
     }

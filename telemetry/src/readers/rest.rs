@@ -1,43 +1,45 @@
-//! Whether an allocation's work rests: then the numbers that only its own processes change are as they were read last.
+//! Detects that an allocation's work rests: then the values that only its own processes change are those of the last
+//! reading.
 //!
 //! ```text
-//!   Signs, read first ── the same as with the last two looks ──▶ rests: processes, threads, faults and /proc are not read
-//!                     ╰─ any other, or one unknown, or after RESTS_MAX ──▶ all is read
+//!   Signs, read first ── same as in the last two measurements ─▶ rests: processes, threads, faults, /proc are not read
+//!                     ╰─ different, unknown, or after RESTS_MAX ──▶ everything is read
 //! ```
 //!
-//! One sign would not do. A rank that computes makes no switch, and its processor time rises; who runs for less than a microsecond makes
-//! a switch; who begins or ends is counted as such; and of work that rests, what is resident grows less where the kernel takes memory
-//! back. Waiting for disks and for memory is no running, goes on by itself, and is read for itself (see `v2`).
+//! One sign is not enough. A rank that computes makes no switch, but its processor time rises. A process that runs for
+//! less than a microsecond makes a switch. A process that begins or ends is counted. When work rests, its resident
+//! memory falls only if the kernel reclaims memory. Waiting for disks and for memory happens without running, and is
+//! read separately (see `v2`).
 //!
-//! Nothing of it needs a process of the work: what others do to it (one who moves a process that sleeps into the group, or writes to
-//! another's memory) shows with the next look at everything.
+//! No process of the work is read for this. Changes from outside (a sleeping process that is moved into the group,
+//! memory written by another process) show at the next full reading.
 //!
-//! Two looks, because a processor without ticks accounts once a second. Pressure of memory and
-//! disks goes on rising while a process waits and does not run; such a wait begins with a process
-//! that runs, so a rising value is read again. What no count shows (a process that is moved in
-//! asleep) is seen after 10 s, when everything is read.
+//! Two measurements are needed, because a processor without ticks accounts once a second. Pressure of memory and disks
+//! continues to rise while a process waits and does not run; such a wait begins in a running process, so a rising value
+//! is read again. Changes that no count shows (a process that is moved in while it sleeps) are seen after 10 s, when
+//! everything is read.
 
 use std::time::{Duration, Instant};
 
-/// Looks in a row that have to show the same. With one alone, what a processor has not yet accounted would be overlooked: of a task that
-/// runs that is done with each tick, which a processor without ticks makes once a second.
+/// Measurements in a row that must show the same signs. With one alone, time that a processor has not accounted yet
+/// would be missed: accounting happens at each tick, and a processor without ticks does it once a second.
 const SAME_LOOKS: u32 = 2;
-/// How old numbers that are not read again can get.
+/// Greatest age of values that are not read again.
 const RESTS_MAX: Duration = Duration::from_secs(10);
 
-/// Counts that only rise, of which one at least does so when something of the work runs, begins or ends. `None`: it is not known here.
+/// Counters of which at least one rises when a process of the work runs, begins or ends. `None`: unknown here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// Its processor time in microseconds.
     pub cpu_us: Option<u64>,
-    /// Its switches, and its processes that began and that ended, together.
+    /// Its switches, plus its processes that began and that ended.
     pub events: Option<u64>,
-    /// Pages of the node that the kernel scanned to reclaim memory, whoever had them.
+    /// Pages of the node that the kernel scanned to reclaim memory, whoever owned them.
     pub scanned: Option<u64>,
 }
 
 impl Signs {
-    /// `None`: something is not known, so that nothing follows.
+    /// `None`: a sign is unknown, so nothing can be concluded.
     fn whole(self) -> Option<[u64; 3]> {
         Some([self.cpu_us?, self.events?, self.scanned?])
     }
@@ -47,14 +49,14 @@ impl Signs {
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     last: Option<[u64; 3]>,
-    /// So many measurements in a row had the same signs as the one before.
+    /// How many measurements in a row had the same signs as the one before.
     same: u32,
-    /// When everything was read last.
+    /// When everything was last read.
     read_at: Option<Instant>,
 }
 
 impl Rest {
-    /// One more measurement. `true`: the numbers read before are still right; else everything is read now.
+    /// Adds a measurement. `true`: the values read before are still right; else everything must be read now.
     pub(super) fn look(&mut self, now: Instant, signs: Signs) -> bool {
         let signs = signs.whole();
         let is_same = signs.is_some() && signs == self.last;
@@ -94,7 +96,7 @@ mod tests {
         for lacking in [Signs { cpu_us: None, ..whole }, Signs { events: None, ..whole }, Signs { scanned: None, ..whole }] {
             let (mut rest, now) = (Rest::default(), Instant::now());
             assert!((0..5).all(|_| !rest.look(now, lacking)), "{lacking:?}");
-            // Nor is it the same as before, once it is known again.
+            // After an unknown value the signs do not count as unchanged either.
             assert_eq!(
                 [whole, whole, whole, lacking, whole, whole, whole].map(|now_signs| rest.look(now, now_signs)),
                 [false, false, true, false, false, false, true]
@@ -102,37 +104,37 @@ mod tests {
         }
     }
 
-    /// What happens between two measurements.
+    /// An event between two measurements.
     #[derive(Clone, Copy, Debug)]
     enum Happening {
         Nothing,
-        /// It computes, and is not switched.
+        /// It computes without a switch.
         Computes,
-        /// It runs for so short that no clock shows it.
+        /// It runs too briefly for any clock.
         Flickers,
         Forks,
         Exits,
-        /// The kernel takes memory of the node back.
+        /// The kernel reclaims memory of the node.
         Reclaims,
-        /// It runs, and its processor tells of that only in the next interval.
+        /// It runs, and its processor accounts that only in the next interval.
         RunsUnaccounted,
     }
 
     proptest! {
-        /// The work is what all that happened to it made of it. Whatever a look lets stand is how it is, but for what a processor had not
-        /// accounted at that moment: that shows one look later.
+        /// The state of the work is the number of changes. A measurement that reads nothing must be right, except for
+        /// time that a processor had not accounted at that moment: that shows one measurement later.
         #[test]
         fn a_change_of_any_kind_is_seen_by_the_next_look_in_which_it_could_be(
             looks in proptest::collection::vec((0..40u8, 1..4000u64), 1..300),
         ) {
             let (mut rest, mut now) = (Rest::default(), Instant::now());
             let (mut cpu, mut events, mut scanned, mut owed) = (0, 0, 0, 0);
-            // How often it changed; how often it had when it was read last, and when that was.
+            // The number of changes; that number at the last reading, and its time.
             let (mut changed, mut read, mut read_at) = (0u32, 0u32, now);
             for (kind, ms) in looks {
                 now += Duration::from_millis(ms);
                 cpu += std::mem::take(&mut owed);
-                // Changes that the signs show.
+                // The number of changes that the signs show.
                 let mut shown = changed;
                 let happening = match kind {
                     0 => Happening::Computes,

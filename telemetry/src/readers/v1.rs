@@ -1,4 +1,4 @@
-//! Cgroup version 1: each hierarchy has the numbers of its controllers.
+//! Cgroup version 1: each hierarchy has the values of its controllers.
 
 use super::devices::Devices;
 use super::polled_file::{CachedFile, PolledFile};
@@ -12,12 +12,12 @@ pub struct V1 {
     devices: Devices,
 }
 
-/// One directory's files, whichever of them it has.
+/// The existing files of one directory.
 struct Files {
     cpu: PolledFile,
     memory: PolledFile,
     memory_peak: PolledFile,
-    /// Page faults, all and major ones.
+    /// Page faults: all, and major ones.
     memory_stat: CachedFile<[Option<u64>; 2]>,
     memory_kills: PolledFile,
     io: PolledFile,
@@ -52,16 +52,16 @@ impl Reader for V1 {
         for files in &mut self.groups {
             files.read(group.rests(), text, usage, &mut self.devices);
         }
-        // Every process joins every hierarchy, so that the first one lists all.
+        // Every process joins every hierarchy, so the first one lists all.
         usage.offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64), Source::CgroupV1);
     }
 }
 
 impl Files {
-    /// `rests`: nothing of the work has run since the last measurement.
+    /// `rests`: no process of the work has run since the last measurement.
     fn read(&mut self, rests: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
         let number = |text: &str| text.trim().parse::<u64>().ok().map(|number| number as f64);
-        // A file is opened only where its numbers are wanted: most directories have few of them.
+        // A file is opened only if its values are needed: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
             && let Some(stat) = self.cpu.read(text)
         {
@@ -98,8 +98,8 @@ impl Files {
     }
 }
 
-/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are on top of no
-/// other.
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are not stacked on
+/// others.
 pub(super) fn served_bytes(text: &str, operation: &str, devices: &mut Devices) -> f64 {
     let of_operation = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

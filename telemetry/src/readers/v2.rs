@@ -1,4 +1,4 @@
-//! Cgroup version 2. Processor time and pressure are there for every group; the rest where the tree has the controller.
+//! Cgroup version 2. Every group has processor time and pressure; the rest needs the tree's controllers.
 
 use super::devices::Devices;
 use super::polled_file::{CachedFile, PolledFile};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 pub struct V2 {
     cpu: PolledFile,
-    /// In microseconds, in user mode and in the kernel, as they were read with the signs.
+    /// In microseconds, user mode and kernel, as read with the signs.
     used: Option<[Option<u64>; 2]>,
     memory: PolledFile,
     memory_peak: PolledFile,
-    /// Page faults, all and major ones.
+    /// Page faults: all, and major ones.
     memory_stat: CachedFile<[Option<u64>; 2]>,
     memory_events: PolledFile,
     io: PolledFile,
@@ -22,14 +22,14 @@ pub struct V2 {
     pressure: [Pressure; 3],
 }
 
-/// How long some, or all, of the work waited for one thing.
+/// How long some, or all, of the work waited for one resource.
 struct Pressure {
     file: CachedFile<[Option<u64>; 2]>,
     some: Measure,
     full: Option<Measure>,
-    /// As it was before the last time that it was read.
+    /// The values of the read before the last one.
     before: Option<[Option<u64>; 2]>,
-    /// Who waits for a processor does not run, and what is waited for may go on without a switch for long.
+    /// Pressure of the processor: a waiting process does not run, and its wait may last without a switch.
     is_of_cpu: bool,
 }
 
@@ -38,8 +38,8 @@ impl Pressure {
         Self { file: CachedFile::new(path), some, full, before: None, is_of_cpu: some == Measure::PressureCpuSome }
     }
 
-    /// Waiting for memory or a disk begins with a process that runs into it. Where none runs and the time did not rise while none ran
-    /// before, nobody waits.
+    /// A wait for memory or a disk begins in a running process. If none runs, and the time did not rise while none ran
+    /// before, no process waits.
     fn read(&mut self, rests: bool, text: &mut Text) -> Option<[Option<u64>; 2]> {
         let nobody_waits = rests && !self.is_of_cpu && self.before.is_some() && self.before == self.file.last();
         if !nobody_waits {
@@ -50,7 +50,7 @@ impl Pressure {
 }
 
 impl V2 {
-    /// `work`: the directory of all of an allocation's work.
+    /// `work`: the directory with all of an allocation's work.
     pub fn new(work: &Path) -> Self {
         let file = |name: &str| PolledFile::new(work.join(name));
         Self {
@@ -64,7 +64,7 @@ impl V2 {
             devices: Devices::default(),
             threads: CachedFile::new(work.join("pids.current")),
             pressure: [
-                // That all of a group waits for processors is 0 by definition where nothing else of it could run.
+                // "All" for processors is 0 by definition: if all processes of a group wait, none of it runs.
                 Pressure::new(work.join("cpu.pressure"), Measure::PressureCpuSome, None),
                 Pressure::new(work.join("memory.pressure"), Measure::PressureMemorySome, Some(Measure::PressureMemoryFull)),
                 Pressure::new(work.join("io.pressure"), Measure::PressureIoSome, Some(Measure::PressureIoFull)),
@@ -83,7 +83,7 @@ impl Reader for V2 {
         let stat = self.cpu.read(text);
         self.used = stat.map(|stat| [field(stat, "user_usec"), field(stat, "system_usec")]);
         let cpu_us = stat.and_then(|stat| field(stat, "usage_usec"));
-        // What another group of the same name used is not what this one had.
+        // The use of another group with the same name does not belong to this one.
         signs.cpu_us = cpu_us.filter(|_| self.cpu.openings() == openings);
     }
 
@@ -101,7 +101,7 @@ impl Reader for V2 {
         offer(Measure::Threads, self.threads.read(rests, text, number));
         let faults = self.memory_stat.read(rests, text, |stat| Some([field(stat, "pgfault"), field(stat, "pgmajfault")]));
         if let Some([all, major]) = faults {
-            // The kernel counts major ones in both.
+            // The kernel counts major faults in both.
             offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64));
             offer(Measure::FaultsMajor, major.map(|major| major as f64));
         }
@@ -130,7 +130,7 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|number| number as f64)
 }
 
-/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that are on top of no other.
+/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that are not stacked on others.
 pub(super) fn of_whole_devices(stat: &str, key: &str, devices: &mut Devices) -> f64 {
     let mut sum = 0u64;
     for line in stat.lines() {

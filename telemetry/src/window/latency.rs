@@ -1,24 +1,25 @@
-//! Windows over durations that are counted in ranges from the beginning on: what came within each window. Pure.
+//! Windows over durations that are counted by range: the durations of each window. Pure.
 //!
-//! Percentiles and the greatest are the upper ends of their ranges; the last range has none, and its lower end is used.
+//! Percentiles and the maximum are the upper bounds of their ranges; the last range has none, so its lower bound is
+//! used.
 
 use super::smoothing::Smoothing;
 use super::{Summary, Whole};
 use crate::histogram::Counts;
 
-/// The open window, and the whole ones before it.
+/// The open window, and the complete ones before it.
 #[derive(Clone, Debug)]
 pub struct LatencyHistory {
     length_ms: u64,
     from_ms: u64,
-    /// At the beginning of the open window, and at the last measurement.
+    /// Counts at the beginning of the open window, and at the last measurement.
     began: Option<Counts>,
     newest: Option<Counts>,
     whole: Whole,
 }
 
 impl LatencyHistory {
-    /// Keeps at most `whole_max` whole windows.
+    /// Keeps at most `whole_max` complete windows.
     ///
     /// # Panics
     /// With a length of 0.
@@ -27,8 +28,8 @@ impl LatencyHistory {
         Self { length_ms, from_ms: 0, began: None, newest: None, whole: Whole::new(length_ms, whole_max) }
     }
 
-    /// Adds the counts of a measurement. What came since the last one belongs to the window of this one. Counts that
-    /// fell, or that are of other ranges, start again.
+    /// Adds the counts of a measurement. Durations since the last measurement belong to the window of this one. Counts
+    /// that fell, or that have other ranges, restart the history.
     pub fn push(&mut self, at_ms: u64, counts: Counts) {
         let from_ms = at_ms - at_ms % self.length_ms;
         if from_ms > self.from_ms {
@@ -44,7 +45,7 @@ impl LatencyHistory {
         self.newest = Some(counts);
     }
 
-    /// What came within the open window; `None`: nothing.
+    /// The durations in the open window; `None`: there are none.
     fn window(&self) -> Option<Summary> {
         let counts = self.newest.as_ref()?.since(self.began.as_ref()?)?;
         let count = counts.count();
@@ -71,7 +72,7 @@ impl LatencyHistory {
         self.whole.close(last, smoothing);
     }
 
-    /// The whole windows.
+    /// The complete windows.
     pub fn whole(&self) -> &Whole {
         &self.whole
     }
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn a_window_has_what_came_within_it() {
         let mut history = LatencyHistory::new(100, 5);
-        // What was there before is of no window.
+        // Durations before the first measurement belong to no window.
         history.push(110, counts([1000, 0, 0, 0], 1.0));
         history.push(150, counts([1049, 40, 0, 0], 1.5));
         history.push(190, counts([1049, 49, 1, 0], 2.0));
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(last(&history), Some(want));
         history.push(290, counts([1049, 49, 1, 1], 9.0));
         history.push(300, counts([1049, 49, 1, 1], 9.0));
-        // It is beyond the last bound.
+        // The value is beyond the last bound.
         assert_eq!(last(&history), Some(Summary { from_ms: 200, count: 1, mean: 7.0, p50: 0.1, p95: 0.1, p99: 0.1, max: 0.1 }));
     }
 

@@ -1,29 +1,30 @@
-//! The documents' smoothing of what is exported. Pure.
+//! Smoothing of exported windows. Pure.
 //!
-//! They say bicubic interpolation, which is of a plane; a series over time is a line, and cubic is what is left of it. The mean of a window
-//! becomes the middle of the cubic that lies nearest (least squares) to it and to the two windows on each side: weights of A. Savitzky and
-//! M. J. E. Golay, Anal. Chem. 36 (1964) 1627. What is a trend (up to the third power of time) comes out as it went in, and what
-//! changes from window to window is damped, which a store packs into less. The result is never beyond all five.
+//! The requirement says bicubic interpolation, which is for a plane; a series over time is a line, for which that
+//! becomes cubic. The mean of a window becomes the middle of the cubic that fits it and the two windows on each side
+//! best (least squares): weights of A. Savitzky and M. J. E. Golay, Anal. Chem. 36 (1964) 1627. A trend (up to the
+//! third power of time) is not changed. Noise from window to window is damped, which a store compresses better. The
+//! result is never outside the range of the five means.
 //!
-//! A window is exported two lengths later, when the two windows after it are complete. Percentiles and the greatest
-//! are values that were measured, and are not smoothed. If one of the five is missing (the beginning, the end, an
-//! agent that was away), the mean is not either.
+//! A window is exported two lengths later, when the two windows after it are complete. Percentiles and the maximum are
+//! measured values and are not smoothed. The mean is not smoothed either if one of the five windows is missing (at the
+//! beginning, at the end, or while no agent ran).
 
 use serde::{Deserialize, Serialize};
 
-/// How whole windows are exported.
+/// How complete windows are exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Smoothing {
-    /// The last one, as it was.
+    /// The last one, unchanged.
     #[default]
     None,
-    /// The one two before it, its mean smoothed.
+    /// The window two before the last, with its mean smoothed.
     Cubic,
 }
 
 impl Smoothing {
-    /// How many windows later one is exported.
+    /// How many windows later a window is exported.
     pub const fn later(self) -> usize {
         match self {
             Self::None => 0,
@@ -31,16 +32,16 @@ impl Smoothing {
         }
     }
 
-    /// How many windows are needed to smooth one.
+    /// How many windows smoothing needs.
     pub const fn windows(self) -> usize {
         1 + 2 * self.later()
     }
 }
 
-/// The weights, in parts of 35.
+/// The weights, in 35ths.
 const WEIGHTS: [f64; 5] = [-3.0, 12.0, 17.0, 12.0, -3.0];
 
-/// The middle one of five of equal steps, smoothed.
+/// The smoothed middle value of five at equal steps.
 pub(super) fn cubic(around: [f64; 5]) -> f64 {
     let sum: f64 = around.iter().zip(WEIGHTS).map(|(value, weight)| value * weight).sum();
     let (least, most) = around.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), v| (v.min(least), v.max(most)));
@@ -84,14 +85,14 @@ mod tests {
         fn noise_is_damped(seed in proptest::collection::vec(-1.0..1.0f64, 400)) {
             let power = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
             let smoothed = power(&mut seed.windows(5).map(|five| cubic(five.try_into().unwrap())));
-            // The weights leave 17/35 of it; four hundred values differ a little from the formula.
+            // The weights leave 17/35 of the noise; four hundred values differ a little from the formula.
             prop_assert!(smoothed < 0.65 * power(&mut seed[2..398].iter().copied()));
         }
     }
 
     #[test]
     fn a_window_is_exported_two_later_with_its_own_percentiles() {
-        // The sixth is open.
+        // The sixth window is open.
         let mut history = of([(0, 0.0), (1, 0.0), (2, 35.0), (3, 0.0), (4, 0.0), (5, 1.0)]);
         assert_eq!(told(&history, None), Some((2, 17.0)));
         let window = history.whole().exported(Smoothing::Cubic, None).unwrap();
@@ -105,7 +106,7 @@ mod tests {
     fn without_five_windows_the_mean_is_not_smoothed() {
         assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0)]), None), None);
         assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0), (3, 0.0)]), None), Some((0, 1.0)));
-        // Of the windows 3 and 4 nothing was measured.
+        // Windows 3 and 4 have no measurements.
         let gap = of([(0, 1.0), (1, 9.0), (2, 5.0), (5, 9.0), (6, 0.0), (7, 0.0)]);
         assert_eq!(told(&gap, None), Some((2, 5.0)));
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The name and version of the format.
 const FORMAT: &str = "lattice-audit-export/1";
 
-/// Writes to stdout, or to a file that is there only when it is whole.
+/// Writes to stdout, or to a file that appears only when it is complete.
 pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
     let filter = filter(session, args.filter)?;
     let client = session.connect().await?;
@@ -35,7 +35,7 @@ pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
 
 struct Out {
     to: Box<dyn Write>,
-    /// The file under its temporary name, and its own.
+    /// The temporary name of the file, and its final one.
     file: Option<(PathBuf, PathBuf)>,
 }
 

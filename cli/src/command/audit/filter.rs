@@ -1,4 +1,4 @@
-//! What is looked for in the audit log.
+//! The filter of audit queries.
 
 use crate::args::audit::AuditFilterArgs;
 use crate::failure::Failure;
@@ -6,7 +6,7 @@ use crate::session::{self, Session};
 use crate::time::moment;
 use lattice_api::v1;
 
-/// The filter as the agent takes it, which checks it.
+/// The filter as a message; the agent checks it.
 pub(super) fn filter(session: &Session, args: AuditFilterArgs) -> Result<v1::AuditFilter, Failure> {
     let now = session::now();
     let time = |flag, text: Option<String>| text.map(|text| moment(flag, &text, now)).transpose();

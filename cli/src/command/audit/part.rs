@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 use tonic::Status;
 
-/// How long the next part of a long answer may take.
+/// Timeout for the next part of a long answer.
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The next part of a long answer.

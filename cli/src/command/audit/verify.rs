@@ -10,10 +10,10 @@ use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
 use std::time::{Duration, Instant};
 
-/// Between two words on how far it is.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// A chain that does not hold is an error of the call; a key that is not trusted is one here.
+/// A broken chain is an error of the call; a key that is not trusted is an error here.
 pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut progress = answer(client.admin().verify_audit(v1::VerifyAuditRequest {})).await?;

@@ -1,9 +1,9 @@
-//! Asking before something that cannot be taken back.
+//! Confirmation before an irreversible operation.
 
 use crate::failure::{Exit, Failure};
 use std::io::{self, BufRead, IsTerminal};
 
-/// Goes on where `--yes` was given, or somebody at the terminal says so. Where nobody can be asked it is refused.
+/// Continues if `--yes` was given, or the person at the terminal confirms. Refuses if there is no terminal.
 ///
 /// # Errors
 /// It was not confirmed.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How often it is looked who is Drained.
+/// Interval of checks which nodes are Drained.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
@@ -27,7 +27,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
         confirmed(args.yes, &format!("work on {} that can save its state does so now and loses its nodes", hostlist::fold(&nodes)))?;
     }
     let client = session.connect().await?;
-    // The same for all nodes: an allocation on several of them is asked once.
+    // The same for all nodes, so that an allocation on several of them is asked only once.
     let urgent_id = if args.urgent { Uuid::new_v4().to_string() } else { String::new() };
     let act = async |node: String| {
         let (kind, reason, urgent_id) = (HoldKind::Drain.to_string(), args.with.reason.clone(), urgent_id.clone());
@@ -46,7 +46,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     Ok(if lifted { Exit::Refused as u8 } else { done.exit })
 }
 
-/// Nodes that are not Drained yet, and what was last said of each.
+/// Nodes that are not Drained yet, with the last report on each.
 struct Waiting<'a> {
     session: &'a Session,
     told: BTreeMap<NodeId, String>,
@@ -54,7 +54,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits for all of them, over connections that break; whether a drain was lifted meanwhile.
+    /// Waits for all of them, over broken connections; returns whether a drain was lifted meanwhile.
     async fn wait(mut self, mut client: Client) -> Result<bool, Failure> {
         let patience = Patience::default();
         loop {
@@ -100,7 +100,7 @@ impl Waiting<'_> {
         Ok(())
     }
 
-    /// Says it where it is news.
+    /// Reports the text if it is new.
     fn tell(&mut self, id: &NodeId, text: String) {
         if let Some(told) = self.told.get_mut(id).filter(|told| **told != text) {
             self.session.note(&text);

@@ -1,4 +1,4 @@
-//! One thing done to each of several nodes: a line for each, and those that were refused are named.
+//! Applies one operation to each of several nodes: prints a line for each, and names those that were refused.
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
@@ -6,10 +6,10 @@ use crate::session::Session;
 use lattice_model::{NodeId, hostlist};
 use std::collections::BTreeSet;
 
-/// The nodes that some lists name, each once.
+/// The nodes in these lists, each once.
 ///
 /// # Errors
-/// One of them is no list.
+/// One of them is not a list.
 pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     let mut all = BTreeSet::new();
     for list in lists {
@@ -18,20 +18,20 @@ pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     Ok(all)
 }
 
-/// Where nobody answers, for which node nothing was done; a refusal names it itself.
+/// A failure to get an answer, with the node for which nothing was done; a refusal names the node itself.
 pub fn unanswered(node: &str, failure: Failure) -> Failure {
     if failure.exit() == Exit::Unavailable as u8 { failure.about(&format!("node {node}")) } else { failure }
 }
 
-/// What came of it.
+/// The result of the operation.
 pub struct Done {
-    /// Where it was done.
+    /// The nodes for which it was done.
     pub nodes: Vec<NodeId>,
-    /// 0, 4 where any was refused, or what else went wrong first.
+    /// 0, or 4 if any node was refused, or the code of the first other failure.
     pub exit: u8,
 }
 
-/// Does it for each node and goes on after a refusal. Where nobody answers, the others are not tried.
+/// Applies it to each node and continues after a refusal. If no agent answers, the other nodes are not tried.
 pub async fn each(
     session: &Session,
     lists: &[String],

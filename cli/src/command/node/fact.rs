@@ -1,4 +1,4 @@
-//! What a node says about itself, as an agent could learn it.
+//! The facts that a node publishes about itself, as an agent received them.
 
 use crate::failure::Failure;
 use crate::session::answer;
@@ -12,7 +12,7 @@ pub async fn ask(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Fa
     answer(client.nodes().fact(v1::NodeFactRequest { node: node.to_owned() })).await
 }
 
-/// A node that gossip knows, and the quorum has no record of.
+/// A node that gossip knows and the quorum has no record of.
 pub fn unknown(name: &str, told: &v1::NodeFactResponse) -> v1::Node {
     v1::Node {
         id: name.to_owned(),
@@ -24,7 +24,7 @@ pub fn unknown(name: &str, told: &v1::NodeFactResponse) -> v1::Node {
     }
 }
 
-/// `own`: of the answering agent's node, of which the rest is shown beside this.
+/// `own`: the answering agent's own node, whose other facts are shown elsewhere.
 pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut line = |name, value| lines.push((name, value));

@@ -1,4 +1,4 @@
-//! `lattice node fingerprint`, and how a node's conformance is shown.
+//! `lattice node fingerprint`, and the display of a node's conformance.
 
 use super::each::{named, unanswered};
 use crate::args::node::Fingerprint;
@@ -14,10 +14,11 @@ use lattice_model::conformance::short;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Nodes that look at the same time.
+/// Nodes that are examined at the same time.
 const AT_ONCE: usize = 16;
 
-/// Has nodes look at themselves once more: the named ones, else the one of the agent that is asked. Goes on where one does not.
+/// Makes nodes examine themselves again: the named ones, else the one of the answering agent. Continues if a node
+/// fails.
 pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
     let client = session.connect().await?;
     if args.nodes.is_empty() {
@@ -67,7 +68,7 @@ fn of_node_json(found: &v1::LocalConformance) -> Value {
     shown
 }
 
-/// What a node's own agent found.
+/// The findings of a node's own agent.
 pub fn local(found: &v1::LocalConformance) -> String {
     let mut text = String::new();
     if found.fingerprint.is_empty() {
@@ -96,7 +97,7 @@ pub fn local_json(found: &v1::LocalConformance) -> Value {
     })
 }
 
-/// What the quorum has of a node, and how far a wipe of it is; nothing where there is nothing to be said.
+/// The quorum's record of a node, and the progress of its wipe; empty if there is nothing to report.
 pub fn standing(node: &v1::Node) -> String {
     let mut text = String::new();
     if let Some(told) = &node.conformance {

@@ -1,4 +1,4 @@
-//! `lattice node history`: what the audit log has of nodes themselves, the newest last.
+//! `lattice node history`: the audit log's records of nodes, the newest last.
 
 use super::each::{named, unanswered};
 use crate::args::node::History;
@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 
 /// Records that are shown, the newest.
 const SHOWN_MAX: usize = 1000;
-/// Records of one question.
+/// Records of one request.
 const PAGE: u32 = 1000;
 
-/// All of them in one order. A node that the log has nothing of is named, and the others are told.
+/// Shows the records of all nodes in one order. A node without records is named, and the others are shown.
 pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     let nodes = named(&args.nodes)?;
     let since_ms = args.since.map(|text| moment("--since", &text, session::now())).transpose()?;
@@ -54,7 +54,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// The newest records of all nodes asked for, by number, and how many older ones there are.
+/// The newest records of all requested nodes, by number, and the count of older ones.
 #[derive(Default)]
 struct Newest {
     records: BTreeMap<u64, v1::AuditRecord>,
@@ -62,7 +62,7 @@ struct Newest {
 }
 
 impl Newest {
-    /// Adds those of one node; whether there are any.
+    /// Adds the records of one node; returns whether there are any.
     async fn read(&mut self, client: &Client, node: &NodeId, since_ms: Option<u64>) -> Result<bool, Failure> {
         let types = AuditAction::OF_NODES.iter().map(ToString::to_string).collect();
         let filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };

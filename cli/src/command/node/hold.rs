@@ -1,4 +1,4 @@
-//! What keeps work off nodes, and what lifts it.
+//! Commands that set and lift holds on nodes.
 
 use super::confirm::confirmed;
 use super::each::each;
@@ -117,7 +117,7 @@ pub async fn accept_drift(session: &Session, args: &WithReason) -> Result<u8, Fa
         .map(|done| done.exit)
 }
 
-/// Asks for one hold on one node.
+/// Requests one hold on one node.
 pub async fn set_one(
     client: &Client,
     kind: HoldKind,

@@ -1,4 +1,4 @@
-//! `lattice node status`: what an agent knows of its own node, with or without a quorum.
+//! `lattice node status`: what an agent knows about its own node, with or without a quorum.
 
 use super::{fact, fingerprint, waits};
 use crate::args::node::Nodes;
@@ -24,12 +24,12 @@ pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
     }
 }
 
-/// The agent's own node. Without a quorum, what the agent knows alone; where it stands is the quorum's to say.
+/// The agent's own node. Without a quorum only what the agent knows: only the quorum has the node's state.
 async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
     let standing = if local.quorum_connected {
         match answer(client.nodes().waits(v1::NodeWaitsRequest { node: local.node.clone() })).await {
             Ok(standing) => Some(standing),
-            // The session stands and nobody answers, or the node is not registered yet: what is known is shown.
+            // There is a session but no answer, or the node is not registered yet: show what is known.
             Err(failure) => {
                 session.note(&format!("the state of the node is not known: {}", failure.what()));
                 None
@@ -61,11 +61,11 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
     }
 }
 
-/// Other nodes, as the quorum has them, and what is left on those that drain; one of them also as it says itself.
+/// Other nodes from the quorum, with the work left on those that drain; a single node also with its own facts.
 async fn others(session: &Session, client: &Client, names: &[String]) -> Result<(), Failure> {
     let all = nodes::list_or_gossip(session, client, false).await?;
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
-    // What it says itself as well, and what gossip says of one that the quorum does not know.
+    // Its own facts as well, and gossip's data on a node that the quorum does not know.
     let told = fact::ask(client, name).await?;
     let node = match node_list::find(all, name) {
         Ok(node) => node,
@@ -105,7 +105,7 @@ async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Resu
     }
 }
 
-/// Where a node stands, and what its drain waits for.
+/// A node's state, and what its drain waits for.
 fn stands(standing: &v1::NodeWaitsResponse) -> String {
     let Some(node) = &standing.node else { return String::new() };
     let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
@@ -166,12 +166,13 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// A GPU's model with its vendor, whom some drivers name themselves.
+/// A GPU's model with its vendor; some drivers include the vendor already.
 fn named(vendor: &str, model: &str) -> String {
     if model.starts_with(vendor) { model.to_owned() } else { format!("{vendor} {model}") }
 }
 
-/// The node in a few lines. An agent that does not tell, or tells more than this program knows, is shown without.
+/// The node in a few lines. An answer without a topology, or with one that this program does not know, is shown without
+/// it.
 fn topology(local: &v1::LocalStatusResponse) -> String {
     let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
     let packages: BTreeSet<u32> = node.cpu.cores.iter().map(|c| c.package).collect();
@@ -191,7 +192,7 @@ fn topology(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// How the GPUs stand: how many are what, and each with which something is the matter.
+/// The health of the GPUs: how many have which state, and each that is not well.
 fn gpus(local: &v1::LocalStatusResponse) -> String {
     if local.gpus.is_empty() {
         return String::new();
@@ -211,7 +212,7 @@ fn gpus(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// What the node's checks found: how many found what, and each that is not well.
+/// The results of the node's checks: how many have which result, and each that failed.
 fn checks(local: &v1::LocalStatusResponse) -> String {
     if local.checks.is_empty() {
         return String::new();

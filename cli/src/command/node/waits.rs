@@ -1,11 +1,11 @@
-//! What is left on a node, as a drain waits for it.
+//! The work left on a node that a drain waits for.
 
 use crate::shown::{disclosed, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
 use serde_json::{Value, json};
 
-/// A table of it, and what the columns cannot say; nothing where nothing is left.
+/// A table of it, and notes for what has no column; empty if nothing is left.
 pub fn text(found: &v1::NodeWaitsResponse) -> String {
     if found.waits.is_empty() {
         return String::new();

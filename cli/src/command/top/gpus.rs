@@ -6,7 +6,7 @@ use crate::table::{Fit, Table};
 use lattice_api::v1;
 use serde_json::{Value, json};
 
-/// What is shown of each, with its heading.
+/// The columns with their headings.
 const COLUMNS: &[(&str, &str)] = &[
     ("gpu_utilization", "BUSY"),
     ("gpu_memory_used", "MEMORY"),
@@ -18,7 +18,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("gpu_ecc_uncorrected", "ECC"),
 ];
 
-/// How the table becomes narrower.
+/// How the table is made narrower.
 const FIT: Fit<'_> = Fit {
     left_out: &["AGE", "SOURCE", "ENERGY", "ECC", "CLOCK", "FULL"],
     shortened: &[("GPU", 10), ("NODE", 8), ("HELD DOWN BY", 12)],
@@ -45,7 +45,7 @@ pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-/// What is not in the table, for people.
+/// Notes on what the table does not show.
 pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {

@@ -1,4 +1,4 @@
-//! Ranks, one by one: which is the busiest of a launch, and which the least busy.
+//! The ranks one by one, and the busiest and the least busy rank of each launch.
 
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A rank and its node.
 type Told<'a> = (&'a str, &'a v1::RankUsage);
 
-/// By launch and rank.
+/// Sorted by launch and rank.
 fn sorted(nodes: &[v1::NodeUsage]) -> Vec<Told<'_>> {
     let mut all: Vec<Told<'_>> = nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| (node.node.as_str(), rank))).collect();
     all.sort_by_key(|(node, rank)| (rank.launch, rank.rank, *node));
@@ -21,7 +21,7 @@ fn sorted(nodes: &[v1::NodeUsage]) -> Vec<Told<'_>> {
 struct Launch<'a> {
     number: u32,
     ranks: u32,
-    /// Of those with a processor time: the one with most, the one with least, and what lies in the middle.
+    /// Of the ranks with a processor time: the one with the most, the one with the least, and the median.
     busiest: Option<(Told<'a>, f64)>,
     least: Option<(Told<'a>, f64)>,
     median: Option<f64>,
@@ -57,7 +57,7 @@ fn cores(value: f64) -> String {
     format!("{value:.2} cores")
 }
 
-/// How the table becomes narrower.
+/// How the table is made narrower.
 const FIT: Fit<'_> = Fit {
     left_out: &["PROCESSES", "THREADS", "LAUNCH"],
     shortened: &[("NAME", 8), ("NODE", 8), ("STATE", 9)],
@@ -98,7 +98,7 @@ pub fn text(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     text
 }
 
-/// What is not in the table, for people.
+/// Notes on what the table does not show.
 pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {

@@ -1,9 +1,9 @@
-//! How a number is shown.
+//! Formatting of numbers.
 
 use lattice_model::resources::bytes_text;
 
 pub fn shown(value: f64, unit: &str) -> String {
-    // Bytes of memory and of a second of input and output are whole in what people read.
+    // Bytes, and bytes a second, are shown as whole numbers.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
         "bytes" => bytes(value),

@@ -17,26 +17,26 @@ use uuid::Uuid;
 
 /// The allocation that is preempted.
 pub(super) const WIDE_NODES: u32 = 4;
-/// What is asked for is over by then, or fails.
+/// A request is complete by then, or fails.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at whether nodes are free.
+/// Interval of checks whether nodes are free.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// An allocation that is asked, and the ways to it.
+/// An allocation that is asked, and connections to agents.
 pub(super) struct Asked<'a> {
     pub(super) id: String,
-    /// Where its processes tell.
+    /// The directory in which its processes write.
     pub(super) dir: PathBuf,
     pub(super) processes: usize,
     pub(super) lattice: Lattice,
     pub(super) runtime: &'a Runtime,
-    /// To the agent of its first node, and to one that has no part of it.
+    /// To the agent of its first node, and to one without a part of it.
     pub(super) here: Client,
     pub(super) elsewhere: Client,
 }
 
 impl<'a> Asked<'a> {
-    /// Until all its processes hear.
+    /// Submits it and waits until all its processes listen.
     pub(super) fn begin(cluster: &Cluster, runtime: &'a Runtime, mode: Mode, shape: &[&str], processes: usize) -> Result<Self> {
         let dir = cluster.dir.join(format!("asked-{}", Uuid::new_v4()));
         fs::create_dir(&dir)?;
@@ -65,7 +65,7 @@ impl<'a> Asked<'a> {
         Ok(asked)
     }
 
-    /// Until so many processes, of all its lives together, have said that they hear.
+    /// Waits until this many processes, over all its runs together, have reported that they listen.
     fn ready(&self, processes: usize) -> Result<()> {
         let ready = until(PATIENCE, || interrupt::came().is_some() || asked::told(&self.dir).is_ok_and(|(ready, _)| ready >= processes));
         interrupt::check()?;
@@ -73,7 +73,8 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Asks, until the checkpoint is complete. Gives its id, when it was asked for and when it was complete, and what the program says.
+    /// Requests a checkpoint and waits until it is complete. Returns its id, the times of request and completion, and
+    /// the program's own times.
     pub(super) fn complete(&self, through: &Client) -> Result<Complete> {
         let before = asked::told(&self.dir)?.1;
         let id = Uuid::new_v4().to_string();
@@ -98,14 +99,14 @@ impl<'a> Asked<'a> {
         Ok(Complete { id, asked_ns, over_ns, told })
     }
 
-    /// From asking until the program notices.
+    /// From the request until the program notices.
     pub(super) fn noticed(&self, through: &Client) -> Result<Duration> {
         let done = self.complete(through)?;
         let took = done.told.noticed_ns.checked_sub(done.asked_ns).context("it noticed before it was asked: the clock was set")?;
         Ok(Duration::from_nanos(took))
     }
 
-    /// From preempting it until the quorum has nothing of it on its nodes any more. It is resumed behind that.
+    /// From the preemption until the quorum has nothing of it on its nodes any more. It is resumed afterwards.
     pub(super) fn freed(&self) -> Result<Duration> {
         let now = self.lattice.allocation(&self.id)?;
         let nodes: Vec<String> =
@@ -125,7 +126,7 @@ impl<'a> Asked<'a> {
             let freed = async {
                 let began = Instant::now();
                 client.preempt(order).await?;
-                // What is on nodes and what is on its way off them are of two moments in a list: seen twice, nothing is.
+                // A list may mix two moments of a node's change: nodes are free only if two lists show it.
                 let mut free_at = None;
                 loop {
                     let listed = listing.list(v1::ListNodesRequest::default()).await?.into_inner().nodes;
@@ -150,7 +151,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A checkpoint, as it went.
+/// A complete checkpoint, with its times.
 pub(super) struct Complete {
     pub(super) id: String,
     pub(super) asked_ns: u64,

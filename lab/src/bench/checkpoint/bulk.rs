@@ -1,4 +1,4 @@
-//! A large file, saved by work that is asked to, and brought to the same file system by cp and zstd.
+//! A large file, saved by work in a checkpoint, and copied to the same file system by cp and zstd.
 
 use super::asked::Asked;
 use crate::bench::subject;
@@ -13,19 +13,19 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Blocks of which the files are made.
+/// Block size of the files.
 const BLOCK_BYTES: usize = 1 << 16;
-/// One of so many is not of zeros, in the file that is mostly zeros.
+/// One block in this many is not zero, in the file that is mostly zeros.
 const FULL_PART: usize = 8;
-/// What is there at most at once, in parts of the file: both files, a copy, what zstd made of it, two checkpoints.
+/// Space needed at once, in multiples of the file: both files, a copy, zstd's result, two checkpoints.
 const ROOM: u64 = 6;
 
-/// The files, and what saves them.
+/// The files, and the work that saves them.
 pub(super) struct Bulk<'a> {
     asked: Asked<'a>,
     dir: PathBuf,
     zstd: PathBuf,
-    /// The checkpoint before, which makes room when there is a newer one.
+    /// The previous checkpoint, which is removed when there is a newer one.
     before: Mutex<Option<String>>,
 }
 
@@ -52,17 +52,17 @@ impl<'a> Bulk<'a> {
         Ok(bulk)
     }
 
-    /// The one that nothing packs.
+    /// The file that cannot be compressed.
     pub(super) fn random(&self) -> PathBuf {
         self.dir.join("random")
     }
 
-    /// The one that is mostly zeros.
+    /// The file that is mostly zeros.
     pub(super) fn zeros(&self) -> PathBuf {
         self.dir.join("zeros")
     }
 
-    /// Nothing that was written before is on its way to the disk any more.
+    /// Waits until everything that was written before is on the disk.
     fn settle(&self) -> Result<()> {
         interrupt::check()?;
         let dir = File::open(&self.dir)?;
@@ -86,7 +86,7 @@ impl<'a> Bulk<'a> {
 
     fn cp(&self, file: &Path) -> Command {
         let mut command = Command::new("cp");
-        // All bytes are copied, as a checkpoint's are: no extents that two files share, no holes.
+        // All bytes are copied, as in a checkpoint: no shared extents, no holes.
         command.args(["--reflink=never", "--sparse=never"]).arg(file).arg(self.dir.join("copy"));
         command
     }
@@ -106,7 +106,7 @@ impl<'a> Bulk<'a> {
         took
     }
 
-    /// What it takes until the last thing that was made is on the disk, as a checkpoint is when it is complete.
+    /// The time until the last file is on the disk, as a complete checkpoint is.
     fn kept(&self) -> Result<Duration> {
         let began = Instant::now();
         let last = ["copy.zst", "copy"].iter().find_map(|made| File::open(self.dir.join(made)).ok()).context("what was made")?;
@@ -114,22 +114,22 @@ impl<'a> Bulk<'a> {
         Ok(began.elapsed())
     }
 
-    /// What cp takes.
+    /// The time of cp.
     pub(super) fn copied(&self, file: PathBuf) -> Result<Duration> {
         self.timed(&mut [self.cp(&file)])
     }
 
-    /// What zstd takes.
+    /// The time of zstd.
     pub(super) fn compressed(&self, file: PathBuf) -> Result<Duration> {
         self.timed(&mut [self.zstd(&file)])
     }
 
-    /// What both take, one after the other.
+    /// The time of both, one after the other.
     pub(super) fn both(&self, file: PathBuf) -> Result<Duration> {
         self.timed(&mut [self.cp(&file), self.zstd(&self.dir.join("copy"))])
     }
 
-    /// What its hash takes.
+    /// The time of its hash.
     pub(super) fn hashed(&self, file: PathBuf) -> Result<Duration> {
         self.settle()?;
         let began = Instant::now();
@@ -148,7 +148,7 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// A file of so many bytes, of which one block of so many has something in it, and the others are of zeros.
+/// Writes a file of this many bytes, in which one block of `full_part` is random, and the others are zeros.
 fn write(path: &Path, bytes: usize, full_part: usize) -> Result<()> {
     let mut random = File::open("/dev/urandom")?;
     let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);

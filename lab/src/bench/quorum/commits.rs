@@ -1,4 +1,4 @@
-//! Clients of Lattice that commit: submissions and claims.
+//! Clients of Lattice that commit submissions and claims.
 
 use super::load::Client;
 use crate::quorum::members::NAME;
@@ -14,31 +14,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long a command may take before the bench fails.
+/// Timeout of a command; then the bench fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As many users submit in turn.
+/// The number of users that submit in turn.
 const USERS: u32 = 1000;
 /// The lease lasts longer than any bench.
 const LEASE_MS: u64 = 3_600_000;
 
-/// Allocations that wait for what comes next, with their owners: to be claimed, or to be ended.
+/// Allocations for the next step, with their owners: to be claimed, or to be ended.
 pub type Submitted = Arc<Mutex<Vec<(AllocationId, Principal)>>>;
 
-/// What an allocation of the bench asks for: one core of one node.
+/// The request of a bench allocation: one core of one node.
 fn spec() -> AllocationSpec {
     let command = Entrypoint::Command { argv: vec!["/bin/true".into()] };
     let share = Some(Resources { cores: 1, memory_bytes: 0, gpus: 0 });
     AllocationSpec { share, ..AllocationSpec::new("bench", command, Path::new("/")) }
 }
 
-/// Users, each of whom submits far less than one user may.
+/// The owner; each of many users submits far fewer than a user may.
 fn owner() -> Principal {
     static SUBMITTED: AtomicU32 = AtomicU32::new(0);
     let uid = 1000 + SUBMITTED.fetch_add(1, Ordering::Relaxed) % USERS;
     Principal { name: format!("bench-{uid}"), uid, gid: uid, groups: vec![] }
 }
 
-/// Submits one small allocation after the other. What it submitted waits to be claimed.
+/// Submits one small allocation after the other, to be claimed later.
 #[derive(Clone)]
 pub struct Submitter {
     client: QuorumClient,
@@ -46,7 +46,7 @@ pub struct Submitter {
 }
 
 impl Submitter {
-    /// One that notes what it submitted.
+    /// A client that records its submissions.
     pub fn new(client: QuorumClient, submitted: &Submitted) -> Self {
         Self { client, submitted: Arc::clone(submitted) }
     }
@@ -70,7 +70,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Takes the scheduler's lease and looks at the nodes.
+    /// Takes the scheduler's lease and reads the nodes.
     pub async fn new(client: &QuorumClient) -> Result<Self> {
         let holder: NodeId = NAME.parse()?;
         let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS, user: None };
@@ -90,7 +90,7 @@ pub struct Claimer {
 }
 
 impl Claimer {
-    /// One that takes from what waits, and notes what it claimed.
+    /// A client that takes waiting allocations, and records its claims.
     pub fn new(client: QuorumClient, room: &Arc<Room>, waiting: &Submitted, claimed: &Submitted) -> Self {
         Self { client, room: Arc::clone(room), waiting: Arc::clone(waiting), claimed: Arc::clone(claimed) }
     }
@@ -114,7 +114,7 @@ impl Client for Claimer {
     }
 }
 
-/// Ends all that was claimed, so that what has not ended does not grow with the rounds: the quorum bounds it.
+/// Ends all claimed allocations, because the quorum limits the number of living ones.
 pub async fn end_all(clients: &[QuorumClient], claimed: &Submitted) -> Result<()> {
     let ending: Vec<_> = clients
         .iter()

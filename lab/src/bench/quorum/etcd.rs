@@ -1,5 +1,5 @@
-//! etcd on loopback, for comparison: three members with TLS between them and to their clients, syncing as they do by
-//! default, certificates from the lab's own authority. Its clients are ours: the same gRPC stack as Lattice's.
+//! etcd on loopback, for comparison: three members with TLS between them and to their clients, with their default
+//! syncing and certificates from the lab's own authority. The clients use the same gRPC stack as Lattice's.
 
 use super::load::Client;
 use crate::cluster::Cluster;
@@ -16,14 +16,14 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
 use tonic_prost::ProstCodec;
 
-/// Bytes of a value: about what a claim of one node has.
+/// Bytes of a value: about the size of a claim of one node.
 const VALUE_BYTES: usize = 256;
 /// Keys that one client writes in turn.
 const KEYS: u64 = 1000;
 /// How long it may take until it answers.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// A running etcd; ended when dropped.
+/// A running etcd; ended on drop.
 pub struct Etcd {
     dir: PathBuf,
     program: PathBuf,
@@ -129,12 +129,12 @@ impl Etcd {
         Ok(endpoint.tls_config(tls)?.tcp_nodelay(true).connect_lazy())
     }
 
-    /// A client of the member at this place.
+    /// A client of the member with this index.
     pub fn client(&self, at: usize, number: usize) -> Result<Putter> {
         Ok(Putter { grpc: Grpc::new(self.channel(at)?), number, next: 0 })
     }
 
-    /// The place of the member that leads, once it is known and commits.
+    /// The index of the leading member, once it is known and commits.
     pub async fn leader(&self) -> Result<usize> {
         let end = Instant::now() + START_MAX;
         loop {
@@ -157,24 +157,24 @@ impl Etcd {
         unary(&mut grpc, "/etcdserverpb.Maintenance/Status", StatusRequest {}).await
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The processes that run.
+    /// The pids of the running members.
     pub fn pids(&self) -> Vec<i32> {
         self.members.iter().filter_map(|m| m.process.as_ref()).map(|p| p.pid).collect()
     }
 
-    /// SIGKILL to the member at this place.
+    /// SIGKILL to the member with this index.
     pub fn kill(&self, at: usize) -> Result<()> {
         let process = self.members[at].process.as_ref().context("it was never started")?;
         ensure!(process.signal(Signal::SIGKILL)?, "{} does not run", self.members[at].name);
         Ok(())
     }
 
-    /// Starts the member at this place again and waits until it follows.
+    /// Starts the member with this index again and waits until it follows.
     pub async fn restart(&mut self, at: usize) -> Result<()> {
         if let Some(process) = &self.members[at].process {
             process.kill()?;
@@ -192,7 +192,7 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         for process in self.members.iter().filter_map(|m| m.process.as_ref()) {
-            // It holds nothing that must be saved.
+            // It has nothing that must be saved.
             let _ended = process.kill();
         }
     }

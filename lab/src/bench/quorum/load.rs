@@ -1,18 +1,18 @@
-//! Clients in closed loops: each sends its next command when the last one is answered.
+//! Clients in closed loops: each sends its next command when the last one was answered.
 
 use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 
-/// Somebody who commits small things, one after the other.
+/// A client that commits small commands, one after the other.
 pub trait Client: Send + 'static {
-    /// Commits the next one; returns when it is acknowledged as durable.
+    /// Commits the next command; returns when it is acknowledged as durable.
     fn commit(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// How long each command took, in milliseconds, in no order.
+    /// The latency of each command in milliseconds, in no order.
     pub latencies_ms: Vec<f64>,
     /// From the first command to the last answer.
     pub took: Duration,
@@ -24,7 +24,7 @@ impl Load {
         self.latencies_ms.len() as f64 / self.took.as_secs_f64()
     }
 
-    /// The latency that this part (0 to 1) of the commands stayed below, in milliseconds.
+    /// The latency that this fraction (0 to 1) of the commands stayed below, in milliseconds.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.latencies_ms.clone();
         sorted.sort_by(f64::total_cmp);
@@ -33,7 +33,7 @@ impl Load {
     }
 }
 
-/// Lets the clients work for so long, all at once. The first command that fails is the load's failure.
+/// Runs all clients at once for this long. The first command that fails is the load's failure.
 pub async fn run<C: Client>(clients: &mut Vec<C>, lasts: Duration) -> Result<Load> {
     let began = Instant::now();
     let tasks: Vec<_> = clients

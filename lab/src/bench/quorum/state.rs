@@ -1,5 +1,5 @@
-//! A large state: how much memory it takes, whether a snapshot of it stalls commits, and how soon all members that were
-//! killed serve it again.
+//! A large state: its memory, whether a snapshot of it delays commits, and how soon all members serve it again after a
+//! kill.
 
 use super::commits::{Submitted, Submitter};
 use super::load::{self, Client};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Commits between snapshots while their effect is measured.
 const SNAPSHOT_ENTRIES: u64 = 2000;
-/// Snapshots that are awaited.
+/// Snapshots to wait for.
 const SNAPSHOTS: usize = 3;
-/// How long they may take.
+/// Timeout of the snapshots.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(60);
 /// How often all members are killed and started.
 const RESTARTS: usize = 3;
@@ -64,7 +64,7 @@ pub async fn measure(members: &mut Members, allocations: usize) -> Result<Vec<Fi
     Ok(figures)
 }
 
-/// Commits one after the other while members make snapshots; the longest commit around each.
+/// Commits one after the other while members make snapshots; returns the longest commit around each.
 async fn snapshots(members: &Members, submitted: &Submitted) -> Result<Vec<f64>> {
     let leader = members.leader().await?;
     let dir = members.data_dir(leader);

@@ -1,4 +1,4 @@
-//! What the figures of the quorum have to meet, and what both systems are measured with.
+//! The targets for the quorum's figures, and the common parameters of both systems.
 
 use crate::bench::figures::{Samples, Target};
 use crate::quorum::members::Timers;

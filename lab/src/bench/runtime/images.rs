@@ -1,4 +1,4 @@
-//! Images mounted: by shims as agents start them, and by the bare system calls.
+//! Mounting images: by shims as agents start them, and by the bare system calls.
 
 use crate::bench::figures::Samples;
 use crate::bench::subject;
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often many are mounted at once.
+/// How often many images are mounted at once.
 const TIMES: usize = 5;
-/// A shim that says nothing for so long hangs.
+/// A shim without a message for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An image, and where shims for it live.
+/// An image, and the directory of its shims.
 pub struct Images {
     image: PathBuf,
     state: PathBuf,
@@ -40,7 +40,7 @@ impl Images {
         Ok(Self { image, state, shim: cluster.binaries.join("lattice-shim"), slice })
     }
 
-    /// From nothing until a shim says that the image is mounted.
+    /// From the start of a shim until it reports that the image is mounted.
     pub fn one(&self) -> Result<Duration> {
         let id = AllocationId(uuid::Uuid::new_v4());
         let began = Instant::now();
@@ -50,7 +50,7 @@ impl Images {
         Ok(took)
     }
 
-    /// Namespace, loop device, mount and a program that ends at once.
+    /// Namespace, loop device, mount, and a program that ends at once.
     pub fn raw(&self) -> Result<Duration> {
         let (image, at) = (self.image.clone(), Path::new(image::MOUNT_POINT));
         let mut command = Command::new("/bin/true");
@@ -63,7 +63,8 @@ impl Images {
         subject::timed(&mut command)
     }
 
-    /// So many at once, several times: from the first start until the last is mounted. No loop device may be left.
+    /// Mounts this many at once, several times: from the first start until the last is mounted. No loop device may be
+    /// left.
     pub fn many(&self, count: usize) -> Result<Samples> {
         let mut values = Vec::new();
         for _ in 0..TIMES {

@@ -1,4 +1,4 @@
-//! How long a line takes from its program to a reader who follows.
+//! How long a line takes from its program to a following reader.
 
 use crate::lattice::Lattice;
 use anyhow::{Context, Result, bail};
@@ -9,12 +9,13 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A program that says what time it is, now and then, for as long as a bench can last.
+/// A program that prints the time at intervals, for longer than any bench.
 const CLOCK: &str = "while sleep 0.05; do date +%s%N; done";
-/// No line for so long means that none comes.
+/// No line for this long means that none will come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two clocks and their readers: one job followed by `logs -f`, one plain program followed by `tail -f`.
+/// Two programs that print the time, and their readers: one job followed by `logs -f`, one plain program followed by
+/// `tail -f`.
 pub struct Lines {
     children: Vec<Child>,
     job: Reader,
@@ -37,12 +38,12 @@ impl Lines {
         Ok(Self { children: vec![follower, plain_clock, tail], job, plain })
     }
 
-    /// The age of a job's next line when `logs -f` has it.
+    /// The age of a job's next line when `logs -f` receives it.
     pub fn followed(&self) -> Result<Duration> {
         self.job.next()
     }
 
-    /// The age of a plain program's next line when `tail -f` has it.
+    /// The age of a plain program's next line when `tail -f` receives it.
     pub fn tailed(&self) -> Result<Duration> {
         self.plain.next()
     }
@@ -58,7 +59,7 @@ impl Drop for Lines {
 }
 
 impl Reader {
-    /// Reads lines as they come and notes how old each is.
+    /// Reads lines while they arrive and records the age of each.
     fn of(child: &mut Child) -> Result<Self> {
         let lines = BufReader::new(child.stdout.take().context("its output")?).lines();
         let (ages, receiver) = channel();
@@ -76,7 +77,7 @@ impl Reader {
 
     fn next(&self) -> Result<Duration> {
         let ages = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // What came while others were measured was seen then, and waits for nobody.
+        // Lines that arrived during other measurements do not count.
         while ages.try_recv().is_ok() {}
         match ages.recv_timeout(PATIENCE) {
             Ok(age) => Ok(age),

@@ -1,4 +1,4 @@
-//! What keeping a job's output costs the one who writes it.
+//! The cost of stored output for the writing program.
 
 use crate::bench::figures::{Figure, Samples, Target};
 use crate::lattice::{Lattice, text};
@@ -7,19 +7,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Written by each try, in MB.
+/// MB that each try writes.
 const MEGABYTES: u32 = 512;
 const ROUNDS: usize = 7;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A job that writes as fast as it can, beside the same program writing to a plain file: in ms.
+/// A job that writes as fast as it can, beside the same program with a plain file: in ms.
 pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
     let peer = "the same program, to a file of its own";
     let (mut kept, mut plain) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         crate::interrupt::check()?;
         let both = [write_as_job(lattice, dir)?, write_plainly(dir)?];
-        // The first one warms up.
+        // The first round warms up.
         if round > 0 {
             kept.push(both[0]);
             plain.push(both[1]);
@@ -31,7 +31,7 @@ pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
     Ok(Figure::new(&name, "ms", kept, vec![(peer, Samples::of(plain, 0))], Some(target)))
 }
 
-/// Tells on `said` how many milliseconds it wrote.
+/// Writes to `said` how many milliseconds the program wrote.
 fn writer(said: &Path) -> String {
     let count = MEGABYTES;
     format!("b=$(date +%s%N); dd if=/dev/zero bs=1M count={count} status=none; e=$(date +%s%N); echo $(((e-b)/1000)) > {}", said.display())

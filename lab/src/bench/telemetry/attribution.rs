@@ -1,4 +1,4 @@
-//! Whether what the kernel counts is told of who did it: two scopes at once, each with a load that it knows itself.
+//! Checks that the kernel's counts are attributed correctly: two scopes at once, each with a load that counts itself.
 
 use super::super::figures::{Figure, Samples, Target};
 use anyhow::{Context, Result, ensure};
@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use uuid::Uuid;
 
-/// Round trips between two threads, datagrams, and writes past the page cache of the two.
+/// For each of the two: round trips between two threads, datagrams, and writes past the page cache.
 const LOADS: [[u32; 3]; 2] = [[50_000, 20_000, 64], [20_000, 5000, 16]];
-/// Bytes of a datagram, and of the headers before it.
+/// Bytes of a datagram, and of its headers.
 const DATAGRAM: usize = 1000;
 const HEADERS: usize = 28;
 /// Bytes of one write.
 const WRITE: usize = 1 << 20;
-/// Writes that are left in memory, to be written back later.
+/// Writes that stay in memory, to be written back later.
 const BUFFERED: u32 = 32;
-/// How far what is told may be from what is known, in percent.
+/// How far the count may differ from the true number, in percent.
 const OFF_PERCENT: f64 = 1.0;
 
 /// Something that is to be counted, done in a cgroup (for `bench telemetry`)
@@ -97,7 +97,7 @@ impl Load {
     }
 }
 
-/// Of all threads of this process so far.
+/// Switches of all threads of this process so far.
 fn switches() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok(usage.voluntary_context_switches() + usage.involuntary_context_switches())
@@ -108,7 +108,7 @@ fn write(path: &Path, mebibytes: u32, flags: i32) -> Result<()> {
         return Ok(());
     }
     let file = File::options().create(true).truncate(true).write(true).custom_flags(flags).open(path)?;
-    // Writes past the page cache begin at whole blocks of memory as well.
+    // Writes past the page cache need aligned memory as well.
     let mut memory = vec![7; WRITE + 4096];
     let at = memory.as_ptr().align_offset(4096);
     let bytes = &mut memory[at..at + WRITE];
@@ -118,14 +118,14 @@ fn write(path: &Path, mebibytes: u32, flags: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether files in this folder are on a block device, whose requests are counted.
+/// Whether files in this directory are on a block device whose requests are counted.
 fn is_on_a_disk(dir: &Path) -> Result<bool> {
     let device = fs::metadata(dir)?.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     Ok(Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists())
 }
 
-/// The two scopes, and what counts them.
+/// The two scopes, and their counters.
 struct Two<'a> {
     scopes: [&'a Scope; 2],
     cgroups: [u64; 2],
@@ -158,19 +158,19 @@ impl<'a> Two<'a> {
     }
 }
 
-/// What the load said: its switches.
+/// The switches that the load reported.
 fn said(child: Child) -> Result<f64> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// In percent of what is known.
+/// The difference in percent of the true number.
 fn off(told: u64, known: f64) -> f64 {
     (told as f64 - known).abs() / known * 100.0
 }
 
-/// How far what is told of either is from what is known, in percent: switches, bytes of the network, bytes past the page cache.
+/// The differences of both scopes in percent: switches, bytes of the network, bytes past the page cache.
 #[derive(Default)]
 struct Off([f64; 3]);
 
@@ -198,8 +198,8 @@ fn one_round(two: &Two<'_>, dir: Option<&Path>) -> Result<Off> {
     Ok(worst)
 }
 
-/// What a scope leaves in memory and the kernel writes back later: how much of it is told as its own, in percent, and how many
-/// bytes were told as nobody's meanwhile.
+/// Data of a scope that stays in memory and that the kernel writes back later: the percentage counted for the scope,
+/// and the bytes counted for no allocation meanwhile.
 fn written_back(two: &Two<'_>, dir: &Path) -> Result<(f64, u64)> {
     let nobodys = || two.probes.of_no_allocation().map(|(_, written)| written).context("what is nobody's is not counted");
     let (own, before) = (two.counts(0)?[BLOCK_WRITTEN_BYTES], nobodys()?);
@@ -212,7 +212,7 @@ fn written_back(two: &Two<'_>, dir: &Path) -> Result<(f64, u64)> {
     Ok((own as f64 / known * 100.0, nobodys()?.wrapping_sub(before)))
 }
 
-/// The figures, and what is to be said of them. `dir`: where files are written.
+/// The figures, and notes about them. `dir`: the directory for files.
 pub(super) fn figures(slice: &Slice, first: &Scope, dir: &Path, rounds: usize) -> Result<(Vec<Figure>, Vec<String>)> {
     let second = slice.create_scope(AllocationId(Uuid::new_v4()))?;
     let measured = measure(&Two::new(slice, [first, &second])?, dir, rounds);

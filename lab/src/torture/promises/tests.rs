@@ -1,4 +1,4 @@
-//! Each check accepts a good history, and finds its fault in one that was changed in one place.
+//! Each check accepts a good history, and finds the fault in one that was changed in one place.
 
 use super::*;
 use crate::networks::{Direction, From};
@@ -49,7 +49,7 @@ fn record(seq: u64, action: &str, detail: &str) -> Record {
     }
 }
 
-/// A job of two ranks that was requeued once, ended well, and left nothing.
+/// A job of two ranks that was requeued once, ended well, and left nothing behind.
 fn good() -> Facts {
     let allocation = Allocation {
         id: ID.to_owned(),
@@ -89,7 +89,7 @@ fn broken(what: What, runs: &[&str]) -> Broken {
     Broken { fault: Fault { number: 1, at_ms: 0, for_ms: 1000, what }, began_ms: 50, ended_ms: 1050, hit, trouble: None }
 }
 
-/// What one check says after a change, all texts in one; every other check must be content.
+/// All texts of one check after a change, joined; every other check must pass.
 fn found(check: fn(&Facts) -> Vec<Violation>, change: impl FnOnce(&mut Facts)) -> String {
     let mut facts = good();
     change(&mut facts);
@@ -100,7 +100,7 @@ fn found(check: fn(&Facts) -> Vec<Violation>, change: impl FnOnce(&mut Facts)) -
     own.into_iter().map(|violation| violation.text).collect::<Vec<_>>().join("; ")
 }
 
-/// The end of the job, changed to a failure for this reason.
+/// Changes the end of the job to a failure with this reason.
 fn failed(facts: &mut Facts, reason: &str) {
     (facts.allocations[0].state, facts.allocations[0].reason) = ("Failed".to_owned(), reason.to_owned());
     facts.traces.retain(|trace| !matches!(trace.mark, Mark::End(_)));
@@ -155,11 +155,11 @@ fn failures_that_a_fault_explains_are_right_and_others_are_not() {
     assert!(after("node_lost n1: its shim is gone", shim(), &[], |_| {}).contains("nothing was to make it fail"));
     let left = after("node_lost n1: its shim is gone", shim(), &[&run], |facts| facts.allocations[0].requeue_count = 1);
     assert!(left.ends_with("and 2 of its 3 requeues are left"), "{left}");
-    // A lapse is of work that stops, on a node that was isolated.
+    // A lapse can only end work with --on-isolation=stop, on a node that was isolated.
     assert_eq!(after("run_lease_lapsed on n2", cut("n2"), &[], |facts| facts.asked[0].job.stops = true), "");
     assert_ne!(after("run_lease_lapsed on n2", cut("n2"), &[], |_| {}), "");
     assert_ne!(after("run_lease_lapsed on n2", cut("n3"), &[], |facts| facts.asked[0].job.stops = true), "");
-    // An agent that was away aborts no launch.
+    // The absence of an agent aborts no launch.
     assert_ne!(after("launch_aborted: n1: is not on this node", agent(), &[], |_| {}), "");
     let full = |daemon: &str| What::FullDisk { daemon: daemon.to_owned() };
     assert_eq!(after("exit_code 74", full("n2"), &[], |_| {}), "");
@@ -199,7 +199,7 @@ fn requeues_without_a_fault_and_storms_of_them_are_found() {
         facts.audit[2].detail = "requeue 1: exit_code 3".to_owned();
     });
     assert_eq!(code, "");
-    // Work that stops when it is isolated may be lost without a fault of its own, but not again and again.
+    // Work with --on-isolation=stop may be lost without a fault of its own, but not again and again.
     let storm = |between_ms: u64| {
         found(requeues_have_causes, |facts| {
             facts.asked[0].job.stops = true;

@@ -1,9 +1,9 @@
 //! Commands and scripts in the code blocks of a page.
 //!
-//! A block `sh` is a script where it begins with `#!`, else commands. A block `console` has commands behind `$ `, and
-//! below each what it shows.
+//! A block `sh` is a script if it begins with `#!`, else commands. A block `console` has commands after `$ `, and below
+//! each its output.
 
-/// The languages of blocks. Commands are in `sh` and `console` alone.
+/// The languages of blocks. Only `sh` and `console` have commands.
 const LANGUAGES: [&str; 7] = ["sh", "console", "python", "c", "yaml", "json", "text"];
 
 /// One command as it is written.
@@ -12,12 +12,12 @@ pub struct Command {
     /// Its line in the page, from 1.
     pub line: usize,
     pub text: String,
-    /// What the page shows as its output; `None`: nothing.
+    /// The output in the page; `None`: the page shows none.
     pub shows: Option<String>,
 }
 
 impl Command {
-    /// Fails where the output has another shape than the page shows: ids, numbers and times may differ.
+    /// Fails if the output has another shape than in the page: ids, numbers and times may differ.
     pub fn assert_shape(&self, place: &str, output: &str) {
         if let Some(shows) = &self.shows {
             assert_eq!(shape(output), shape(shows), "{place}: `{}` shows this:\n{output}\nand the page this:\n{shows}", self.text);
@@ -25,14 +25,14 @@ impl Command {
     }
 }
 
-/// Each line's words; those that have a digit, or are hexadecimal like an id, as `#`.
+/// The words of each line; a word with a digit, or a hexadecimal one like an id, becomes `#`.
 fn shape(output: &str) -> Vec<Vec<&str>> {
     let is_id = |word: &str| word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     let word = move |word| if is_id(word) || word.contains(|c: char| c.is_ascii_digit()) { "#" } else { word };
     output.trim_end().lines().map(|line| line.split_whitespace().map(word).collect()).collect()
 }
 
-/// The blocks of one language: the line of the first of their lines, and the lines.
+/// The blocks of one language: the number of each block's first line, and its lines.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
     let mut open: Option<(bool, usize, Vec<&str>)> = None;
@@ -76,7 +76,7 @@ pub fn commands(page: &str) -> Vec<Command> {
     all
 }
 
-/// A command ends with its line or its comment, but for a `\` at the end and for a here-document.
+/// A command ends with its line or its comment, except after a `\` at the end and in a here-document.
 fn plain(first: usize, lines: &[&str]) -> Vec<Command> {
     let mut commands: Vec<Command> = Vec::new();
     let mut here_end: Option<&str> = None;

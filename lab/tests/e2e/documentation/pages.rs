@@ -1,4 +1,4 @@
-//! What each page for users needs to run, or why it cannot.
+//! The requirements of each users' page, or why it cannot run.
 
 /// What is done with a page.
 pub enum Plan {
@@ -7,19 +7,19 @@ pub enum Plan {
     CannotRun(&'static str),
 }
 
-/// What a page's commands need.
+/// The requirements of a page's commands.
 pub struct Page {
-    /// Commands of an operator that are run before.
+    /// An operator's commands that run before.
     pub before: &'static [&'static str],
-    /// What is submitted where the page writes an id: options, and a script or a command.
+    /// The submission for the page's id placeholders: options, and a script or a command.
     pub work: &'static str,
     /// The page whose script is `train.sh`; `None`: its own, or one that ends at once.
     pub script_of: Option<&'static str>,
-    /// Where the page is about commands inside an allocation: the options of that allocation.
+    /// For a page about commands inside an allocation: the options of that allocation.
     pub inside: Option<&'static str>,
-    /// How commands begin that run until they are interrupted.
+    /// The beginnings of commands that run until they are interrupted.
     pub endless: &'static [&'static str],
-    /// How commands begin that are left out, and why.
+    /// The beginnings of commands that are left out, and why.
     pub but: &'static [(&'static str, &'static str)],
 }
 
@@ -39,7 +39,7 @@ pub const PAGES: [(&str, Plan); 30] = [
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
         "change-work",
-        // Shorter than before: a lengthened walltime is for operators alone.
+        // Shorter than before: only operators may lengthen a walltime.
         Plan::Run(Page { work: "--cores 1 --walltime 3h -- sh -c 'trap : USR1; while :; do sleep 0.1; done'", ..page() }),
     ),
     ("checkpoint-by-call", Plan::Run(page())),

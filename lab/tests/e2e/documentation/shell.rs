@@ -1,4 +1,4 @@
-//! A shell in which a page's commands run one after the other: variables of one are there for the next.
+//! A shell that runs a page's commands one after the other: variables are kept for the next command.
 
 use lattice_lab::process::{self, Finished};
 use std::os::unix::fs::PermissionsExt;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long one command of a page may take.
+/// Timeout of one command of a page.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
-/// How long a command that follows something is followed.
+/// How long a command that follows something runs.
 const FOLLOWED: Duration = Duration::from_secs(2);
 
 pub struct Shell {
@@ -18,7 +18,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// In this folder, with these binaries first in `PATH`, asking the agent at this socket.
+    /// In this directory, with these binaries first in `PATH`, connected to the agent at this socket.
     pub fn new(dir: &Path, binaries: &Path, socket: &Path) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{}:{path}", dir.display(), binaries.display());
@@ -31,11 +31,11 @@ impl Shell {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Runs it; its variables are there for the next command where it succeeds.
+    /// Runs it; if it succeeds its variables are kept for the next command.
     pub fn run(&self, text: &str, limit: Duration) -> Finished {
         let script = format!("set -aeo pipefail\n[ ! -e .variables ] || . ./.variables\n{text}\nexport -p > .variables\n");
         let seconds = limit.as_secs().to_string();
-        // `timeout` ends all that the command started: what is left would hold the pipes open.
+        // `timeout` ends everything that the command started: leftover processes would hold the pipes open.
         let mut command = Command::new("timeout");
         command.args(["-k", "2", &seconds, "bash", "-c", &script]).current_dir(&self.dir);
         command.env("PATH", &self.path).env("LATTICE_ENDPOINT", &self.endpoint).env("NO_COLOR", "1");
@@ -43,7 +43,7 @@ impl Shell {
         process::run(&mut command, limit + Duration::from_secs(10)).unwrap()
     }
 
-    /// Runs it; it must succeed. Its standard output.
+    /// Runs it; it must succeed. Returns its standard output.
     pub fn ok(&self, place: &str, text: &str) -> String {
         let done = self.run(text, COMMAND_MAX);
         assert_eq!(done.code(), 0, "{place}: `{text}` fails\n{}{}", done.out(), done.err());

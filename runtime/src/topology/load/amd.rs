@@ -1,5 +1,5 @@
-//! AMD's GPUs by amdgpu's files (the kernel's Documentation/gpu/amdgpu: "GPU Busy", "Memory info", "hwmon Interfaces", "RAS Error Count
-//! sysfs Interface"); what they have drawn by ROCm SMI, where that is installed.
+//! AMD's GPUs by amdgpu's files (the kernel's Documentation/gpu/amdgpu: "GPU Busy", "Memory info", "hwmon Interfaces",
+//! "RAS Error Count sysfs Interface"); their energy by ROCm SMI, if it is installed.
 
 use super::vendor::Loads;
 use crate::topology::Files;
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 /// See the module.
 pub(super) struct Amd {
     files: Files,
-    /// While it is held open: the library, and its numbers of devices by their addresses.
+    /// The library while it is held open, and its device numbers by address.
     library: Option<(Rocm, BTreeMap<String, u32>)>,
-    /// Why there is none, said once for each time that work begins.
+    /// Why there is no library, reported once each time that work begins.
     missing: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Loads for Amd {
     }
 }
 
-/// `None`: there is no such device, or no driver for it.
+/// `None`: the device does not exist or has no driver.
 fn of_files(files: &Files, address: &str) -> Option<GpuLoad> {
     let dir = format!("sys/bus/pci/devices/{address}");
     let number = |name: &str| files.number::<u64>(&format!("{dir}/{name}"));
@@ -82,7 +82,7 @@ fn of_files(files: &Files, address: &str) -> Option<GpuLoad> {
         memory_busy: percent("mem_busy_percent"),
         memory_used_bytes: number("mem_info_vram_used"),
         memory_total_bytes: Some(total),
-        // In millionths of a watt; the average where the GPU has one, else of this moment.
+        // In millionths of a watt; the average if the GPU reports one, else the present value.
         power_watts: sensor("power1_average").or_else(|| sensor("power1_input")).map(|micro| micro / 1e6),
         power_limit_watts: sensor("power1_cap").map(|micro| micro / 1e6),
         temperature_celsius: sensor("temp1_input").map(|thousandths| thousandths / 1e3),

@@ -14,9 +14,9 @@ use nvml_wrapper::sys_exports::field_id::{
 use nvml_wrapper::{Device, Nvml};
 use std::ffi::{OsStr, c_void};
 
-/// All links together, where a field is of each link.
+/// The field's value for all links together, for fields that each link has.
 const ALL_LINKS: u32 = u32::MAX;
-/// The kinds of a field's value that are whole numbers (`nvmlValueType_t`): of 32 bits, and of 64.
+/// The types of a field's value that are whole numbers (`nvmlValueType_t`): 32 bits and 64 bits.
 const UNSIGNED_INT: u32 = 1;
 const UNSIGNED_LONG: u32 = 2;
 const UNSIGNED_LONG_LONG: u32 = 3;
@@ -34,7 +34,7 @@ const REASONS: [(ThrottleReasons, &str); 7] = [
 /// See the module.
 #[derive(Default)]
 pub(super) struct Nvidia {
-    /// While it is held open.
+    /// The library while it is held open.
     library: Option<(Nvml, Option<Fields>)>,
 }
 
@@ -69,7 +69,7 @@ impl Loads for Nvidia {
                 }
             }
         }
-        // What is told of the whole GPU stands under its own id.
+        // Values of the whole GPU are stored under its own id.
         for address in partitioned(devices) {
             let parent = library.device_by_pci_bus_id(address).and_then(|device| {
                 let id = device.uuid()?;
@@ -78,14 +78,14 @@ impl Loads for Nvidia {
             match parent {
                 Ok((id, load)) => drop(loads.gpus.insert(id, load)),
                 Err(error) => {
-                    // The whole GPU has no device here: no instance's silence is explained by it.
+                    // The whole GPU is not a device here, so its failure does not explain a silent instance.
                     let (gpu, why) = (Some(address.to_owned()), format!("GPU at {address}: NVML: {error}"));
                     loads.lacking.push(Lacking { vendor: GpuVendor::Nvidia, gpu, why });
                 }
             }
         }
         if is_lost {
-            // The next look begins anew: a library that has lost a device does not find it again.
+            // The next reading opens the library again: once it has lost a device it does not find it again.
             self.library = None;
         }
     }
@@ -95,13 +95,13 @@ impl Loads for Nvidia {
     }
 }
 
-/// Where the GPUs are of which these have instances.
+/// The addresses of the GPUs that these devices are instances of.
 fn partitioned<'a>(devices: &[&'a GpuDevice]) -> std::collections::BTreeSet<&'a str> {
     devices.iter().filter(|device| device.partitioned).filter_map(|device| device.pci_address.as_deref()).collect()
 }
 
 fn whole(library: &Nvml, device: &GpuDevice, fields: Option<&Fields>) -> Result<GpuLoad, NvmlError> {
-    // Looking for an id opens the others on the way, and one that waits for its reset must not be opened.
+    // A search by id opens other devices on the way, and a device that waits for its reset must not be opened.
     let address = device.pci_address.as_deref();
     let there =
         address.and_then(|address| library.device_by_pci_bus_id(address).ok()).filter(|found| found.uuid().is_ok_and(|id| id == device.id));
@@ -112,7 +112,7 @@ fn whole(library: &Nvml, device: &GpuDevice, fields: Option<&Fields>) -> Result<
     figures(&found, fields)
 }
 
-/// Of an instance NVML tells its memory and its processes.
+/// For an instance NVML reports only its memory and its processes.
 fn instance(library: &Nvml, device: &GpuDevice) -> Result<GpuLoad, NvmlError> {
     let device = library.device_by_uuid(device.id.as_str())?;
     let memory = device.memory_info()?;
@@ -120,7 +120,7 @@ fn instance(library: &Nvml, device: &GpuDevice) -> Result<GpuLoad, NvmlError> {
     Ok(GpuLoad { memory_used_bytes: used, memory_total_bytes: total, processes: processes(&device)?, ..GpuLoad::default() })
 }
 
-/// A figure that this GPU does not have is absent; that it is lost is an error.
+/// A value that this GPU does not have is `None`; a lost GPU is an error.
 fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match value {
         Ok(value) => Ok(Some(value)),
@@ -169,7 +169,7 @@ fn figures(device: &Device<'_>, fields: Option<&Fields>) -> Result<GpuLoad, Nvml
     })
 }
 
-/// `nvmlDeviceGetFieldValues`, which the wrapper cannot ask for all links together.
+/// `nvmlDeviceGetFieldValues`: the wrapper cannot request a field for all links together.
 struct Fields {
     library: libloading::Library,
 }
@@ -201,13 +201,14 @@ impl Fields {
         // SAFETY: the signature is NVML's: a device, how many fields, and the fields with room for their values.
         let ask = unsafe { self.library.get::<AskFields>(b"nvmlDeviceGetFieldValues\0") }.ok()?;
         let mut value = FieldValue { field, scope, ..FieldValue::default() };
-        // SAFETY: the handle is of a device that lives as long as `device`; one field is asked for and there is room for one.
+        // SAFETY: the handle is of a device that lives as long as `device`; one field is asked for and there is room
+        // for one.
         let status = unsafe { ask(device.handle().cast(), 1, &raw mut value) };
         if status != 0 || value.status != 0 {
             return None;
         }
         match value.kind {
-            // The lower half is what was written, on every machine that NVIDIA's driver runs on.
+            // The lower half is the value, on every machine that NVIDIA's driver runs on.
             UNSIGNED_INT => Some(value.value & u64::from(u32::MAX)),
             UNSIGNED_LONG | UNSIGNED_LONG_LONG => Some(value.value),
             _ => None,

@@ -1,4 +1,4 @@
-//! Simulated GPUs, which only an agent's configuration brings: the file beside the device says how busy one is.
+//! The load of simulated GPUs, which only an agent's configuration creates: a file beside the device contains it.
 
 use super::vendor::Loads;
 use crate::topology::SimulatedGpu;
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The file beside a simulated GPU's device from which its load is read.
+/// The file beside a simulated GPU's device with its load.
 pub fn load_file(device: &Path) -> PathBuf {
     device.with_extension("load")
 }

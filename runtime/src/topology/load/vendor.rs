@@ -1,16 +1,16 @@
-//! What is asked of each vendor about the load of its GPUs.
+//! The interface to each vendor for the load of its GPUs.
 
 use lattice_model::gpu_load::GpuLoads;
 use lattice_model::topology::{GpuDevice, GpuVendor};
 
-/// One vendor's way of telling.
+/// Access to the load of one vendor's GPUs.
 pub(super) trait Loads: Send {
-    /// As labels say it.
+    /// The source's name in labels.
     fn source(&self) -> &'static str;
-    /// Whose GPUs it tells of.
+    /// The vendor of these GPUs.
     fn vendor(&self) -> GpuVendor;
-    /// Asks for these devices, all of its vendor.
+    /// Reads these devices, all of this vendor.
     fn read(&mut self, devices: &[&GpuDevice], loads: &mut GpuLoads);
-    /// Lets go of what is held open.
+    /// Closes what is held open.
     fn rest(&mut self);
 }

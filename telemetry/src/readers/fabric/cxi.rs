@@ -1,17 +1,18 @@
-//! HPE Slingshot's Cassini, of which each device is one port.
+//! HPE Slingshot's Cassini adapters; each device is one port.
 //!
-//! Its driver's docs/ABI/testing/sysfs-class-cxi has the form of the files in `device/telemetry` (the number, `@`, when it was read) and of
-//! `device/link_restarts` (when the link came again, the last ten times); the names of the counters are those of its
-//! cassini-telemetry-sysfs-defs.h (github.com/HewlettPackard, shs-cxi-driver and shs-cassini-headers). There are some thousand: these are of
-//! the whole port, at its link (HNI). Which there are differs by the chip, and what one lacks is absent.
+//! The form of the files in `device/telemetry` (number, `@`, time of reading) and of `device/link_restarts` (times of
+//! the last ten restarts of the link) is in its driver's docs/ABI/testing/sysfs-class-cxi; the counters' names are
+//! those of its cassini-telemetry-sysfs-defs.h (github.com/HewlettPackard, shs-cxi-driver and shs-cassini-headers).
+//! There are some thousand counters; these are of the whole port, at its link (HNI). They differ by chip, and a missing
+//! one is absent.
 
 use super::Text;
 use super::port::{Count, Port, names};
 use crate::catalogue::{Family, node as family};
 use std::path::Path;
 
-/// What is read: files that are added up, the series, and its last label. Packets are those of Ethernet's form and of Slingshot's own;
-/// what is discarded is counted for each of eight traffic classes.
+/// The values: files that are added up, the series, and its last label. Packets are counted in Ethernet's form and in
+/// Slingshot's own; discarded packets are counted for each of eight traffic classes.
 const FILES: [(&[&str], &Family, &str); 8] = [
     (&["hni_sts_rx_ok_octets"], &family::CXI_BYTES, "received"),
     (&["hni_sts_tx_ok_octets"], &family::CXI_BYTES, "sent"),
@@ -48,14 +49,14 @@ pub(super) fn port(adapter_dir: &Path, adapter: &str, text: &mut Text) -> Port {
     }
     let restarts = adapter_dir.join("device/link_restarts");
     let times = names(&restarts).into_iter().filter_map(|name| text.of(&restarts.join(name)).ok()?.trim().parse::<u64>().ok());
-    // A time that was not yet is 0.
+    // An unused entry is 0.
     if let Some(last) = times.max().filter(|last| *last > 0) {
         counts.push((&family::CXI_RESTARTED, None, last));
     }
     Port { labels: vec![adapter.to_owned()], counts }
 }
 
-/// The number before the time at which it was read.
+/// The number before `@` and the time of reading.
 fn number(text: &str) -> Option<u64> {
     let (number, _at) = text.trim().split_once('@')?;
     number.parse().ok()

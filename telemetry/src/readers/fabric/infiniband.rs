@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// `port_xmit_data` and `port_rcv_data` count words.
 const WORD_BYTES: u64 = 4;
-/// What is read of each port: the file, the series, its last label, and what one is worth.
+/// The values of each port: file, series, its last label, and the factor.
 const FILES: [(&str, &Family, &str, u64); 8] = [
     ("port_rcv_data", &family::FABRIC_BYTES, "received", WORD_BYTES),
     ("port_xmit_data", &family::FABRIC_BYTES, "sent", WORD_BYTES),

@@ -1,4 +1,4 @@
-//! What a port of an adapter has counted.
+//! The counters of an adapter's port.
 
 use crate::catalogue::Family;
 use crate::sample::Samples;
@@ -7,19 +7,19 @@ use std::path::Path;
 /// The most ports of each kind that are exported.
 pub const PORTS_MAX: usize = 32;
 
-/// What one port has counted.
+/// The counters of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Which it is.
+    /// The labels that identify it.
     pub(super) labels: Vec<String>,
     pub(super) counts: Vec<Count>,
 }
 
-/// A series, its last label where it has one besides the port's, and its number.
+/// A series, its last label if it has one besides the port's, and its value.
 pub(super) type Count = (&'static Family, Option<&'static str>, u64);
 
 impl Port {
-    /// Exports the numbers.
+    /// Exports the values.
     pub fn tell(&self, samples: &mut Samples) {
         for (metric, label, count) in &self.counts {
             let labels: Vec<&str> = self.labels.iter().map(String::as_str).chain(*label).collect();
@@ -27,7 +27,7 @@ impl Port {
         }
     }
 
-    /// What there is of one series, by its last label.
+    /// The values of one series, by its last label.
     pub fn of(&self, metric: &Family) -> impl Iterator<Item = (&'static str, u64)> {
         let name = metric.name;
         self.counts.iter().filter(move |(of, ..)| of.name == name).map(|(_, label, count)| (label.unwrap_or_default(), *count))
