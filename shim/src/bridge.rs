@@ -88,7 +88,7 @@ pub fn remove_directory(path: &Path) {
 impl Bridge {
     /// Starts it in its own cgroup and sends it its launch.
     pub fn start(spec: &LaunchSpec, namespace: &str, node: &NodeId, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
-        let program = program().map_err(|error| format!("where the shim's own program is cannot be told: {error}"))?;
+        let program = program().map_err(|error| format!("cannot find the shim's own program: {error}"))?;
         if !program.exists() {
             return Err(format!("{} is not there: install {PROGRAM} beside lattice-shim", program.display()));
         }

@@ -73,7 +73,7 @@ fn run() -> anyhow::Result<()> {
     });
     (config.share, config.assignment) = (None, None);
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
-        say(&format!("who this is could not be written down: {error}"));
+        say(&format!("the shim's identity could not be written: {error}"));
     }
     // Our memory counts with the work's: at the limit the work must end, and we must report that.
     if config.scope.clone().map(Scope::at).is_some_and(|scope| scope.memory_bytes_max().is_some())

@@ -250,7 +250,7 @@ fn with_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
 }
 
 fn unknown(word: &str) -> SbatchError {
-    let hint = "what is not known might change the job, so it is not left out; `lattice submit --help` lists the options";
+    let hint = "an unknown option might change the job, so it is refused; `lattice submit --help` lists the options";
     SbatchError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
 }
 

@@ -98,7 +98,7 @@ fn claim(w: &World) {
         let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, by: None };
         client.call(&Request::Claim(claim), JOB).await.unwrap_err()
     });
-    assert!(refusal.to_string().contains("the claim conflicts with what stands"), "{refusal}");
+    assert!(refusal.to_string().contains("the claim conflicts with the current state"), "{refusal}");
     let refused = w.lattice.json(&["explain", &waiting]).unwrap()["refused_claim"].clone();
     let conflicts = refused["conflicts"].as_array().unwrap();
     assert_eq!(conflicts.len(), 16, "{refused}");

@@ -42,7 +42,7 @@ pub enum Refusal {
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// At most 16 conflicts.
-    #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the claim conflicts with the current state: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Conflict { conflicts: Vec<Conflict> },
     #[error("the claim is malformed: {why}")]
     MalformedClaim { why: String },
@@ -55,7 +55,7 @@ pub enum Refusal {
         /// as long as the lease exists.
         token: Option<u64>,
     },
-    #[error("lease token {token} is not the present one of {name}")]
+    #[error("lease token {token} is not the current token of lease {name}")]
     StaleLease { name: String, token: u64 },
     /// The work under that claim was taken from the node and ends there.
     #[error(
@@ -79,7 +79,7 @@ pub enum Refusal {
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
     /// The caller should try another member, or retry later.
-    #[error("there is no answer now: {why}")]
+    #[error("the request could not be answered now: {why}")]
     Unavailable { why: String },
     #[error("node {node} is under {kind} by {by}: {reason}")]
     Held { node: NodeId, kind: HoldKind, by: String, reason: String },
@@ -137,7 +137,7 @@ pub enum Refusal {
     NoSuchDomain { name: String },
     #[error("node {node}: {illegal}")]
     NodeState { node: NodeId, illegal: Illegal },
-    #[error("node {node} is {state}: it is heard, so it is not dead")]
+    #[error("node {node} is {state}: it still sends heartbeats, so it is not dead")]
     NodeHeard { node: NodeId, state: NodeState },
     #[error("node {node} has not told what its software and firmware are")]
     NoFingerprint { node: NodeId },

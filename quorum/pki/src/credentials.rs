@@ -184,7 +184,7 @@ impl Credentials {
     }
 
     fn is_troubled(&self, why: String) {
-        tracing::error!(%why, "the certificate in force stays in force");
+        tracing::error!(%why, "the certificate in force stays in use");
         *lock(&self.0.trouble) = Some(why);
     }
 

@@ -39,7 +39,7 @@ pub enum ExportError {
     #[error("hwloc_topology_init failed")]
     Init,
     /// Saying what is to be looked at.
-    #[error("hwloc does not take what is to be looked at")]
+    #[error("hwloc refuses the topology filters")]
     Configure,
     /// Reading the machine.
     #[error("hwloc_topology_load failed")]

@@ -203,7 +203,7 @@ impl Buffer {
             lacking = lacking.saturating_sub(bytes.next_multiple_of(BLOCK_BYTES));
         }
         if self.lacking(wanted) > 0 {
-            return Err(failed(&self.dir, "what is free of its disk is left to others")(ErrorKind::StorageFull.into()));
+            return Err(failed(&self.dir, "no free space beyond the disk's reserve")(ErrorKind::StorageFull.into()));
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Session<'_> {
         match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
             Some(Ok(_)) => {}
             Some(Err(refusal @ Refusal::Malformed { .. })) => {
-                tracing::warn!(node = %self.node, %refusal, "what the node is made of is not taken");
+                tracing::warn!(node = %self.node, %refusal, "the node's conformance report was refused");
                 self.conformance = None;
             }
             Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "what the node is made of is not written down yet"),

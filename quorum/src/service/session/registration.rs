@@ -15,7 +15,7 @@ pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
     match lattice_model::conformance::check(&said) {
         Ok(()) => Some(said),
         Err(why) => {
-            tracing::warn!(node, %why, "what the node is made of is not taken");
+            tracing::warn!(node, %why, "the node's conformance report was refused");
             None
         }
     }
