@@ -51,12 +51,12 @@ fn one_holder(w: &World) {
     let not_operator = w.run_as(NOBODY, &["lease", "revoke", "build"]);
     assert!(not_operator.code() == 4 && not_operator.err().contains("operator"), "{}", not_operator.err());
     refused(w, &["lease", "grant", "scheduler/default"], 2, &["agents' own"]);
-    refused(w, &["lease", "renew", "build", "--token", "999999"], 4, &["not the present one", "lattice lease grant"]);
+    refused(w, &["lease", "renew", "build", "--token", "999999"], 4, &["not the current token", "lattice lease grant"]);
     w.ok(&["lease", "release", "build", "--token", &token]);
     w.ok(&["lease", "release", "build", "--token", &token]);
     let theirs = w.run_as(DAEMON, &["lease", "grant", "build", "-o", "name"]);
     assert!(theirs.out().trim().parse::<u64>().unwrap() > token.parse::<u64>().unwrap(), "{}", theirs.err());
-    refused(w, &["lease", "renew", "build", "--token", &token], 4, &["not the present one"]);
+    refused(w, &["lease", "renew", "build", "--token", &token], 4, &["not the current token"]);
     assert!(w.ok(&["lease", "revoke", "build"]).contains("Revoked build"));
     refused(w, &["lease", "revoke", "build"], 3, &["no lease build"]);
 }
@@ -93,7 +93,7 @@ fn renewals(w: &World) {
     let (entries, audited) = (revision(w) - before, audited(w) - records);
     assert!(entries <= 4 && audited <= 4, "15 renewals, and the scheduler's own, left {entries} entries and {audited} records");
     w.wait("its end", || lease(w, "short").is_none());
-    refused(w, &["lease", "renew", "short", "--token", &token], 4, &["not the present one"]);
+    refused(w, &["lease", "renew", "short", "--token", &token], 4, &["not the current token"]);
 }
 
 fn scheduler(w: &World) -> String {
