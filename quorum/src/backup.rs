@@ -67,7 +67,7 @@ pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
 /// Makes a backup of the state applied so far.
 pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let place = place(&core.config)?;
-    if let Some(shortage) = core.room.look() {
+    if let Some(shortage) = core.disk.room.look() {
         return Err(BackupError::NoRoom { shortage });
     }
     let snapshot = tokio::time::timeout(SNAPSHOT_MAX, snapshot(core)).await;

@@ -36,7 +36,7 @@ pub(crate) async fn renew(
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
         let why = format!("{} is no member of this cluster", caller.name);
-        core.credentials.refused().count(Cause::Name, &why);
+        core.identity.credentials.refused().count(Cause::Name, &why);
         return Err(Refusal::Malformed { why });
     }
     if request.len() > REQUEST_BYTES_MAX {
@@ -59,18 +59,18 @@ async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: 
     } else {
         match ask_leader(Arc::clone(core), Request::ListRevocations).await? {
             Answer::Revocations { revoked, issue_time } => {
-                core.credentials.revoked().learn(revoked.into_iter().map(|(name, revocation)| (name, revocation.before)));
+                core.identity.credentials.revoked().learn(revoked.into_iter().map(|(name, revocation)| (name, revocation.before)));
                 issue_time
             }
             other => return Err(Refusal::Unavailable { why: format!("the leader answered something else: {other:?}") }),
         }
     };
-    core.credentials.revoked().check(&shown).map_err(|revoked| Refusal::Malformed { why: revoked.to_string() })?;
+    core.identity.credentials.revoked().check(&shown).map_err(|revoked| Refusal::Malformed { why: revoked.to_string() })?;
     Ok(issued)
 }
 
 async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<String, Refusal> {
-    let Some(authority) = &core.authority else {
+    let Some(authority) = &core.identity.authority else {
         // Another member may have the key.
         let why = format!("member {} has no ca_key to sign certificates with", core.config.id);
         return Err(Refusal::Unavailable { why });
@@ -87,8 +87,8 @@ pub(crate) fn own(core: &Arc<Core>, ask_leader: AskLeader) -> AskAuthority {
 }
 
 async fn ask(core: Arc<Core>, request: Vec<u8>, ask_leader: AskLeader) -> Result<String, String> {
-    if core.authority.is_some() {
-        let present = Arc::clone(&core.credentials.material().borrow());
+    if core.identity.authority.is_some() {
+        let present = Arc::clone(&core.identity.credentials.material().borrow());
         return sign(&core, &request, present.leaf(), ask_leader).await.map_err(|refusal| refusal.to_string());
     }
     let body = pack(&Request::RenewCertificate { request }).map_err(|e| with_causes(&e))?;

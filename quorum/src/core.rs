@@ -42,6 +42,70 @@ use tonic::metadata::{Ascii, MetadataValue};
 /// A function that sends a request to the leader.
 pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
+/// What the leader knows and members do not agree on: in memory, and lost with the leadership.
+pub(crate) struct Leading {
+    pub hearts: Hearts,
+    /// What agents report about nodes that are silent here.
+    pub witnesses: Arc<Witnesses>,
+    /// While this member is the leader: the nodes that agents are asked about.
+    pub silent: watch::Sender<Vec<NodeId>>,
+    /// While this member is the leader: nodes that wait for admission.
+    pub waiting_nodes: WaitingNodes,
+    pub relief: Relief,
+    /// While this member is the leader: when the others' certificates expire.
+    pub certificate_ends: CertificateEnds,
+    /// While this member is the leader: why claims were refused.
+    pub refused_claims: RefusedClaims,
+    /// While this member is the leader: when each lease expires.
+    pub lease_clocks: Mutex<Option<LeaseClocks>>,
+    pub levels: Levels,
+    /// While this member is the leader: which gossip keys agents have.
+    pub keys_held: KeysHeld,
+}
+
+/// What is counted for metrics.
+pub(crate) struct Counts {
+    /// While this member is the leader: the number of nodes that fell silent together, so that none
+    /// of them becomes Down.
+    pub held_back: AtomicU64,
+    /// Number of heartbeats received here with a different number of shares than the ledger has.
+    pub miscounted: AtomicU64,
+    /// Number of registrations at this member with more capacity than the ledger had.
+    pub capacity_grown: AtomicU64,
+}
+
+/// Who this member is, and what it signs with.
+pub(crate) struct Identity {
+    /// This member's certificate, and counts of refused peers.
+    pub credentials: Credentials,
+    /// The authority, if its key is here.
+    pub authority: Option<Authority>,
+    /// The signing key for the audit log.
+    pub signer: Signer,
+}
+
+/// The space on the members' disks.
+pub(crate) struct Disks {
+    /// The space on this member's disk.
+    pub room: Room,
+    /// The shortages of all members' disks.
+    pub shortages: Arc<Shortages>,
+}
+
+/// Whether there is a leader, and whether this member takes part.
+pub(crate) struct Status {
+    /// False while the leadership is being transferred: commands and queries wait.
+    pub gate: watch::Sender<bool>,
+    /// Locked during a step of a membership change.
+    pub changing: Arc<tokio::sync::Mutex<()>>,
+    /// Whether this member was removed from the cluster.
+    pub removed: watch::Sender<bool>,
+    /// When Raft's leader was last heard.
+    pub contact: Mutex<Instant>,
+    /// Whether this member had a leader within the last two seconds.
+    pub led: watch::Receiver<bool>,
+}
+
 /// The state shared by a member's tasks and services.
 pub(crate) struct Core {
     pub config: QuorumConfig,
@@ -53,53 +117,14 @@ pub(crate) struct Core {
     pub reads: ReadGate,
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
-    pub hearts: Hearts,
-    /// What agents report about nodes that are silent here.
-    pub witnesses: Arc<Witnesses>,
-    /// While this member is the leader: the nodes that agents are asked about.
-    pub silent: watch::Sender<Vec<NodeId>>,
-    /// While this member is the leader: the number of nodes that fell silent together, so that none
-    /// of them becomes Down.
-    pub held_back: AtomicU64,
-    /// Number of heartbeats received here with a different number of shares than the ledger has.
-    pub miscounted: AtomicU64,
-    /// Number of registrations at this member with more capacity than the ledger had.
-    pub capacity_grown: AtomicU64,
-    /// While this member is the leader: nodes that wait for admission.
-    pub waiting_nodes: WaitingNodes,
-    pub relief: Relief,
-    /// False while the leadership is being transferred: commands and queries wait.
-    pub gate: watch::Sender<bool>,
-    /// Locked during a step of a membership change.
-    pub changing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether this member was removed from the cluster.
-    pub removed: watch::Sender<bool>,
-    /// This member's certificate, and counts of refused peers.
-    pub credentials: Credentials,
-    /// While this member is the leader: when the others' certificates expire.
-    pub certificate_ends: CertificateEnds,
-    /// The authority, if its key is here.
-    pub authority: Option<Authority>,
-    /// When Raft's leader was last heard.
-    pub(crate) contact: Mutex<Instant>,
-    /// The signing key for the audit log.
-    pub signer: Signer,
-    /// While this member is the leader: why claims were refused.
-    pub refused_claims: RefusedClaims,
-    /// While this member is the leader: when each lease expires.
-    pub lease_clocks: Mutex<Option<LeaseClocks>>,
-    pub levels: Levels,
-    /// While this member is the leader: which gossip keys agents have.
-    pub keys_held: KeysHeld,
-    /// The space on this member's disk.
-    pub room: Room,
-    /// The shortages of all members' disks.
-    pub shortages: Arc<Shortages>,
     /// While this member is the leader: why notifications fail.
     pub notify: Notify,
-    /// Whether this member had a leader within the last two seconds.
-    pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
+    pub leading: Leading,
+    pub counts: Counts,
+    pub identity: Identity,
+    pub disk: Disks,
+    pub status: Status,
 }
 
 impl Core {
@@ -126,7 +151,7 @@ impl Core {
 
     /// A message from the leader was accepted.
     pub fn heard_leader(&self) {
-        *self.contact.lock() = Instant::now();
+        *self.status.contact.lock() = Instant::now();
     }
 
     /// Whether there is a leader now: this member with a majority, or another one whose messages
@@ -146,7 +171,7 @@ impl Core {
         if metrics.current_leader == Some(self.config.id) {
             metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis)
         } else {
-            self.contact.lock().elapsed()
+            self.status.contact.lock().elapsed()
         }
     }
 
@@ -157,9 +182,9 @@ impl Core {
 
     /// The shortages of the members' disks, as far as this member knows.
     pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
-        let mut all = self.shortages.all();
+        let mut all = self.disk.shortages.all();
         all.remove(&self.config.id);
-        all.extend(self.room.look().map(|shortage| (self.config.id, shortage)));
+        all.extend(self.disk.room.look().map(|shortage| (self.config.id, shortage)));
         all
     }
 
@@ -183,7 +208,7 @@ impl Core {
     /// there is no disk space for one of them, or one needs a higher cluster level, none is
     /// proposed: members of an older version could not read the entry.
     pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
-        if !*self.led.borrow() {
+        if !*self.status.led.borrow() {
             // It may have lost its majority: callers would wait in vain, while another member may
             // be the leader.
             return Err(Unserved::NotLeader(None));
@@ -225,7 +250,7 @@ impl Core {
         let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
         let receivers: Vec<_> = actions.into_iter().map(propose).collect();
         let mut results = Vec::with_capacity(receivers.len());
-        let mut led = self.led.clone();
+        let mut led = self.status.led.clone();
         for (claimed, receiver) in receivers {
             let (result, revision) = tokio::select! {
                 replied = reply(receiver) => replied?,
@@ -234,7 +259,7 @@ impl Core {
                 }
             };
             if let Some(allocation) = claimed {
-                self.refused_claims.told(allocation, &result, self.timekeeper.time());
+                self.leading.refused_claims.told(allocation, &result, self.timekeeper.time());
             }
             results.push(result.map(|outcome| (outcome, revision)));
         }
@@ -252,7 +277,7 @@ impl Core {
         self.reads.pass().await?;
         let checked = may_register();
         if checked.is_err() {
-            self.waiting_nodes.asked(registration, from, self.timekeeper.time());
+            self.leading.waiting_nodes.asked(registration, from, self.timekeeper.time());
         }
         Ok(checked)
     }

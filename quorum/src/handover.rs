@@ -80,7 +80,7 @@ struct Gate<'a>(&'a Core);
 
 impl<'a> Gate<'a> {
     fn close(core: &'a Core) -> Self {
-        core.gate.send_replace(false);
+        core.status.gate.send_replace(false);
         Self(core)
     }
 }
@@ -88,6 +88,6 @@ impl<'a> Gate<'a> {
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
         self.0.raft.runtime_config().heartbeat(true);
-        self.0.gate.send_replace(true);
+        self.0.status.gate.send_replace(true);
     }
 }

@@ -19,7 +19,7 @@ use crate::audit_archive::Archive;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::{self, ChainFetch};
 use crate::config::{InvalidConfig, QuorumConfig};
-use crate::core::Core;
+use crate::core::{Core, Counts, Disks, Identity, Leading, Status};
 use crate::hearts::Hearts;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
@@ -231,31 +231,24 @@ impl Member {
             reads,
             peers,
             chain,
-            hearts: Hearts::default(),
-            witnesses: Arc::default(),
-            silent: watch::Sender::new(Vec::new()),
-            held_back: AtomicU64::new(0),
-            miscounted: AtomicU64::new(0),
-            capacity_grown: AtomicU64::new(0),
-            waiting_nodes: WaitingNodes::default(),
-            relief: Relief::default(),
-            signer,
-            gate,
-            changing: Arc::default(),
-            removed: watch::Sender::new(false),
-            credentials,
-            certificate_ends: CertificateEnds::default(),
-            authority,
-            contact: Mutex::new(Instant::now()),
-            refused_claims: RefusedClaims::default(),
-            lease_clocks: Mutex::default(),
-            levels: Levels::default(),
-            keys_held: KeysHeld::default(),
-            room,
-            shortages,
             notify,
-            led,
             stop,
+            leading: Leading {
+                hearts: Hearts::default(),
+                witnesses: Arc::default(),
+                silent: watch::Sender::new(Vec::new()),
+                waiting_nodes: WaitingNodes::default(),
+                relief: Relief::default(),
+                certificate_ends: CertificateEnds::default(),
+                refused_claims: RefusedClaims::default(),
+                lease_clocks: Mutex::default(),
+                levels: Levels::default(),
+                keys_held: KeysHeld::default(),
+            },
+            counts: Counts { held_back: AtomicU64::new(0), miscounted: AtomicU64::new(0), capacity_grown: AtomicU64::new(0) },
+            identity: Identity { credentials, authority, signer },
+            disk: Disks { room, shortages },
+            status: Status { gate, changing: Arc::default(), removed: watch::Sender::new(false), contact: Mutex::new(Instant::now()), led },
         });
         let mut tasks = vec![proposing, reading];
         // Before any connection is accepted: revocations apply from the first one on.
@@ -301,7 +294,7 @@ impl Member {
             }
         };
         let removed = async {
-            match self.core.removed.subscribe().wait_for(|removed| *removed).await {
+            match self.core.status.removed.subscribe().wait_for(|removed| *removed).await {
                 Ok(_) => MemberError::Removed { path: self.core.config.data_dir.clone() },
                 Err(_) => std::future::pending().await,
             }
@@ -392,7 +385,7 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
 /// Adds the revocations of the applied state to this member's list of revoked certificates.
 fn learn_revocations(core: &Core) {
     let ledger = core.agreed.ledger();
-    core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
+    core.identity.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
 }
 
 /// Creates the cluster with `bootstrap`. A single voter starts its election at once.
@@ -413,9 +406,9 @@ async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristin
 fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
     let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
     let duties = tokio::spawn(duties(Arc::clone(core)));
-    let room = tokio::spawn(core.room.clone().tend());
+    let room = tokio::spawn(core.disk.room.clone().tend());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
-    let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
+    let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
     let copies = tokio::spawn(backup::copies(Arc::clone(core)));
     let turns = tokio::spawn(turns::take(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();

@@ -40,7 +40,7 @@ pub const QUESTION_MAX: Duration = Duration::from_secs(1);
 /// to learn the result.
 pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answer, Refusal> {
     let begun = |text: &str| Ok(Answer::Changed { done: false, text: text.to_owned() });
-    let Ok(turn) = Arc::clone(&core.changing).try_lock_owned() else {
+    let Ok(turn) = Arc::clone(&core.status.changing).try_lock_owned() else {
         return begun("a step of a change is under way");
     };
     let working = {
@@ -221,7 +221,7 @@ fn notice(core: &Core, roster: &Roster) {
     if let Err(error) = write_removed(&core.config.data_dir, roster.index()) {
         tracing::error!(error = %with_causes(&error), "that this member was removed cannot be written down");
     }
-    core.removed.send_replace(true);
+    core.status.removed.send_replace(true);
 }
 
 /// While this member has no leader, asks the others once a second whether it was removed without

@@ -43,10 +43,10 @@ impl Collect for Own {
             let [wipes, drifts] = ledger.nodes_amiss();
             samples.add(&family::WIPES_FAILED, &[], wipes);
             samples.add(&family::DRIFTS_OVER, &[], drifts);
-            samples.count(&family::NODES_HELD_BACK, &[], core.held_back.load(Ordering::Relaxed));
+            samples.count(&family::NODES_HELD_BACK, &[], core.counts.held_back.load(Ordering::Relaxed));
             samples.count(&family::CLOCKS_WRONG, &[], u64::from(core.timekeeper.alarm().is_some()));
-            samples.count(&family::MISCOUNTED, &[], core.miscounted.load(Ordering::Relaxed));
-            samples.count(&family::CAPACITY_GROWN, &[], core.capacity_grown.load(Ordering::Relaxed));
+            samples.count(&family::MISCOUNTED, &[], core.counts.miscounted.load(Ordering::Relaxed));
+            samples.count(&family::CAPACITY_GROWN, &[], core.counts.capacity_grown.load(Ordering::Relaxed));
             let mut running = 0;
             for (state, allocations) in ledger.allocation_counts() {
                 samples.add(&family::ALLOCATIONS, &[&state.to_string()], allocations);

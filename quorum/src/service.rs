@@ -75,7 +75,7 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (agents, peers) = (Arc::<KnownAddresses>::default(), Arc::<KnownAddresses>::default());
     let incoming = |listener, port, known: &Arc<KnownAddresses>| {
-        accepting::incoming(listener, port, Arc::clone(known), core.credentials.clone(), core.stop.clone())
+        accepting::incoming(listener, port, Arc::clone(known), core.identity.credentials.clone(), core.stop.clone())
     };
     let (from_agents, from_members) = (incoming(for_agents, Port::Agents, &agents), incoming(for_members, Port::Members, &peers));
     let service = server().add_service(quorum).serve_with_incoming_shutdown(from_agents, core.stop.clone().cancelled_owned());
@@ -107,18 +107,18 @@ struct Service {
 impl Service {
     fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Arc<Caller>, Status> {
         Caller::of(request).map_err(|error| {
-            self.core.credentials.refused().count(error.cause(), &error);
+            self.core.identity.credentials.refused().count(error.cause(), &error);
             Status::unauthenticated(error.to_string())
         })
     }
 
     fn wrong_role(&self, why: String) -> Status {
-        self.core.credentials.refused().count(Cause::Role, &why);
+        self.core.identity.credentials.refused().count(Cause::Role, &why);
         Status::permission_denied(why)
     }
 
     fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
-        operator::verify(token, &self.core.credentials, crate::clock::now())
+        operator::verify(token, &self.core.identity.credentials, crate::clock::now())
             .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
@@ -164,12 +164,12 @@ impl Quorum for Service {
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question).await;
                 if let Err(refusal @ Refusal::Role { .. }) = &answer {
-                    self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
+                    self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 }
                 answer
             }
             (Err(refusal), _) => {
-                self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
+                self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 Err(refusal)
             }
         };

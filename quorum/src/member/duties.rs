@@ -64,10 +64,10 @@ pub(super) async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             (leading, due) = (None, None);
-            core.relief.allow(0);
-            core.held_back.store(0, Ordering::Relaxed);
-            core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
-            *core.lease_clocks.lock() = None;
+            core.leading.relief.allow(0);
+            core.counts.held_back.store(0, Ordering::Relaxed);
+            core.leading.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
+            *core.leading.lease_clocks.lock() = None;
             if leader.is_none() {
                 core.timekeeper.follow(None);
             }
@@ -97,17 +97,17 @@ pub(super) async fn duties(core: Arc<Core>) {
                 rotation: Rotation::default(),
                 fencing_hook: FencingHook::new(&core.config),
             });
-            *core.lease_clocks.lock() = Some(LeaseClocks::default());
-            core.levels.forget();
-            core.keys_held.forget();
-            core.shortages.forget();
+            *core.leading.lease_clocks.lock() = Some(LeaseClocks::default());
+            core.leading.levels.forget();
+            core.leading.keys_held.forget();
+            core.disk.shortages.forget();
         }
         if let Some(leading) = &mut leading {
             if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
                 leading.relieved = Instant::now();
                 // Each moved session registers again elsewhere, so none is moved when there is no
                 // disk space for that.
-                core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
+                core.leading.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
             }
             lead(&core, leading).await;
             if let Some(to) = core.timekeeper.look() {
@@ -130,14 +130,14 @@ async fn passed(until: Option<Instant>) {
 /// does not know yet.
 async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
     let until = Instant::now();
-    let fresh = core.hearts.take();
+    let fresh = core.leading.hearts.take();
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
     let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
     let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
-    let certificate_until = core.credentials.until();
-    let (from, shortage) = (MemberId(core.config.id), core.room.look());
-    let words = core.witnesses.take();
+    let certificate_until = core.identity.credentials.until();
+    let (from, shortage) = (MemberId(core.config.id), core.disk.room.look());
+    let words = core.leading.witnesses.take();
     let level = core.config.level_max;
     let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
     let told = match core.roster().members.get(&leader) {
@@ -146,20 +146,20 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
     };
     if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = told {
         core.timekeeper.follow(clocks);
-        core.shortages.are(shortages);
-        core.witnesses.ask(&silent);
+        core.disk.shortages.are(shortages);
+        core.leading.witnesses.ask(&silent);
         // An agent whose heartbeat is acknowledged must first have received the result of any
         // earlier loss. Otherwise it could still start work from a list from before it was
         // considered lost, although that work was started elsewhere.
         if core.applied(revision, DUTIES_TICK).await {
-            core.hearts.leader_knows(until);
+            core.leading.hearts.leader_knows(until);
         }
         keys_told.told(&fresh, summary.keys);
         health_told.told(&fresh, summary.health);
     } else {
         // Sent with the next summary, to the leader at that time.
         for (node, heard) in fresh {
-            core.hearts.heard(node, heard);
+            core.leading.hearts.heard(node, heard);
         }
     }
 }
@@ -168,7 +168,7 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
 /// is right.
 async fn hand_over(core: &Core, to: u64) {
     // A membership change has priority, and changes the leader itself if necessary.
-    let Ok(_changing) = core.changing.try_lock() else { return };
+    let Ok(_changing) = core.status.changing.try_lock() else { return };
     let by = Principal { name: "quorum".to_owned(), uid: 0, gid: 0, groups: Vec::new() };
     if let Err(refusal) = membership::transfer(core, &by, to).await {
         tracing::warn!(to, error = %with_causes(&refusal), "this member's clock is wrong, and it leads on");
@@ -179,9 +179,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
-    for (node, Heard { incarnation, at, keys, health }) in core.hearts.take() {
+    for (node, Heard { incarnation, at, keys, health }) in core.leading.hearts.take() {
         if let Some(keys) = keys {
-            core.keys_held.told(node.clone(), incarnation, keys);
+            core.leading.keys_held.told(node.clone(), incarnation, keys);
         }
         if let Some(health) = health {
             clocks.said(node.clone(), incarnation, health);
@@ -193,9 +193,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     // still follows it, no successor's clock had started when the heartbeats arrived.
     let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
     if matches!(passed, Some(Ok(Ok(())))) {
-        core.hearts.leader_knows(until);
+        core.leading.hearts.leader_knows(until);
     }
-    for (node, by) in core.witnesses.take() {
+    for (node, by) in core.leading.witnesses.take() {
         clocks.witnessed(&node, by, now);
     }
     let held_back_before = clocks.held_back;
@@ -208,8 +208,8 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         }
         let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
         let silent = Witnesses::choose(clocks.asked().iter());
-        core.witnesses.ask(&silent);
-        core.silent.send_replace(silent);
+        core.leading.witnesses.ask(&silent);
+        core.leading.silent.send_replace(silent);
         if !standings.is_empty() {
             actions.push(Action::NodeStates(standings));
         }
@@ -221,11 +221,11 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         // command.
         actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
         actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
-        actions.extend(signing.due(until, &ledger, &core.signer));
-        if let Some(clocks) = &mut *core.lease_clocks.lock() {
+        actions.extend(signing.due(until, &ledger, &core.identity.signer));
+        if let Some(clocks) = &mut *core.leading.lease_clocks.lock() {
             actions.extend(clocks.expiries(ledger.leases(), until));
         }
-        actions.extend(rotation.due(&ledger, &core.keys_held, until));
+        actions.extend(rotation.due(&ledger, &core.leading.keys_held, until));
         if !ledger.domains_due(time).is_empty() {
             actions.push(Action::ReleaseDomains);
         }
@@ -235,15 +235,15 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.push(Action::EndWaits { now: time });
         }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
-        core.levels.told(core.config.id, core.config.level_max);
+        core.leading.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
-        actions.extend(core.levels.raise(members, ledger.level()));
+        actions.extend(core.leading.levels.raise(members, ledger.level()));
     }
     if clocks.held_back > 0 && held_back_before == 0 {
         tracing::error!(nodes = clocks.held_back, "many nodes fell silent at once: none of them is declared Down, an operator must decide");
     }
-    core.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
+    core.counts.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
     // Commands for which there is no disk space now are proposed by a later tick.
     actions.retain(|action| core.no_room_for(action.urgency()).is_none());
     if actions.is_empty() {

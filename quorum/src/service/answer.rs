@@ -272,12 +272,12 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
-        Request::ListAdmissions => Ok(Answer::Admissions(core.waiting_nodes.standing(&core.agreed.ledger()))),
-        Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.keys_held))),
+        Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.standing(&core.agreed.ledger()))),
+        Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
         Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
             Some(refusal) => Err(refusal),
-            None => Ok(Answer::RefusedClaim(core.refused_claims.of(id))),
+            None => Ok(Answer::RefusedClaim(core.leading.refused_claims.of(id))),
         },
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
@@ -428,8 +428,9 @@ fn status(core: &Core) -> QuorumStatus {
             "unknown"
         };
         let (service, raft) = (peer.service.clone(), peer.raft.clone());
-        let level = if this { Some(core.config.level_max) } else { core.levels.of(*id).filter(|_| leads) };
-        let certificate_until = if this { Some(core.credentials.until()) } else { core.certificate_ends.of(*id).filter(|_| leads) };
+        let level = if this { Some(core.config.level_max) } else { core.leading.levels.of(*id).filter(|_| leads) };
+        let certificate_until =
+            if this { Some(core.identity.credentials.until()) } else { core.leading.certificate_ends.of(*id).filter(|_| leads) };
         let shortage = shortages.get(id).cloned();
         MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, certificate_until, shortage, standing: standing.to_owned() }
     });
@@ -447,11 +448,11 @@ fn status(core: &Core) -> QuorumStatus {
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
         at: crate::clock::now(),
-        refused: core.credentials.refused().told(),
+        refused: core.identity.credentials.refused().told(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),
         notified: core.notify.standing(&ledger),
-        held_back: core.held_back.load(Ordering::Relaxed),
+        held_back: core.counts.held_back.load(Ordering::Relaxed),
         clocks: core.timekeeper.alarm(),
     }
 }

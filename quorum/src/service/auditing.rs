@@ -25,16 +25,16 @@ pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, lim
 /// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has confirmed that this
 /// member is the leader.
 pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, end: u64) -> Result<Answer, Refusal> {
-    let member = core.signer.member();
-    let on_record = core.agreed.ledger().signing().keys.get(&member).map(String::as_str) == Some(core.signer.public());
+    let member = core.identity.signer.member();
+    let on_record = core.agreed.ledger().signing().keys.get(&member).map(String::as_str) == Some(core.identity.signer.public());
     if !on_record {
         // Whoever verifies the export finds the key in the chain.
-        let key = core.signer.public().to_owned();
+        let key = core.identity.signer.public().to_owned();
         core.propose_here(vec![Action::SetSigningKey { member, key }]).await.map_err(unserved)?;
     }
     let core = Arc::clone(core);
     let at = crate::clock::now();
-    blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
+    blocking(move || signed_page(&core.agreed, &core.identity.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
 }
 
 /// See [`lattice_quorum_client::wire::Request::VerifyAudit`]. Answered by the receiving member,

@@ -21,7 +21,7 @@ pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Resul
 pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<Answer, Refusal> {
     core.reads.pass().await.map_err(unserved)?;
     let lease = core.agreed.ledger().renewable(name, token, holder, user)?.clone();
-    let mut clocks = core.lease_clocks.lock();
+    let mut clocks = core.leading.lease_clocks.lock();
     // If the clocks have not started yet, this lease's clock will start later than now.
     if clocks.as_mut().is_some_and(|clocks| !clocks.renew(name, &lease, Instant::now())) {
         return Err(Refusal::StaleLease { name: name.to_owned(), token });
@@ -33,7 +33,7 @@ pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, 
 pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
     let now = Instant::now();
     let ledger = core.agreed.ledger();
-    let clocks = core.lease_clocks.lock();
+    let clocks = core.leading.lease_clocks.lock();
     let standing = ledger.leases().map(|(name, lease)| LeaseStanding {
         name: name.to_owned(),
         holder: lease.holder.clone(),

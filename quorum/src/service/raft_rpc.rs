@@ -53,17 +53,17 @@ impl RaftService {
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, call: Call, request: &Request<T>) -> Result<u64, Status> {
         let caller = Caller::of(request).map_err(|error| {
-            self.core.credentials.refused().count(error.cause(), &error);
+            self.core.identity.credentials.refused().count(error.cause(), &error);
             Status::unauthenticated(error.to_string())
         })?;
         permission::granted(call, &caller).map_err(|refusal| {
             let why = format!("{}: {refusal}", caller.name);
-            self.core.credentials.refused().count(Cause::Role, &why);
+            self.core.identity.credentials.refused().count(Cause::Role, &why);
             Status::permission_denied(why)
         })?;
         caller.member().ok_or_else(|| {
             let why = format!("{:?} is no member's name", caller.name);
-            self.core.credentials.refused().count(Cause::Name, &why);
+            self.core.identity.credentials.refused().count(Cause::Name, &why);
             Status::permission_denied(why)
         })
     }
@@ -80,7 +80,7 @@ impl RaftService {
                     "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
                     self.core.config.id
                 );
-                self.core.credentials.refused().count(Cause::Generation, &why);
+                self.core.identity.credentials.refused().count(Cause::Generation, &why);
                 Err(Status::failed_precondition(why))
             }
             _ => Ok(()),
@@ -93,7 +93,7 @@ impl RaftService {
             return Ok(());
         }
         let why = format!("member-{member} speaks as member {said}");
-        self.core.credentials.refused().count(Cause::Name, &why);
+        self.core.identity.credentials.refused().count(Cause::Name, &why);
         Err(Status::permission_denied(why))
     }
 }
@@ -116,7 +116,7 @@ impl Raft for RaftService {
         self.same_generation(member, &request)?;
         let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
-        let no_room = !rpc.entries.is_empty() && self.core.room.look().is_some_and(|s| s.lack == Lack::All);
+        let no_room = !rpc.entries.is_empty() && self.core.disk.room.look().is_some_and(|s| s.lack == Lack::All);
         let answer = if no_room { self.hear_alone(rpc).await? } else { self.append_here(rpc).await };
         Ok(with_clock(pack(&answer)?))
     }
@@ -136,7 +136,7 @@ impl Raft for RaftService {
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.heard_leader();
-        if self.core.room.look().is_some() {
+        if self.core.disk.room.look().is_some() {
             // openraft sends no heartbeats during a snapshot transfer; without heartbeats this
             // member would start an election.
             let (vote, none) = (part.vote, None);
@@ -170,23 +170,23 @@ impl Raft for RaftService {
         let summary: HeartbeatSummary = unpack(request.get_ref())?;
         self.speaks_for(member, summary.from.0)?;
         let now = Instant::now();
-        self.core.levels.told(summary.from.0, summary.level);
-        self.core.certificate_ends.told(summary.from.0, summary.certificate_until);
+        self.core.leading.levels.told(summary.from.0, summary.level);
+        self.core.leading.certificate_ends.told(summary.from.0, summary.certificate_until);
         let mut keys: HashMap<_, _> = summary.keys.into_iter().collect();
         let mut health: HashMap<_, _> = summary.health.into_iter().collect();
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             let keys = keys.remove(&node).map(HeldKeys::bounded);
             let health = health.remove(&node).map(NodeHealth::bounded);
-            self.core.hearts.heard(node, Heard { incarnation, at, keys, health });
+            self.core.leading.hearts.heard(node, Heard { incarnation, at, keys, health });
         }
-        self.core.shortages.told(summary.from.0, summary.shortage);
+        self.core.disk.shortages.told(summary.from.0, summary.shortage);
         for (node, by) in summary.words.into_iter().take(WORDS_MAX) {
-            self.core.witnesses.said(&by, vec![node]);
+            self.core.leading.witnesses.said(&by, vec![node]);
         }
         // The answer extends run leases, so it may be given only while this member is the leader.
         self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
-        let (shortages, silent) = (self.core.shortages(), self.core.silent.borrow().clone());
+        let (shortages, silent) = (self.core.shortages(), self.core.leading.silent.borrow().clone());
         let answer = SummaryAnswer { shortages, silent, clocks: self.core.timekeeper.alarm() };
         let mut answer = Response::new(pack(&answer)?);
         let revision = self.core.agreed.ledger().revision();

@@ -59,7 +59,7 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
             () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
             () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
             ended = serve(&core, (&caller, from), up, &down) => ended,
-            () = core.relief.turn(may_move) => Ended::Move,
+            () = core.leading.relief.turn(may_move) => Ended::Move,
         };
         match ended {
             Ended::Gone => {}
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
         };
         if let Some(growth) = growth {
             tracing::error!(%node, growth, "the node's capacity grew when it registered: `lattice node history` has it");
-            count(&core.capacity_grown);
+            count(&core.counts.capacity_grown);
         }
         let Outcome::Registered { incarnation, report_seq } = outcome else {
             return Err(Ended::Close("the leader answered something else".to_owned()));
@@ -155,8 +155,8 @@ impl<'a> Session<'a> {
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
-        let witness = core.witnesses.attend(node.clone());
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
+        let witness = core.leading.witnesses.attend(node.clone());
+        core.leading.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,
             down,
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
             incarnation,
             changed,
             rosters,
-            known: core.hearts.known(),
+            known: core.leading.hearts.known(),
             beats: VecDeque::new(),
             beat: 0,
             miscounted: Miscounted::default(),
@@ -263,12 +263,12 @@ impl<'a> Session<'a> {
             Up::Heartbeat { incarnation, seq, keys, health, conformance, stale, running } => {
                 if incarnation == self.incarnation && seq <= self.beat {
                     let why = format!("heartbeat {seq} of {} behind its heartbeat {}", self.node, self.beat);
-                    self.core.credentials.refused().count(Cause::Replayed, &why);
+                    self.core.identity.credentials.refused().count(Cause::Replayed, &why);
                 } else if incarnation == self.incarnation {
                     self.beat = seq;
                     let now = Instant::now();
                     let (keys, health) = (keys.map(HeldKeys::bounded), health.map(NodeHealth::bounded));
-                    self.core.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
+                    self.core.leading.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
                     if self.beats.len() == BEATS_MAX {
                         self.beats.pop_front();
                     }
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
                 Ok(None)
             }
             Up::Hears { alive } => {
-                self.core.witnesses.said(&self.node, alive);
+                self.core.leading.witnesses.said(&self.node, alive);
                 Ok(None)
             }
             Up::Report(report) => {

@@ -72,7 +72,7 @@ pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
 
 /// Starts a watch. `whose`: if set, only allocations of this node are sent.
 pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>) -> Result<Packets, Status> {
-    if !*core.led.borrow() {
+    if !*core.status.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
@@ -100,7 +100,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>)
 
 /// Returns when this member has had no leader for too long.
 pub(super) async fn leaderless(core: &Core) {
-    let mut led = core.led.clone();
+    let mut led = core.status.led.clone();
     if led.wait_for(|led| !led).await.is_err() {
         // The sender is gone because the member is stopping, which is reported elsewhere.
         std::future::pending::<()>().await;

@@ -23,10 +23,13 @@ impl Session<'_> {
     pub(super) async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
         if let Some(report) = reports.iter().find(|r| r.node != self.node) {
             let why = format!("{} cannot report for {}", self.node, report.node);
-            self.core.credentials.refused().count(Cause::Name, &why);
+            self.core.identity.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
+        self.core
+            .leading
+            .hearts
+            .heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
@@ -81,7 +84,7 @@ impl Session<'_> {
             tracing::error!(node = %self.node, said, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
         }
         if verdict != Verdict::Fine {
-            count(&self.core.miscounted);
+            count(&self.core.counts.miscounted);
         }
     }
 

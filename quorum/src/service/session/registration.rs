@@ -50,7 +50,7 @@ pub(super) fn read_registration(
     };
     if node.as_str() != caller.name {
         let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
-        core.credentials.refused().count(Cause::Name, &why);
+        core.identity.credentials.refused().count(Cause::Name, &why);
         return Err(Ended::Refused(Status::permission_denied(why)));
     }
     let health = health.bounded();
