@@ -52,12 +52,12 @@ impl Api {
     /// this command.
     pub(super) async fn looked_at(&self, by: &Principal, allocation: &Allocation, command: &'static str) -> Result<(), Status> {
         let (look, now) = ((by.uid, allocation.id, command), Instant::now());
-        if by.owns(&allocation.owner) || self.looks.stands(&look, now) {
+        if by.owns(&allocation.owner) || self.limits.looks.stands(&look, now) {
             return Ok(());
         }
         let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
         self.written_down(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &whose, command)).await?;
-        self.looks.remember(look, now);
+        self.limits.looks.remember(look, now);
         Ok(())
     }
 

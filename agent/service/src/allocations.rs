@@ -65,8 +65,8 @@ impl AllocationService for Api {
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());
             let turn = async {
-                let own = self.own_digests.of(user.uid).acquire_owned().await?;
-                Ok::<_, AcquireError>((own, Arc::clone(&self.digests).acquire_owned().await?))
+                let own = self.limits.own_digests.of(user.uid).acquire_owned().await?;
+                Ok::<_, AcquireError>((own, Arc::clone(&self.limits.digests).acquire_owned().await?))
             };
             let turn = tokio::time::timeout(DIGEST_TURN, turn).await;
             let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;

@@ -32,6 +32,43 @@ pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// quorum is asked.
 const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
 
+/// What the site's settings let callers do.
+#[derive(Clone)]
+pub struct Site {
+    /// Whether this agent vouches for the users of its machine.
+    pub vouches: bool,
+    /// What work of allocations may do with the API.
+    pub work_may: WorkMay,
+    /// Whether names and owners of other users' allocations are hidden.
+    pub private: bool,
+}
+
+/// What each user may have of this agent at once.
+#[derive(Clone)]
+pub struct Limits {
+    /// Limits how many images are read at once for their digests: large images take long.
+    pub digests: Arc<Semaphore>,
+    /// Limits how many of them one user may have.
+    pub own_digests: UserShares,
+    /// How many watches each user has here.
+    pub watches: Places,
+    /// Recent reads of other users' measurements.
+    pub looks: Looks,
+    /// How many log streams each user has here.
+    pub log_streams: Places,
+    /// How many log streams one user may have.
+    pub log_streams_max: usize,
+}
+
+/// Past measurements.
+#[derive(Clone)]
+pub struct Past {
+    /// The store that has them, or why it cannot be queried.
+    pub store: Arc<Result<Option<Query>, StoreError>>,
+    /// How long after the end of work its last window is still pushed.
+    pub tail: Duration,
+}
+
 /// The handles of the handlers.
 #[derive(Clone)]
 pub struct Api {
@@ -41,37 +78,18 @@ pub struct Api {
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,
     pub session: watch::Receiver<SessionState>,
-    /// Whether this agent vouches for the users of its machine.
-    pub vouches: bool,
-    /// What work of allocations may do with the API.
-    pub work_may: WorkMay,
-    /// Whether names and owners of other users' allocations are hidden.
-    pub private: bool,
+    pub site: Site,
+    pub limits: Limits,
     /// The scheduler, if this agent is one.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,
-    /// Limits how many images are read at once for their digests: large images take long.
-    pub digests: Arc<Semaphore>,
-    /// Limits how many of them one user may have.
-    pub own_digests: UserShares,
     /// Allocations that were submitted here a moment ago.
     pub submitted: Submitted,
     /// The heads of allocations that are followed here.
     pub heads: Heads,
-    /// How many watches each user has here.
-    pub watches: Places,
-    /// Recent reads of other users' measurements.
-    pub looks: Looks,
-    /// The store of past measurements, or why it cannot be queried.
-    pub past: Arc<Result<Option<Query>, StoreError>>,
-    /// How long after the end of work its last window is still pushed.
-    pub stored_tail: Duration,
-    /// How many log streams each user has here.
-    pub log_streams: Places,
-    /// How many log streams one user may have.
-    pub log_streams_max: usize,
+    pub past: Past,
     /// The tasks that the agent waits for when it stops.
     pub tasks: TaskTracker,
 }

@@ -41,7 +41,7 @@ impl Api {
             None => None,
         };
         let principal = ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?;
-        Ok(Caller { principal, within, work_may: self.work_may, private: self.private })
+        Ok(Caller { principal, within, work_may: self.site.work_may, private: self.site.private })
     }
 
     /// The user as whom the caller may act. Work of an allocation may act as its owner unless the
@@ -60,7 +60,7 @@ impl Api {
     }
 
     fn vouches_for_users(&self) -> Result<(), Status> {
-        if self.vouches {
+        if self.site.vouches {
             return Ok(());
         }
         Err(Status::failed_precondition("this agent does not serve users (its roles lack api): use an agent that does"))

@@ -141,7 +141,7 @@ fn ran_ms(allocation: &Allocation) -> u64 {
 async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation, metric: Metric, step_ms: u64) -> v1::Compared {
     let started_at_ms = allocation.started_at.map_or(0, |at| at.0);
     let base = v1::Compared { allocation: allocation.id.to_string(), started_at_ms, ran_ms: ran_ms(allocation), ..Default::default() };
-    let why = match &*api.past {
+    let why = match &*api.past.store {
         Ok(Some(store)) => match of_store(store, allocation, metric, step_ms).await {
             Ok(Some(found)) => return v1::Compared { source: "store".to_owned(), ..merge(base, found) },
             Ok(None) => format!("the store at {} has no data of it", store.url()),

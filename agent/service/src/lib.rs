@@ -48,7 +48,7 @@ mod vclusters;
 mod watches;
 mod watching;
 
-pub use api::Api;
+pub use api::{Api, Limits, Past, Site};
 pub use comparing::past;
 pub use heads::Heads;
 pub use looks::Looks;

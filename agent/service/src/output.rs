@@ -83,8 +83,8 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     };
     let former = wanted_attempt(&allocation, &request)?;
     let is_first = request.received.is_empty();
-    let most = api.log_streams_max;
-    let place = api.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
+    let most = api.limits.log_streams_max;
+    let place = api.limits.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
         Status::resource_exhausted(format!(
             "{most} of your {most} log streams at this agent are open\nhint: end a `lattice logs` or `launch` to open another"
         ))

@@ -73,7 +73,7 @@ impl WatchService for Api {
 impl Api {
     /// Takes a place for one more watch of this user.
     pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
-        self.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
+        self.limits.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
             Status::resource_exhausted(format!(
                 "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
             ))

@@ -160,10 +160,10 @@ async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Foun
 }
 
 async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Answered {
-    let over = Over::of(allocation, asked, api.stored_tail, now());
+    let over = Over::of(allocation, asked, api.past.tail, now());
     let mut said = v1::Stored { from_ms: over.from.0, until_ms: over.until.0, ended: allocation.state.is_terminal(), ..Default::default() };
     let mut found = Found::default();
-    match &*api.past {
+    match &*api.past.store {
         Ok(Some(store)) => {
             said.url = store.url();
             match ask(store, allocation.id, over).await {
