@@ -326,63 +326,8 @@ fn main() -> ExitCode {
 fn act(command: Command) -> Result<ExitCode> {
     match command {
         Command::Up(up) => start(up)?,
-        Command::Node(NodeCommand::Kill(a)) => {
-            println!("{} killed (process {})", a.node, faults::kill_node(&a.dir.dir, &a.node)?);
-        }
-        Command::Node(NodeCommand::Start(a)) => {
-            println!("{} started (process {})", a.node, faults::start_node(&a.dir.dir, &a.node)?);
-        }
-        Command::Node(NodeCommand::Restart(a)) => {
-            println!("{} restarted (process {})", a.node, faults::restart_node(&a.dir.dir, &a.node)?);
-        }
-        Command::Node(NodeCommand::Stop(a)) => {
-            println!("{} stopped (process {})", a.node, faults::stop_node(&a.dir.dir, &a.node)?);
-        }
-        Command::Node(NodeCommand::Cont(a)) => {
-            println!("{} goes on (process {})", a.node, faults::cont_node(&a.dir.dir, &a.node)?);
-        }
-        Command::Node(NodeCommand::Cut(CutArgs { node: a, from, direction })) => {
-            show(&faults::cut_node(&a.dir.dir, &a.node, &from, direction)?, "is cut");
-        }
-        Command::Node(NodeCommand::Gpu(a)) => {
-            let fault = match a.what {
-                GpuFault::Remove => gpus::Fault::Remove,
-                GpuFault::Add => gpus::Fault::Add,
-                GpuFault::Xid { number } => gpus::Fault::Xid(number),
-                GpuFault::Ecc { errors } => gpus::Fault::Ecc(errors),
-                GpuFault::Nvlink { up } => gpus::Fault::Nvlink(up),
-                GpuFault::Throttle { why } => gpus::Fault::Throttle(why),
-                GpuFault::Hot { degrees } => gpus::Fault::Hot(degrees),
-                GpuFault::Load { load } => gpus::Fault::Load(load),
-                GpuFault::Hang => gpus::Fault::Hang,
-            };
-            faults::gpu(&a.dir.dir, &a.node, a.gpu, &fault)?;
-            println!("GPU {} of {}: {fault:?}", a.gpu, a.node);
-        }
-        Command::Node(NodeCommand::Clock(ClockArgs { node: a, seconds })) => {
-            faults::shift_clock(&a.dir.dir, &a.node, seconds)?;
-            println!("the clock of {} is {seconds} s off", a.node);
-        }
-        Command::Node(NodeCommand::Heal(a)) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "comes through again"),
-        Command::Quorum(QuorumCommand::Clock(a)) => {
-            faults::shift_member_clock(&a.dir.dir, a.id, a.seconds)?;
-            println!("the clock of member {} is {} s off", a.id, a.seconds);
-        }
-        Command::Quorum(QuorumCommand::Kill(a)) => {
-            for id in members(&a, true)? {
-                println!("member {id} killed (process {})", faults::kill_member(&a.dir.dir, id)?);
-            }
-        }
-        Command::Quorum(QuorumCommand::Start(a)) => {
-            for id in members(&a, false)? {
-                println!("member {id} started (process {})", faults::start_member(&a.dir.dir, id)?);
-            }
-        }
-        Command::Quorum(QuorumCommand::Join(d)) => println!("member {} votes", faults::join_member(&d.dir)?),
-        Command::Quorum(QuorumCommand::Leave(a)) => {
-            faults::leave_member(&a.dir.dir, a.id)?;
-            println!("member {} has left", a.id);
-        }
+        Command::Node(command) => on_node(command)?,
+        Command::Quorum(command) => on_quorum(command)?,
         Command::Status(d) => status(&Cluster::load(&d.dir)?),
         Command::Down(d) => {
             let report = down::down(&d.dir.dir, Duration::from_secs(d.patience))?;
@@ -429,6 +374,75 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn on_node(command: NodeCommand) -> Result<()> {
+    match command {
+        NodeCommand::Kill(a) => {
+            println!("{} killed (process {})", a.node, faults::kill_node(&a.dir.dir, &a.node)?);
+        }
+        NodeCommand::Start(a) => {
+            println!("{} started (process {})", a.node, faults::start_node(&a.dir.dir, &a.node)?);
+        }
+        NodeCommand::Restart(a) => {
+            println!("{} restarted (process {})", a.node, faults::restart_node(&a.dir.dir, &a.node)?);
+        }
+        NodeCommand::Stop(a) => {
+            println!("{} stopped (process {})", a.node, faults::stop_node(&a.dir.dir, &a.node)?);
+        }
+        NodeCommand::Cont(a) => {
+            println!("{} goes on (process {})", a.node, faults::cont_node(&a.dir.dir, &a.node)?);
+        }
+        NodeCommand::Cut(CutArgs { node: a, from, direction }) => {
+            show(&faults::cut_node(&a.dir.dir, &a.node, &from, direction)?, "is cut");
+        }
+        NodeCommand::Gpu(a) => {
+            let fault = match a.what {
+                GpuFault::Remove => gpus::Fault::Remove,
+                GpuFault::Add => gpus::Fault::Add,
+                GpuFault::Xid { number } => gpus::Fault::Xid(number),
+                GpuFault::Ecc { errors } => gpus::Fault::Ecc(errors),
+                GpuFault::Nvlink { up } => gpus::Fault::Nvlink(up),
+                GpuFault::Throttle { why } => gpus::Fault::Throttle(why),
+                GpuFault::Hot { degrees } => gpus::Fault::Hot(degrees),
+                GpuFault::Load { load } => gpus::Fault::Load(load),
+                GpuFault::Hang => gpus::Fault::Hang,
+            };
+            faults::gpu(&a.dir.dir, &a.node, a.gpu, &fault)?;
+            println!("GPU {} of {}: {fault:?}", a.gpu, a.node);
+        }
+        NodeCommand::Clock(ClockArgs { node: a, seconds }) => {
+            faults::shift_clock(&a.dir.dir, &a.node, seconds)?;
+            println!("the clock of {} is {seconds} s off", a.node);
+        }
+        NodeCommand::Heal(a) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "comes through again"),
+    }
+    Ok(())
+}
+
+fn on_quorum(command: QuorumCommand) -> Result<()> {
+    match command {
+        QuorumCommand::Clock(a) => {
+            faults::shift_member_clock(&a.dir.dir, a.id, a.seconds)?;
+            println!("the clock of member {} is {} s off", a.id, a.seconds);
+        }
+        QuorumCommand::Kill(a) => {
+            for id in members(&a, true)? {
+                println!("member {id} killed (process {})", faults::kill_member(&a.dir.dir, id)?);
+            }
+        }
+        QuorumCommand::Start(a) => {
+            for id in members(&a, false)? {
+                println!("member {id} started (process {})", faults::start_member(&a.dir.dir, id)?);
+            }
+        }
+        QuorumCommand::Join(d) => println!("member {} votes", faults::join_member(&d.dir)?),
+        QuorumCommand::Leave(a) => {
+            faults::leave_member(&a.dir.dir, a.id)?;
+            println!("member {} has left", a.id);
+        }
+    }
+    Ok(())
 }
 
 fn start(up: Up) -> Result<()> {
