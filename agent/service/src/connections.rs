@@ -197,7 +197,7 @@ mod tests {
     async fn whoever_connected_and_ended_is_gone() {
         let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap()));
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default()));
         // The client hands the connection on to a process that outlives it.
         let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
                         if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";
