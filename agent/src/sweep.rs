@@ -43,7 +43,7 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     }
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
     lattice_machine::hardware::sweep(&context.setup.state_dir, known);
-    lattice_machine::hatch::sweep(&context.setup.state_dir, known);
+    lattice_machine::mpirun::sweep(&context.setup.state_dir, known);
     context.machine.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
     mounts_and_loops(&context.setup.state_dir, known);
     context.work.checkpoint.checkpoints.sweep(known);

@@ -192,11 +192,6 @@ impl Allocation {
         self.shares.clear();
         attempt::keep(&mut self.attempts, closed);
     }
-
-    /// Time spent in `RUNNING`, so far or in total, in milliseconds.
-    pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
-        self.started_at.map(|start| self.ended_at.unwrap_or(now).since_ms(start))
-    }
 }
 
 fn is_zero(count: &u32) -> bool {

@@ -5,7 +5,7 @@ use crate::audit::signer::Signer;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
-use crate::hearts::Hearts;
+use crate::heartbeats::Heartbeats;
 use crate::lease_clocks::LeaseClocks;
 use crate::levels::Levels;
 use crate::network::Peers;
@@ -44,7 +44,7 @@ pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<
 
 /// What the leader knows and members do not agree on: in memory, and lost with the leadership.
 pub(crate) struct Leading {
-    pub hearts: Hearts,
+    pub heartbeats: Heartbeats,
     /// What agents report about nodes that are silent here.
     pub witnesses: Arc<Witnesses>,
     /// While this member is the leader: the nodes that agents are asked about.

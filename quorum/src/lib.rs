@@ -57,7 +57,7 @@ mod fencing_hook;
 #[cfg(test)]
 mod fuzz;
 mod handover;
-mod hearts;
+mod heartbeats;
 #[cfg(test)]
 mod hostile;
 mod membership;

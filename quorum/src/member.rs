@@ -20,7 +20,7 @@ use crate::certificate_ends::CertificateEnds;
 use crate::chain::{self, ChainFetch};
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::core::{Core, Counts, Disks, Identity, Leading, Status};
-use crate::hearts::Hearts;
+use crate::heartbeats::Heartbeats;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
 use crate::notify::NotifyError;
@@ -234,7 +234,7 @@ impl Member {
             notify,
             stop,
             leading: Leading {
-                hearts: Hearts::default(),
+                heartbeats: Heartbeats::default(),
                 witnesses: Arc::default(),
                 silent: watch::Sender::new(Vec::new()),
                 waiting_nodes: WaitingNodes::default(),

@@ -208,7 +208,7 @@ impl Telling {
     fn trouble(&self, why: String) {
         let way = self.means.way();
         if self.notify.fails(way, &why) {
-            tracing::error!(setting = %way, %why, "others are not told what happens to nodes; tried again");
+            tracing::error!(setting = %way, %why, "notifications about nodes cannot be delivered; retrying");
         }
     }
 

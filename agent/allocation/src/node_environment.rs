@@ -3,7 +3,7 @@
 use crate::handles::Handles;
 use lattice_agent_common::environment::base;
 use lattice_machine::hardware as machine;
-use lattice_machine::hatch;
+use lattice_machine::mpirun;
 use lattice_model::DesiredShare;
 use std::collections::BTreeMap;
 
@@ -46,5 +46,5 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
         env.remove(name);
     }
     env.extend(context.checkpoint.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
-    hatch::environment(env, &context.setup.state_dir, share);
+    mpirun::environment(env, &context.setup.state_dir, share);
 }

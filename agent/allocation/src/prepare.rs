@@ -22,8 +22,8 @@ use lattice_machine::data_plane::{DataPlaneError, Planned};
 use lattice_machine::devices::{self, DeviceFilterError};
 use lattice_machine::fabric::FabricError;
 use lattice_machine::hardware as machine;
-use lattice_machine::hatch;
 use lattice_machine::hooks::{HookFailure, Moment};
+use lattice_machine::mpirun;
 use lattice_model::{Assignment, DesiredShare, with_causes};
 use lattice_registry::Detail;
 use lattice_runtime::cgroup::CgroupError;
@@ -291,7 +291,7 @@ fn start(
             .map_err(|source| PrepareError::WriteTopology { dir: context.setup.state_dir.clone(), source })?;
     }
     let placement = assignment.map(|a| machine::placement(&context.machine.topology(), a));
-    hatch::tell(&context.setup.state_dir, share, placement.as_ref())
+    mpirun::tell(&context.setup.state_dir, share, placement.as_ref())
         .map_err(|source| PrepareError::WriteHostfiles { dir: context.setup.state_dir.clone(), source })?;
     let mut limits = context.machine.bounds.limits(share, assignment);
     context.machine.device_filter.apply(scope.as_ref(), devices::denied(&context.machine.topology().gpu, assignment), &mut limits)?;

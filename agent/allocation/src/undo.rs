@@ -6,7 +6,7 @@ use lattice_agent_checkpoint::DirectoryError;
 use lattice_machine::data_plane::DataPlaneError;
 use lattice_machine::fabric::FabricError;
 use lattice_machine::hardware as machine;
-use lattice_machine::hatch;
+use lattice_machine::mpirun;
 use lattice_model::{AllocationId, DesiredShare, with_causes};
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::failpoint::{self, Point};
@@ -106,7 +106,7 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
         }
     }
     machine::forget(&context.setup.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveTopology)?;
-    hatch::forget(&context.setup.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveHostfiles)?;
+    mpirun::forget(&context.setup.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveHostfiles)?;
     context.machine.fabric.end(share.allocation, share.epoch)?;
     if wrote_nothing(dir) {
         // Many short jobs without output would use up the inodes.

@@ -136,7 +136,7 @@ pub enum NotTheOwners {
 /// Why an application's answer is invalid.
 #[derive(Debug, PartialEq, Error)]
 pub enum AnswerError {
-    #[error("{line:?} is none of step=NUMBER, time=SECONDS, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not told)")]
+    #[error("{line:?} is none of step=NUMBER, time=SECONDS, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not given)")]
     Line { line: String },
     #[error(transparent)]
     Time(#[from] NoTime),

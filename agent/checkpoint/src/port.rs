@@ -54,7 +54,7 @@ const PACE: Duration = Duration::from_millis(1);
 pub enum PortError {
     #[error("without cgroup v2 this machine cannot tell whose work listens at a port")]
     NoCgroups,
-    #[error("who listens at {at} cannot be told: {source}")]
+    #[error("cannot find the process that listens at {at}: {source}")]
     FindListener { at: SocketAddr, source: io::Error },
     #[error("{why}")]
     Deaf { why: String },
@@ -66,10 +66,10 @@ pub enum PortError {
     NameEnds { at: SocketAddr, source: io::Error },
     #[error("{at}: no connection of IPv4")]
     NoIpv4 { at: SocketAddr },
-    #[error("whose the other end of a connection to {at} is cannot be told: {source}")]
+    #[error("cannot find the process at the other end of a connection to {at}: {source}")]
     FindOtherEnd { at: SocketAddr, source: io::Error },
     #[error(
-        "whose the other end of a connection to {at} is cannot be told: it is made with the first byte alone, or closed (listen without \
+        "the process at the other end of a connection to {at} is unknown: the socket is made with the first byte alone, or closed (listen without \
          TCP_DEFER_ACCEPT)"
     )]
     NoOtherEnd { at: SocketAddr },

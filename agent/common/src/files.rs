@@ -42,7 +42,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Creates or truncates a file that only its owner may read.
-pub fn new_file(path: &Path) -> io::Result<File> {
+fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)
 }
 
@@ -59,7 +59,7 @@ pub fn set_file_aside(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// A free name beside `path`, made from its name and `at` (seconds since 1970).
-pub fn free_name(path: &Path, at: u64) -> PathBuf {
+fn free_name(path: &Path, at: u64) -> PathBuf {
     let named = |suffix: String| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);

@@ -337,7 +337,7 @@ impl Head {
                         self.branch.tell(&done);
                         None
                     }
-                    Err(error) => self.launch.abort(1, format!("fence {number} is done and cannot be told: {error}")),
+                    Err(error) => self.launch.abort(1, format!("fence {number} is done, but its result cannot be sent: {error}")),
                 }
             }
             Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),

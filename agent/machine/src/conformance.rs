@@ -179,7 +179,7 @@ impl Conforming {
                 Err(error) => {
                     let why = error.to_string();
                     if found.trouble.as_ref() != Some(&why) {
-                        tracing::warn!(%why, "what this node is made of cannot be told; tried again");
+                        tracing::warn!(%why, "this node's software and firmware could not be read; retrying");
                     }
                     found.trouble = Some(why);
                 }

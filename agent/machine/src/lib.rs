@@ -4,7 +4,7 @@
 //!   hwloc, hardware, devices, adapters, questions     what is there
 //!   gpu_standings, gpu_loads, disk, bounds            its condition, and how much of it work may have
 //!   health, conformance, wipe, hooks                  what keeps work off, and what the site runs around it
-//!   data_plane, fabric, hatch, image_cache, pmix      what work finds here
+//!   data_plane, fabric, image_cache, mpirun, pmix     what work finds here
 //!   facts, features                                   what the node publishes about itself
 //! ```
 
@@ -20,12 +20,12 @@ pub mod features;
 pub mod gpu_loads;
 pub mod gpu_standings;
 pub mod hardware;
-pub mod hatch;
 pub mod health;
 pub mod hooks;
 pub mod hwloc;
 pub mod image_cache;
 pub mod machine;
+pub mod mpirun;
 pub mod pmix;
 pub mod questions;
 pub mod unsupported;

@@ -27,8 +27,8 @@ pub enum Open {
     /// From an `api` agent, for a user: follow the entry point of an allocation whose head is here.
     /// [`EntryItem`]s follow.
     Entry(EntryOpen),
-    /// From an `api` agent: describe the state of allocations on this node. One [`Words`] follows.
-    Words(WordsOpen),
+    /// From an `api` agent: describe the state of allocations on this node. One [`StatusTexts`] follows.
+    StatusTexts(StatusTextsOpen),
     /// From any agent: describe this node. One [`super::fact::FactAnswer`] follows.
     Fact(super::fact::FactOpen),
     /// From an agent that reaches no member: relay a session to one. One [`CarryAnswer`] follows.
@@ -86,13 +86,13 @@ pub enum CarryAnswer {
 
 /// Allocations whose state is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct WordsOpen {
+pub struct StatusTextsOpen {
     pub allocations: Vec<[u8; 16]>,
 }
 
 /// One line for people about each allocation asked for; empty: nothing to say.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct Words(pub Vec<String>);
+pub struct StatusTexts(pub Vec<String>);
 
 /// Which output is requested, and from where on.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]

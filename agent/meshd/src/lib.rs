@@ -19,8 +19,8 @@ pub mod diagnosis_slots;
 pub mod entry;
 pub mod monitoring;
 pub mod signalling;
+pub mod status_texts;
 pub mod terminal;
-pub mod words;
 
 use crate::context::Shared;
 use crate::terminal::over_mesh;
@@ -130,7 +130,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
-        Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::StatusTexts(open) => status_texts::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(&context.machine.facts, open, &mut stream.send).await,
         Open::Usage(open) => measuring::answer(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,
         Open::UsageGpus(open) => devices::answer_gpus(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,

@@ -15,7 +15,7 @@ use lattice_ledger::Action;
 use lattice_machine::conformance::{Found, over_mesh};
 use lattice_machine::disk;
 use lattice_mesh::frame::REFUSED;
-use lattice_meshd::words;
+use lattice_meshd::status_texts;
 use lattice_model::conformance::fingerprint;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, PreemptCause, SharePhase, Timestamp, When};
 use lattice_node::Phase;
@@ -241,7 +241,7 @@ impl NodeService for Api {
 }
 
 /// How many shares of one node an answer lists.
-const WAITS_MAX: usize = words::ASKED_MAX;
+const WAITS_MAX: usize = status_texts::ASKED_MAX;
 
 /// A share that is still held.
 fn wait_for(allocation: &Allocation) -> v1::NodeWait {
@@ -303,9 +303,9 @@ impl Api {
     /// reached.
     async fn words(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
         if ids.is_empty() || node.id == self.context.setup.me {
-            return ids.iter().map(|id| words::of(&self.context, *id)).collect();
+            return ids.iter().map(|id| status_texts::of(&self.context, *id)).collect();
         }
-        let said = words::ask(&self.context, &node.id, &node.addresses.mesh, ids).await;
+        let said = status_texts::ask(&self.context, &node.id, &node.addresses.mesh, ids).await;
         said.unwrap_or_else(|| vec![String::new(); ids.len()])
     }
 

@@ -8,8 +8,8 @@ use lattice_machine::bounds;
 use lattice_machine::data_plane::DataPlane;
 use lattice_machine::devices::DeviceFilter;
 use lattice_machine::hardware as machine;
-use lattice_machine::hatch;
 use lattice_machine::hwloc;
+use lattice_machine::mpirun;
 use lattice_model::Resources;
 use lattice_node::Brain;
 use lattice_runtime::cgroup::Slice;
@@ -66,7 +66,7 @@ impl Machine {
         }
         degraded.extend(unlimited);
         own_memory::limit(memory_bytes_max, &controllers, degraded);
-        if let Err(why) = hatch::install(&config.state_dir) {
+        if let Err(why) = mpirun::install(&config.state_dir) {
             tracing::warn!("{why}");
             degraded.push(why.to_string());
         }

@@ -249,7 +249,11 @@ fn looks(w: &World) {
     assert!(some.code() == 5 && some.err().contains("node n2: it could not check itself"), "{} {}", some.code(), some.err());
     assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
     let unknown = w.run(&["node", "fingerprint", "n9"]);
-    assert!(unknown.code() == 5 && unknown.err().contains("node n9: ") && unknown.err().contains("mesh address is unknown"), "{}", unknown.err());
+    assert!(
+        unknown.code() == 5 && unknown.err().contains("node n9: ") && unknown.err().contains("mesh address is unknown"),
+        "{}",
+        unknown.err()
+    );
 }
 
 fn stale(w: &World) {

@@ -4,7 +4,7 @@
 use crate::audit::duty::SigningDuty;
 use crate::core::Core;
 use crate::fencing_hook::FencingHook;
-use crate::hearts::{Heard, Told};
+use crate::heartbeats::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
 use crate::peers::{HeartbeatSummary, SummaryAnswer};
 use crate::rotation::Rotation;
@@ -130,7 +130,7 @@ async fn passed(until: Option<Instant>) {
 /// does not know yet.
 async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
     let until = Instant::now();
-    let fresh = core.leading.hearts.take();
+    let fresh = core.leading.heartbeats.take();
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
     let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
@@ -152,14 +152,14 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
         // earlier loss. Otherwise it could still start work from a list from before it was
         // considered lost, although that work was started elsewhere.
         if core.applied(revision, DUTIES_TICK).await {
-            core.leading.hearts.leader_knows(until);
+            core.leading.heartbeats.leader_knows(until);
         }
         keys_told.told(&fresh, summary.keys);
         health_told.told(&fresh, summary.health);
     } else {
         // Sent with the next summary, to the leader at that time.
         for (node, heard) in fresh {
-            core.leading.hearts.heard(node, heard);
+            core.leading.heartbeats.heard(node, heard);
         }
     }
 }
@@ -179,7 +179,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
-    for (node, Heard { incarnation, at, keys, health }) in core.leading.hearts.take() {
+    for (node, Heard { incarnation, at, keys, health }) in core.leading.heartbeats.take() {
         if let Some(keys) = keys {
             core.leading.keys_held.told(node.clone(), incarnation, keys);
         }
@@ -193,7 +193,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     // still follows it, no successor's clock had started when the heartbeats arrived.
     let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
     if matches!(passed, Some(Ok(Ok(())))) {
-        core.leading.hearts.leader_knows(until);
+        core.leading.heartbeats.leader_knows(until);
     }
     for (node, by) in core.leading.witnesses.take() {
         clocks.witnessed(&node, by, now);

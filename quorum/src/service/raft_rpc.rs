@@ -2,7 +2,7 @@
 
 use crate::clock::now;
 use crate::core::Core;
-use crate::hearts::Heard;
+use crate::heartbeats::Heard;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::peers::{AuditPageRequest, HeartbeatSummary, RosterQuestion, SummaryAnswer};
 use crate::permission::{self, Call};
@@ -178,7 +178,7 @@ impl Raft for RaftService {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             let keys = keys.remove(&node).map(HeldKeys::bounded);
             let health = health.remove(&node).map(NodeHealth::bounded);
-            self.core.leading.hearts.heard(node, Heard { incarnation, at, keys, health });
+            self.core.leading.heartbeats.heard(node, Heard { incarnation, at, keys, health });
         }
         self.core.disk.shortages.told(summary.from.0, summary.shortage);
         for (node, by) in summary.words.into_iter().take(WORDS_MAX) {

@@ -15,7 +15,7 @@ use super::miscounted::Miscounted;
 use super::packets::Packets;
 use super::watching::leaderless;
 use crate::core::Core;
-use crate::hearts::Heard;
+use crate::heartbeats::Heard;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
 use crate::roster::Roster;
@@ -156,7 +156,7 @@ impl<'a> Session<'a> {
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
         let witness = core.leading.witnesses.attend(node.clone());
-        core.leading.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
+        core.leading.heartbeats.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,
             down,
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
             incarnation,
             changed,
             rosters,
-            known: core.leading.hearts.known(),
+            known: core.leading.heartbeats.known(),
             beats: VecDeque::new(),
             beat: 0,
             miscounted: Miscounted::default(),
@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
                     self.beat = seq;
                     let now = Instant::now();
                     let (keys, health) = (keys.map(HeldKeys::bounded), health.map(NodeHealth::bounded));
-                    self.core.leading.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
+                    self.core.leading.heartbeats.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
                     if self.beats.len() == BEATS_MAX {
                         self.beats.pop_front();
                     }

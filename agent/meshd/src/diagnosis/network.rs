@@ -88,7 +88,7 @@ fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
         Some("1" | "up") => ("link up".to_owned(), false),
         Some("0") => ("link down".to_owned(), true),
         Some(other) => (format!("link {other}"), true),
-        None => ("its link cannot be told".to_owned(), false),
+        None => ("its link is unknown".to_owned(), false),
     };
     let Some(ports) = ask(Kind::Cxi, root.to_owned(), device.clone(), WITHIN) else {
         return fact("network", &device, "sysfs", format!("{link}; its counters do not answer"), true);

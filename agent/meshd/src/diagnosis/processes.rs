@@ -73,7 +73,7 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
 /// The processes' ranks, from their environments. Such a read waits for the process's memory lock,
 /// which a thread that waits for a disk may hold.
 pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
-    let waits = "which rank it is cannot be told: an earlier question still waits for its answer";
+    let waits = "its rank is unknown: an earlier question still waits for its answer";
     let Some(question) = Question::begin(work, RANKS_WITHIN) else { return listed.iter().map(|_| Err(waits)).collect() };
     let pids: Vec<i32> = listed.iter().map(|one| one.pid).collect();
     let (out, ranks) = std::sync::mpsc::channel();
@@ -89,8 +89,8 @@ pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static
     });
     let unknown = match asked {
         Asked::Answered(()) => "it has ended",
-        Asked::Silent => "which rank it is cannot be told: its memory cannot be read now",
-        Asked::TooMany => "which rank it is cannot be told: too many questions of this node still wait for their answer",
+        Asked::Silent => "its rank is unknown: its memory cannot be read now",
+        Asked::TooMany => "its rank is unknown: too many questions of this node still wait for their answer",
     };
     let mut known = ranks.try_iter();
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()

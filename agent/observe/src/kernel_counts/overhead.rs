@@ -56,7 +56,7 @@ impl<Clock> Overhead<Clock> {
             State::Resting(_) => match begin() {
                 Ok(clock) => self.state = State::Counting { since: now, before: total(), _clock: clock },
                 Err(why) => {
-                    tracing::info!("what programs in the kernel cost is not told: {why}");
+                    tracing::info!("the cost of programs in the kernel is unknown: {why}");
                     self.state = State::Off;
                 }
             },

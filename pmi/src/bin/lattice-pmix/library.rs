@@ -201,7 +201,7 @@ impl Library {
             self.good("PMIx_Notify_event", status)
         });
         if let Err(why) = told {
-            eprintln!("lattice-pmix: the ranks here are not told that rank {rank} died: {why}");
+            eprintln!("lattice-pmix: the ranks here do not learn that rank {rank} died: {why}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::link::Ended;
-use crate::hearts::Heard;
+use crate::heartbeats::Heard;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
 use crate::service::answer::propose;
@@ -28,7 +28,7 @@ impl Session<'_> {
         }
         self.core
             .leading
-            .hearts
+            .heartbeats
             .heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();

@@ -22,13 +22,13 @@ pub struct Heard {
 
 /// Nodes with heartbeats since the last summary.
 #[derive(Debug)]
-pub struct Hearts {
+pub struct Heartbeats {
     fresh: Mutex<HashMap<NodeId, Heard>>,
     /// The leader knows everything received before this moment.
     known: watch::Sender<Instant>,
 }
 
-impl Default for Hearts {
+impl Default for Heartbeats {
     fn default() -> Self {
         Self { fresh: Mutex::new(HashMap::new()), known: watch::Sender::new(Instant::now()) }
     }
@@ -88,7 +88,7 @@ impl<T: Clone + PartialEq> Told<T> {
     }
 }
 
-impl Hearts {
+impl Heartbeats {
     /// Records a heartbeat of the node.
     pub fn heard(&self, node: NodeId, heard: Heard) {
         let mut fresh = self.fresh.lock();
@@ -121,15 +121,15 @@ mod tests {
 
     #[test]
     fn what_is_said_later_counts_and_a_life_says_it_anew() {
-        let (hearts, began) = (Hearts::default(), Instant::now());
+        let (heartbeats, began) = (Heartbeats::default(), Instant::now());
         let node: NodeId = "n1".parse().unwrap();
         let hear = |incarnation, after_s, seals: Option<u32>| {
             let keys = seals.map(|seals| HeldKeys { opens: vec![seals], seals });
             let at = began + Duration::from_secs(after_s);
-            hearts.heard("n1".parse().unwrap(), Heard { incarnation: Incarnation(incarnation), at, keys, health: None });
+            heartbeats.heard("n1".parse().unwrap(), Heard { incarnation: Incarnation(incarnation), at, keys, health: None });
         };
         let taken = || {
-            let heard = hearts.take().remove(&node).unwrap();
+            let heard = heartbeats.take().remove(&node).unwrap();
             (heard.incarnation.0, (heard.at - began).as_secs(), heard.keys.map(|k| k.seals))
         };
         hear(1, 5, Some(1));
@@ -143,7 +143,7 @@ mod tests {
         hear(2, 6, None);
         hear(1, 7, Some(3));
         assert_eq!(taken(), (2, 6, None));
-        assert!(hearts.take().is_empty());
+        assert!(heartbeats.take().is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::open::{Open, Words, WordsOpen};
+use lattice_mesh::open::{Open, StatusTexts, StatusTextsOpen};
 use lattice_model::{AllocationId, NodeId};
 use lattice_pki::identity::{Caller, Role};
 use quinn::SendStream;
@@ -21,23 +21,23 @@ pub fn of(context: &Context, id: AllocationId) -> String {
 }
 
 /// Answers an agent of role `api`.
-pub async fn answer(context: &Context, peer: &Caller, open: &WordsOpen, send: &mut SendStream) -> Result<(), FrameError> {
+pub async fn answer(context: &Context, peer: &Caller, open: &StatusTextsOpen, send: &mut SendStream) -> Result<(), FrameError> {
     if peer.role != Role::Api {
         return Ok(());
     }
     let asked = open.allocations.iter().take(ASKED_MAX).map(|id| AllocationId(Uuid::from_bytes(*id)));
-    let words = Words(asked.map(|id| of(context, id)).collect());
-    frame::write(send, &words).await
+    let texts = StatusTexts(asked.map(|id| of(context, id)).collect());
+    frame::write(send, &texts).await
 }
 
 /// Asks another agent.
 pub async fn ask(context: &Context, node: &NodeId, address: &str, asked: &[AllocationId]) -> Option<Vec<String>> {
-    let open = Open::Words(WordsOpen { allocations: asked.iter().take(ASKED_MAX).map(|id| *id.0.as_bytes()).collect() });
+    let open = Open::StatusTexts(StatusTextsOpen { allocations: asked.iter().take(ASKED_MAX).map(|id| *id.0.as_bytes()).collect() });
     let conversation = async {
         let (mut send, mut recv) = context.work.mesh.open(node, address).await.ok()?;
         frame::write(&mut send, &open).await.ok()?;
-        frame::read::<Words, _>(&mut recv).await.ok()
+        frame::read::<StatusTexts, _>(&mut recv).await.ok()
     };
-    let Words(words) = tokio::time::timeout(ANSWER, conversation).await.ok()??;
-    (words.len() == asked.len()).then_some(words)
+    let StatusTexts(texts) = tokio::time::timeout(ANSWER, conversation).await.ok()??;
+    (texts.len() == asked.len()).then_some(texts)
 }
