@@ -6,6 +6,7 @@ use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, own_memory, packers, run};
 use lattice_agent_common::config::AgentConfig;
+use lattice_model::with_causes;
 use lattice_pki::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
 use lattice_telemetry::logging::Form as LogForm;
@@ -140,7 +141,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -164,7 +165,7 @@ fn serve(args: &Serve) -> ExitCode {
     let memory = match own_memory::wanted() {
         Ok(memory) => memory,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error.as_ref()));
             return ExitCode::FAILURE;
         }
     };
@@ -174,7 +175,7 @@ fn serve(args: &Serve) -> ExitCode {
     match config.and_then(|config| in_runtime(|stop| run(config, unusable, memory, stop))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            form.last_words("error", &format!("{error:#}"));
+            form.last_words("error", &with_causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -240,7 +241,7 @@ fn report(config: Option<&Path>, form: Form) -> ExitCode {
         None => AgentConfig::default(),
         Some(Ok(config)) => config,
         Some(Err(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error.as_ref()));
             return ExitCode::FAILURE;
         }
     };

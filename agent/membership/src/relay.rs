@@ -23,7 +23,7 @@ use lattice_agent_common::session_state::SessionState;
 use lattice_gossip::Liveness;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{CarryAnswer, Open};
-use lattice_mesh::{Mesh, MeshError};
+use lattice_mesh::{Mesh, MeshError, UnansweredNode};
 use lattice_model::{Backoff, NodeId};
 use lattice_pki::identity::Caller;
 use lattice_quorum_client::wire::Up;
@@ -268,7 +268,7 @@ async fn through(
             Ok(quorum.session_over(tokio::io::join(recv, send), &member, &register).await?)
         }
         Ok(CarryAnswer::Refused { why }) => Err(PeerError::Refused { why }),
-        Err(error) => Err(PeerError::NoAnswer { why: error.unanswered() }),
+        Err(error) => Err(PeerError::NoAnswer { why: UnansweredNode::reading(error).to_string() }),
     }
 }
 

@@ -51,16 +51,6 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
-impl FrameError {
-    /// Why an agent did not answer a request, for people.
-    pub fn unanswered(self) -> String {
-        match self {
-            Self::Ended | Self::Io(_) => "its agent does not answer: it is stopping, or cannot be reached".to_owned(),
-            Self::Version(_) | Self::TooLarge(_) | Self::Malformed => self.to_string(),
-        }
-    }
-}
-
 /// One encoded message: what goes to several peers is encoded once.
 #[derive(Clone, Debug)]
 pub struct Frame(Bytes);

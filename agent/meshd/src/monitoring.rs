@@ -6,10 +6,10 @@
 //! that some changes are missing, and gets the present state of all alerts.
 
 use crate::context::{Context, Shared};
-use lattice_mesh::UnreachedNode;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
 use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::{UnansweredNode, UnreachedNode};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_observe::alerting::Change;
 use lattice_observe::alerting::saved::Key;
@@ -227,7 +227,7 @@ async fn of_node(
         let item = match read.map_err(|_| away("it does not answer any more"))? {
             Ok(item) => item.checked().map_err(|_| away("its message has a format that this version does not know"))?,
             Err(FrameError::Ended) if !first => return Ok(()),
-            Err(error) if first => return Err(NoMore::Away(error.unanswered())),
+            Err(error) if first => return Err(NoMore::Away(UnansweredNode::reading(error).to_string())),
             Err(error) => return Err(NoMore::Away(error.to_string())),
         };
         first = false;
