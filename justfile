@@ -24,9 +24,9 @@ bench name="launch":
 # ten minutes of each fuzz target, ten minutes of histories under faults, five of an agent that dies at each start, lists
 # of a hundred thousand, the benchmarks.
 nightly:
-    cargo bench -p lattice-quorum --bench audit
+    cargo bench -p lattice-store --bench audit
     cargo deny check
-    PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-ledger -p lattice-quorum
+    PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-ledger -p lattice-store -p lattice-quorum
     lab/fuzz/run 600
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories
     LATTICE_TEST_SECONDS=300 cargo test -p lattice-lab --test e2e -- cuts::an_agent_that_dies_at_each_start

@@ -10,15 +10,15 @@
 //! without our software. The leader archives; a new leader lists what exists and continues. Records
 //! that do not form a valid chain are not archived.
 
-use crate::background;
 use crate::config::QuorumConfig;
 use crate::core::Core;
-use crate::store::audit::SEGMENT_RECORDS;
-use crate::store::machine::{Agreed, AuditError};
 use futures::TryStreamExt;
 use lattice_ledger::{AuditFault, AuditHead};
 use lattice_model::{Generation, with_causes};
 use lattice_objects::{Objects, ObjectsError};
+use lattice_store::audit::SEGMENT_RECORDS;
+use lattice_store::background;
+use lattice_store::machine::{Agreed, AuditError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
 use std::io;

@@ -10,9 +10,9 @@
 
 use crate::network::{NoPage, Peers};
 use crate::peers::AuditPage;
-use crate::store::StoreError;
-use crate::store::machine::{Agreed, AuditError};
 use lattice_model::with_causes;
+use lattice_store::StoreError;
+use lattice_store::machine::{Agreed, AuditError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
 //! The configuration of a member.
 
-use crate::raft::Peer;
 use lattice_ledger::clocks::{Limits, Patience};
 use lattice_ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN, LEVEL_MAX};
 use lattice_model::config::is_address;
 use lattice_pki::ca::{LIFETIME_MAX, LIFETIME_MIN};
 use lattice_pki::tls::TlsFiles;
+use lattice_store::raft::Peer;
 use lattice_telemetry::settings::TelemetrySettings;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

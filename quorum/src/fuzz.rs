@@ -2,7 +2,6 @@
 //! backups. `docs/fuzzing.md` lists all targets.
 
 use crate::hostile::{Decoder, decoders};
-use crate::store::record;
 use lattice_fuzz::{Target, numbered};
 use lattice_model::{OperatorToken, Timestamp};
 use lattice_pki::ca::{self, Authority};
@@ -48,24 +47,10 @@ fn members() {
     fuzz_messages("quorum-members", &[&of_raft[..], &of_snapshots, &others].concat());
 }
 
-/// Contents of the object store: a snapshot and audit records. Also the records of a log segment.
+/// Contents of the object store: a snapshot and audit records.
 #[test]
 fn stored() {
     fuzz_messages("quorum-stored", &["Ledger", "AuditRecord", "SnapshotMeta"]);
-}
-
-#[test]
-fn records() {
-    let mut segment = Vec::new();
-    for payload in [&b"one"[..], b"", b"three"] {
-        let synced_before = segment.len() as u64;
-        record::write(&mut segment, record::KIND_ENTRY, synced_before, payload);
-    }
-    Target::new("quorum-records", vec![segment]).fuzz(|bytes| {
-        let (found, _) = record::scan(bytes, 0);
-        assert!(found.iter().all(|record| record.offset + record::HEADER + record.length <= bytes.len()));
-        let _payload = record::payload(bytes);
-    });
 }
 
 /// Certificates in requests and in operators' tokens, and certificate requests. Names and roles of

@@ -14,7 +14,6 @@
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
 //! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
-//! | room | the reserve on the disk | the file system, watch out |
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the store |
 //! | archive | the audit chain in the object store | reads the disk, writes the store |
@@ -23,31 +22,27 @@
 //! | membership | whether this member was removed | network, watch out |
 //! | one per step of a membership change | that step; one at a time | proposer, openraft |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), history of changes |
-//! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
+//! | those of `lattice-store` | the files | see there |
 //! | openraft's own | Raft | |
 //!
 //! An agent uses `QuorumClient` of the crate `lattice-quorum-client`. A process that hosts a member
 //! uses [`member::run`], or [`member::Member`] if it must know when the member is ready. The crate
-//! `lattice-ledger` describes the parts of the state and why each is agreed upon.
+//! `lattice-ledger` describes the parts of the state and why each is agreed upon; `lattice-store`
+//! describes what is on the disk.
 
 pub mod audit;
 pub mod backup;
-pub mod changes;
 pub mod cluster_clock;
 pub mod config;
 pub mod lease_clocks;
 pub mod levels;
 pub mod member;
 pub mod permission;
-pub mod raft;
-pub mod roster;
 pub mod rotation;
 pub mod shortages;
-pub mod store;
 
 mod accepting;
 mod audit_archive;
-mod background;
 mod certificate_ends;
 mod certify;
 mod chain;

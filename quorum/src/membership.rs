@@ -13,11 +13,11 @@ pub mod plan;
 use crate::core::Core;
 use crate::peers::{RosterAnswer, RosterQuestion};
 use crate::proposer::unserved;
-use crate::raft::Peer;
-use crate::roster::Roster;
 use lattice_ledger::{Action, MembersStep};
 use lattice_model::{Principal, with_causes};
 use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal};
+use lattice_store::raft::Peer;
+use lattice_store::roster::Roster;
 use openraft::ChangeMembers;
 use plan::{Standing, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,8 +251,8 @@ fn removed_file(dir: &Path) -> PathBuf {
     dir.join("removed")
 }
 
-fn write_removed(dir: &Path, index: u64) -> Result<(), crate::store::StoreError> {
-    crate::store::directory::replace(&removed_file(dir), format!("the membership of log index {index} lacks this member\n").as_bytes())
+fn write_removed(dir: &Path, index: u64) -> Result<(), lattice_store::StoreError> {
+    lattice_store::directory::replace(&removed_file(dir), format!("the membership of log index {index} lacks this member\n").as_bytes())
 }
 
 /// Whether the member of this data directory was removed from its cluster.

@@ -3,8 +3,8 @@
 use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::raft_counts::RaftCounts;
-use crate::store::room;
 use lattice_model::{AllocationState, with_causes};
+use lattice_store::{Durations, room};
 use lattice_telemetry::catalogue::quorum as family;
 use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
@@ -34,7 +34,7 @@ impl Collect for Own {
     fn collect(&self, samples: &mut Samples, whose: Whose) {
         let Some(core) = self.0.upgrade() else { return };
         raft(&core, samples);
-        counted(&core.agreed.counts, samples);
+        counted(core.proposer.counts(), &core.agreed.durations, samples);
         {
             let ledger = core.agreed.ledger();
             for (state, nodes) in ledger.node_counts() {
@@ -93,8 +93,9 @@ fn raft(core: &Core, samples: &mut Samples) {
     samples.count(&family::MEMBERS, &["learner"], membership.learner_ids().count() as u64);
 }
 
-fn counted(counts: &RaftCounts, samples: &mut Samples) {
-    let RaftCounts { accepted, refused, unserved, entries, commit, apply, snapshot } = counts;
+fn counted(counts: &RaftCounts, durations: &Durations, samples: &mut Samples) {
+    let RaftCounts { accepted, refused, unserved, entries, commit } = counts;
+    let Durations { apply, snapshot } = durations;
     for (result, counter) in [("accepted", accepted), ("refused", refused), ("unserved", unserved)] {
         samples.count(&family::PROPOSALS, &[result], counter.load(Ordering::Relaxed));
     }

@@ -9,14 +9,14 @@
 //! the cursor is sent again, with the same id. A record that is not accepted delays the following
 //! ones, because they must arrive in order; the members' own work never waits for notifications.
 
-use crate::background;
 use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::fencing_hook::{of_the_site, run as run_program};
 use crate::notify_state::Notify;
-use crate::store::audit::Step;
 use lattice_ledger::{Action, NotifyWay};
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, with_causes};
+use lattice_store::audit::Step;
+use lattice_store::background;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client};

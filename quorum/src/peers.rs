@@ -1,10 +1,10 @@
 //! Messages between members, besides Raft's.
 
-use crate::roster::Roster;
 use lattice_ledger::AuditHead;
 use lattice_ledger::shortage::Shortage;
 use lattice_model::{AuditRecord, Incarnation, MemberId, NodeId, Timestamp};
 use lattice_quorum_client::wire::{ClockAlarm, HeldKeys, NodeHealth};
+use lattice_store::roster::Roster;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

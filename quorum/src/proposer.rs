@@ -8,13 +8,12 @@
 //!   propose ──▶ queue ──▶ batch (up to 256, 1 MiB) ──▶ entry, at most 2 in flight ──▶ applied ──▶ a reply for each
 //! ```
 
-use crate::raft::{Proposal, Raft, TypeConfig};
 use crate::raft_counts::{RaftCounts, count};
-use crate::store::machine::Agreed;
 use crate::timekeeper::Timekeeper;
 use lattice_ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome};
 use lattice_model::{MemberId, Revision};
 use lattice_quorum_client::wire::Refusal;
+use lattice_store::raft::{Proposal, Raft, TypeConfig};
 use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
@@ -51,28 +50,36 @@ struct Waiting {
 
 /// Accepts commands for the log.
 #[derive(Clone, Debug)]
-pub struct Proposer(mpsc::Sender<Waiting>);
+pub struct Proposer {
+    queue: mpsc::Sender<Waiting>,
+    counts: Arc<RaftCounts>,
+}
 
 impl Proposer {
     /// Starts the task that proposes. While `gate` is false, commands wait.
     pub fn start(
         raft: Raft,
-        agreed: Arc<Agreed>,
         timekeeper: Arc<Timekeeper>,
         gate: watch::Receiver<bool>,
         stop: CancellationToken,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
+        let counts = Arc::new(RaftCounts::default());
         let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let task = tokio::spawn(ProposerTask { raft, agreed, timekeeper, gate, queue: rx, under_way }.run(stop));
-        (Self(tx), task)
+        let task = tokio::spawn(ProposerTask { raft, counts: Arc::clone(&counts), timekeeper, gate, queue: rx, under_way }.run(stop));
+        (Self { queue: tx, counts }, task)
+    }
+
+    /// What it counts for metrics.
+    pub fn counts(&self) -> &RaftCounts {
+        &self.counts
     }
 
     /// Proposes a command; the reply arrives when it is applied. Commands are committed in the
     /// order of these calls.
     pub fn propose(&self, action: Action) -> oneshot::Receiver<Reply> {
         let (tx, rx) = oneshot::channel();
-        if let Err(error) = self.0.try_send(Waiting { action, reply: tx }) {
+        if let Err(error) = self.queue.try_send(Waiting { action, reply: tx }) {
             let why = match &error {
                 mpsc::error::TrySendError::Full(_) => "too many commands are waiting",
                 mpsc::error::TrySendError::Closed(_) => "this member is stopping",
@@ -95,7 +102,7 @@ pub async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
 
 struct ProposerTask {
     raft: Raft,
-    agreed: Arc<Agreed>,
+    counts: Arc<RaftCounts>,
     timekeeper: Arc<Timekeeper>,
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
@@ -146,7 +153,7 @@ impl ProposerTask {
                     continue;
                 }
             };
-            let (counts, began) = (Arc::clone(&self.agreed.counts), Instant::now());
+            let (counts, began) = (Arc::clone(&self.counts), Instant::now());
             count(&counts.entries);
             // Submitted here, so that entries keep the order of their commands; their results are
             // awaited elsewhere.

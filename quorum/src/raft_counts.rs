@@ -15,24 +15,13 @@ pub struct RaftCounts {
     pub entries: AtomicU64,
     /// Time from proposing an entry here until it is applied.
     pub commit: Histogram,
-    /// Time to apply one entry.
-    pub apply: Histogram,
-    /// Time to make a snapshot.
-    pub snapshot: Histogram,
 }
 
 impl Default for RaftCounts {
     fn default() -> Self {
-        let (zero, histogram) = (|| AtomicU64::new(0), || Histogram::new(LATENCY_SECONDS));
-        Self {
-            accepted: zero(),
-            refused: zero(),
-            unserved: zero(),
-            entries: zero(),
-            commit: histogram(),
-            apply: histogram(),
-            snapshot: histogram(),
-        }
+        let zero = || AtomicU64::new(0);
+        let commit = Histogram::new(LATENCY_SECONDS);
+        Self { accepted: zero(), refused: zero(), unserved: zero(), entries: zero(), commit }
     }
 }
 

@@ -6,7 +6,7 @@
 //! everything that was in its log when it started.
 
 use crate::proposer::Unserved;
-use crate::raft::Raft;
+use lattice_store::raft::Raft;
 use openraft::error::{CheckIsLeaderError, RaftError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -1,8 +1,8 @@
 //! Shortages of disk space as last reported by the members. In memory: the leader learns them from
 //! heartbeat summaries and sends them to all members.
 
-use crate::roster::Roster;
 use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_store::roster::Roster;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,11 +3,11 @@
 use crate::clock::{now, ruler};
 use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
 use crate::network::Peers;
-use crate::raft::Raft;
-use crate::roster::Roster;
-use crate::store::machine::Agreed;
 use lattice_model::{MemberId, Timestamp};
 use lattice_quorum_client::wire::ClockAlarm;
+use lattice_store::machine::Agreed;
+use lattice_store::raft::Raft;
+use lattice_store::roster::Roster;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;

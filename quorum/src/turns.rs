@@ -5,7 +5,7 @@
 //! at a different entry, and later ones at the common interval.
 
 use crate::core::Core;
-use crate::raft::Peer;
+use lattice_store::raft::Peer;
 use openraft::RaftMetrics;
 use std::sync::Arc;
 

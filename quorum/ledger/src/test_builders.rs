@@ -1,7 +1,15 @@
 //! Test data, for this crate and for crates that use it.
 
-use crate::{Ledger, Registration};
-use lattice_model::{AllocationSpec, Boot, Incarnation, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources, test_builders};
+mod full_ledger;
+
+pub use full_ledger::full_ledger;
+
+use crate::{Action, Command, Ledger, Registration, VClusterChange};
+use lattice_model::conformance::Components;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, Boot, Incarnation, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources, SchedulerKind,
+    Timestamp, test_builders,
+};
 use uuid::Uuid;
 
 /// The size of each node.
@@ -47,4 +55,25 @@ pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) ->
 /// An empty ledger of this level.
 pub fn of_level(level: u32) -> Ledger {
     Ledger { level, ..Ledger::default() }
+}
+
+/// A submitted allocation of two nodes.
+pub fn allocation() -> Allocation {
+    Allocation::submitted(AllocationId(Uuid::from_u128(7)), spec(2, RequeuePolicy::Always, 1), user(1), Timestamp(9))
+}
+
+/// A command.
+pub fn command() -> Command {
+    Command { at: Timestamp(5), action: Action::GrantLease { name: "l".into(), holder: node(1), ttl_ms: 1000, user: None } }
+}
+
+/// What a node is made of.
+pub fn components() -> Components {
+    [("kernel".to_owned(), "6.1".to_owned())].into()
+}
+
+/// The creation of a vCluster.
+pub fn vcluster_change() -> VClusterChange {
+    let nodes = Some([node(1)].into());
+    VClusterChange { name: "v".into(), create: Some(SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
 }

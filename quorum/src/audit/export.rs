@@ -8,9 +8,9 @@
 
 use super::page::page;
 use super::signer::Signer;
-use crate::store::machine::{Agreed, AuditError};
 use lattice_model::{AuditFilter, AuditRecord, MemberId, Timestamp};
 use lattice_quorum_client::wire::SignedPage;
+use lattice_store::machine::{Agreed, AuditError};
 use serde::Serialize;
 
 /// The name and version of the format.

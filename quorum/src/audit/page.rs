@@ -1,10 +1,10 @@
 //! Pages of records that match a filter, in the order of the chain.
 
 use super::{PAGE_BYTES_MAX, STEP};
-use crate::store::audit::Step;
-use crate::store::machine::{Agreed, AuditError};
 use lattice_model::{AuditFilter, AuditRecord};
 use lattice_quorum_client::wire::AuditFound;
+use lattice_store::audit::Step;
+use lattice_store::machine::{Agreed, AuditError};
 use std::time::Instant;
 
 /// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter`: at

@@ -3,12 +3,12 @@
 
 use super::STEP;
 use super::signer::verifies;
-use crate::store::machine::{Agreed, AuditError};
 use lattice_ledger::AuditHead;
 use lattice_ledger::audit_chain::AuditFault;
 use lattice_ledger::signing::{KeySet, SignedHead};
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};
+use lattice_store::machine::{Agreed, AuditError};
 use std::collections::VecDeque;
 use std::time::Instant;
 

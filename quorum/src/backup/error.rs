@@ -1,8 +1,8 @@
 //! Why a backup could not be made or used.
 
-use crate::store::StoreError;
 use lattice_ledger::shortage::Shortage;
 use lattice_objects::ObjectsError;
+use lattice_store::StoreError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 

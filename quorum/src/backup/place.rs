@@ -3,15 +3,15 @@
 
 use super::error::BackupError;
 use crate::config::QuorumConfig;
-use crate::store::StoreError;
-use crate::store::audit::{self, AuditChain};
-use crate::store::directory::sync_folder;
-use crate::store::snapshot_file::{self, About, Loaded};
 use futures::StreamExt;
 use lattice_api::pack;
 use lattice_ledger::AuditHead;
 use lattice_model::{AuditRecord, Timestamp, with_causes};
 use lattice_objects::Objects;
+use lattice_store::StoreError;
+use lattice_store::audit::{self, AuditChain};
+use lattice_store::directory::sync_folder;
+use lattice_store::snapshot_file::{self, About, Loaded};
 use object_store::buffered::BufWriter;
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};

@@ -7,13 +7,13 @@ use super::place::Place;
 use super::recover::is_empty;
 use crate::config::{MemberAddress, QuorumConfig};
 use crate::membership;
-use crate::store::directory::Directory;
-use crate::store::{StoreError, audit, log, snapshot_file};
 use futures::future::join_all;
 use lattice_ledger::LEVEL_MAX;
 use lattice_model::with_causes;
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::wire::{Answer, QuorumStatus, Request};
+use lattice_store::directory::Directory;
+use lattice_store::{StoreError, audit, log, snapshot_file};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn damaged() -> Files {
-        Files::Damaged(StoreError::corrupt(Path::new("/d/log/1.log"), 77, "a record does not have its checksum"))
+        Files::Damaged(StoreError::Corrupt { path: "/d/log/1.log".into(), offset: 77, what: "a record does not have its checksum".into() })
     }
 
     fn told(files: &Files, heard: &Heard) -> String {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_fit_are_told() {
-        let newer = Files::Newer(StoreError::newer(Path::new("/d/member.json"), "format 2"));
+        let newer = Files::Newer(StoreError::Newer { path: "/d/member.json".into(), what: "format 2".into() });
         assert!(told(&newer, &led(1, None)).contains("newer version"));
         let text = told(&Files::Whole, &led(LEVEL_MAX + 1, Some(9)));
         assert!(text.contains("older than the others"), "{text}");

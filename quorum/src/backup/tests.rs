@@ -4,11 +4,11 @@
 use super::BackupError;
 use super::place::{Chain, Place, Segment};
 use crate::config::QuorumConfig;
-use crate::raft::SnapshotMeta;
-use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
-use crate::store::snapshot_file::{self, About};
 use lattice_ledger::{Action, Command, Ledger, MembersStep};
 use lattice_model::{Principal, Revision, Timestamp};
+use lattice_store::audit::{AuditChain, SEGMENT_RECORDS};
+use lattice_store::raft::SnapshotMeta;
+use lattice_store::snapshot_file::{self, About};
 use std::path::{Path, PathBuf};
 
 struct Scratch(PathBuf);

@@ -1,11 +1,10 @@
 //! Each type that is read from outside, with valid values.
 
-use super::values::{allocation, command, components, entries, ledger, log_id, vcluster};
 use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, SummaryAnswer};
-use crate::raft::{SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
 use lattice_api::pack::{from_bytes, to_bytes};
 use lattice_ledger::keyring::Secret;
+use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
 use lattice_ledger::{Action, AuditHead, ClusterLimits};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
@@ -14,10 +13,12 @@ use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
     WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
 };
+use lattice_store::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use openraft::error::{InstallSnapshotError, RaftError};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
 };
+use openraft::{CommittedLeaderId, EntryPayload, Membership};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -74,7 +75,7 @@ fn requests() -> Decoder {
             submit,
             Request::Status,
             Request::from(Action::SetHold {
-                node: lattice_ledger::test_builders::node(1),
+                node: node(1),
                 kind: HoldKind::Drain,
                 by: "root".into(),
                 reason: "disk".into(),
@@ -83,23 +84,23 @@ fn requests() -> Decoder {
             }),
             Request::from(Action::AddKey { secret: Secret([7; 32]), by: "root".into() }),
             Request::from(Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() }),
-            Request::from(Action::SetVCluster { change: vcluster(), by: "u".into() }),
+            Request::from(Action::SetVCluster { change: vcluster_change(), by: "u".into() }),
             create,
             lookup,
-            Request::from(Action::ConfirmDead { node: lattice_ledger::test_builders::node(1), by: "root".into(), reason: "r".into() }),
+            Request::from(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "r".into() }),
         ],
     )
 }
 
 fn answers() -> Decoder {
-    let (ledger, records) = ledger();
-    let (node, allocation) = ("n1".parse().unwrap(), allocation());
+    let (ledger, records) = full_ledger();
+    let (holder, allocation) = (node(1), allocation());
     let session = lattice_model::InteractiveSession {
         id: allocation.id.0,
         allocation: allocation.id,
         user: "u".into(),
         uid: 1,
-        node: lattice_ledger::test_builders::node(1),
+        node: node(1),
         since: Timestamp(3),
     };
     let domains = ledger.domain_standings(None, None, Timestamp(99));
@@ -111,7 +112,7 @@ fn answers() -> Decoder {
             Ok(Answer::VClusters(ledger.vcluster_standings())),
             Ok(Answer::Sessions(vec![session])),
             Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4 })),
-            Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
+            Err(Refusal::LeaseHeld { name: "l".into(), holder, user: None, token: Some(3) }),
             Ok(Answer::RefusedClaim(Some(RefusedClaim {
                 allocation: allocation.id,
                 at: Timestamp(4),
@@ -133,7 +134,7 @@ fn answers() -> Decoder {
 
 /// The messages of sessions and watches.
 fn streams() -> Vec<Decoder> {
-    let ((ledger, _), allocation) = (ledger(), allocation());
+    let ((ledger, _), allocation) = (full_ledger(), allocation());
     let (keys, health) = held_keys_and_health();
     let changes = vec![
         Change::Allocation(Box::new(allocation.clone())),
@@ -193,7 +194,7 @@ fn streams() -> Vec<Decoder> {
 
 /// The messages between members, except Raft's own.
 fn of_members() -> Vec<Decoder> {
-    let (_, records) = ledger();
+    let (_, records) = full_ledger();
     let (keys, health) = held_keys_and_health();
     vec![
         decoder(
@@ -231,7 +232,7 @@ fn of_members() -> Vec<Decoder> {
 }
 
 fn stored_or_of_raft() -> Vec<Decoder> {
-    let (ledger, records) = ledger();
+    let (ledger, records) = full_ledger();
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
     let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
     let append =
@@ -259,4 +260,17 @@ fn stored_or_of_raft() -> Vec<Decoder> {
 
 fn held_keys_and_health() -> (HeldKeys, NodeHealth) {
     (HeldKeys { opens: vec![0, 1], seals: 0 }, NodeHealth::Failed { why: "supply: none".into() })
+}
+
+fn log_id(index: u64) -> LogId {
+    LogId::new(CommittedLeaderId::new(3, 1), index)
+}
+
+fn entries() -> Vec<Entry> {
+    let members: BTreeMap<u64, Peer> = (1..=3).map(|id| (id, Peer { service: format!("h{id}:1"), raft: format!("h{id}:2") })).collect();
+    vec![
+        Entry { log_id: log_id(1), payload: EntryPayload::Membership(Membership::new(vec![members.keys().copied().collect()], members)) },
+        Entry { log_id: log_id(2), payload: EntryPayload::Blank },
+        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(vec![command()]).unwrap()) },
+    ]
 }

@@ -9,9 +9,9 @@
 //!
 //! For the transfer of the leadership, see `handover`.
 
-use crate::raft::Peer;
-use crate::roster::Roster;
 use lattice_quorum_client::wire::MembersChange;
+use lattice_store::raft::Peer;
+use lattice_store::roster::Roster;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest number of voting members.

@@ -11,8 +11,7 @@ use crate::core::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::permission::{self, Call, Grant};
 use crate::proposer::{Unserved, unserved};
-use crate::roster::Roster;
-use crate::{background, backup, rotation};
+use crate::{backup, rotation};
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::told_by;
@@ -22,6 +21,8 @@ use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, M
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
 use lattice_quorum_client::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use lattice_store::background;
+use lattice_store::roster::Roster;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,10 +5,10 @@ use crate::audit::page::page;
 use crate::audit::walk;
 use crate::core::Core;
 use crate::proposer::unserved;
-use crate::store::machine::AuditError;
 use lattice_ledger::Action;
 use lattice_model::{AuditFilter, MemberId, with_causes};
 use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal};
+use lattice_store::machine::AuditError;
 use std::sync::Arc;
 
 /// Largest number of audit records in one answer.

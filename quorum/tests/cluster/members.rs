@@ -6,8 +6,8 @@ use lattice_pki::identity::Role;
 use lattice_quorum::audit::walk::verify;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::member::{Listeners, Member, MemberError};
-use lattice_quorum::store::StoreError;
 use lattice_quorum_client::wire::{Answer, Request};
+use lattice_store::StoreError;
 use std::time::Duration;
 
 /// A snapshot after 20 entries, and no signature: that would be an entry at an arbitrary moment,

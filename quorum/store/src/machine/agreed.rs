@@ -1,10 +1,10 @@
 //! Read access to a member's applied state.
 
+use crate::StoreError;
+use crate::audit::{AuditChain, Records, Sealed, Search};
 use crate::changes::Changes;
-use crate::raft_counts::RaftCounts;
+use crate::durations::Durations;
 use crate::roster::Roster;
-use crate::store::StoreError;
-use crate::store::audit::{AuditChain, Records, Sealed, Search};
 use lattice_ledger::{AuditFault, AuditHead, Ledger};
 use lattice_model::{AuditFilter, AuditRecord, Generation};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -23,8 +23,8 @@ pub struct Agreed {
     pub(super) roster: watch::Sender<Arc<Roster>>,
     /// Distributes changes to watchers.
     pub changes: Changes,
-    /// Counters for metrics.
-    pub counts: Arc<RaftCounts>,
+    /// For metrics.
+    pub durations: Durations,
 }
 
 /// Why the audit chain on disk is not usable.
@@ -111,7 +111,7 @@ impl Agreed {
     }
 
     /// Drops records that turned out not to belong to this cluster.
-    pub(crate) fn cut_audit_back(&self, head: &AuditHead) -> Result<(), StoreError> {
+    pub fn cut_audit_back(&self, head: &AuditHead) -> Result<(), StoreError> {
         self.audit().cut_back(head)
     }
 

@@ -4,17 +4,16 @@
 #![expect(clippy::result_large_err, reason = "the error is openraft's")]
 
 use super::agreed::Agreed;
+use crate::StoreError;
+use crate::audit::Checkpoint;
 use crate::background;
-use crate::clock::now;
+use crate::directory::Directory;
+use crate::kept::Kept;
 use crate::raft::{LogId, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
-use crate::store::StoreError;
-use crate::store::audit::Checkpoint;
-use crate::store::directory::Directory;
-use crate::store::kept::Kept;
-use crate::store::room::Room;
-use crate::store::snapshot_file::{self, About, Loaded};
+use crate::room::Room;
+use crate::snapshot_file::{self, About, Loaded};
 use lattice_ledger::Ledger;
-use lattice_model::with_causes;
+use lattice_model::{Timestamp, with_causes};
 use openraft::storage::Snapshot;
 use openraft::{AnyError, RaftSnapshotBuilder, StorageIOError};
 use parking_lot::Mutex;
@@ -131,6 +130,7 @@ pub struct Builder {
     pub(super) applied: Option<LogId>,
     pub(super) membership: StoredMembership,
     pub(super) room: Room,
+    pub(super) now: fn() -> Timestamp,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -151,6 +151,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             // Meanwhile the log is not purged, and grows by no more than the reserve.
             self.room.enough().await.map_err(|e| fail(&e))?;
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
+            let now = self.now;
             let written = background::run("snapshot", move || {
                 // Must be done before the log may be purged. It uses file descriptors of its own,
                 // so that nobody waits for it.
@@ -167,7 +168,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             }
             checkpoint = self.agreed.audit().checkpoint();
         };
-        self.agreed.counts.snapshot.observe(began.elapsed());
+        self.agreed.durations.snapshot.observe(began.elapsed());
         self.snapshots.kept.are(kept);
         let mut present = self.snapshots.present.lock();
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {

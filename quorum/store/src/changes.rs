@@ -7,9 +7,8 @@
 //! ```
 
 use lattice_ledger::history::{ChangeSet, Compacted, History};
-use lattice_ledger::{Changed, Ledger};
+use lattice_ledger::{Changed, Ledger, WatchPlace};
 use lattice_model::NodeId;
-use lattice_quorum_client::wire::WatchPlace;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

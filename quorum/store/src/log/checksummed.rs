@@ -1,7 +1,7 @@
 //! Small files with a checksum: the vote, and the end of the purged part of the log.
 
-use crate::store::StoreError;
-use crate::store::directory::replace;
+use crate::StoreError;
+use crate::directory::replace;
 use lattice_api::pack;
 use std::io;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The audit chain after a crash at any byte, and with damage.
 
 use super::{Scratch, segment};
-use crate::store::StoreError;
-use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
+use crate::StoreError;
+use crate::audit::{AuditChain, SEGMENT_RECORDS};
 use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
 
 /// Consecutive records; their hashes are tested elsewhere.

@@ -16,10 +16,11 @@ use super::kept::Kept;
 use super::room::Room;
 use super::synced::Synced;
 use crate::changes::Changes;
+use crate::durations::Durations;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::roster::Roster;
 use lattice_ledger::{Changed, Ledger};
-use lattice_model::{Revision, with_causes};
+use lattice_model::{Revision, Timestamp, with_causes};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, StorageIOError};
 use parking_lot::{Mutex, RwLock};
@@ -41,14 +42,23 @@ pub struct Machine {
     /// Entries are applied only after they are on this disk.
     synced: Synced,
     room: Room,
+    now: fn() -> Timestamp,
 }
 
 impl Machine {
     /// Opens the newest undamaged snapshot, or starts empty, and opens the audit chain. The chain
     /// may lack records that a received snapshot depends on: see [`Agreed::lacks_audit`].
     ///
-    /// `log`: the first and the last entry in the log. Earlier entries must be in a snapshot.
-    pub fn open(directory: &Directory, kept: Kept, log: &RangeInclusive<u64>, synced: Synced, room: Room) -> Result<Self, StoreError> {
+    /// `log`: the first and the last entry in the log. Earlier entries must be in a snapshot. `now`:
+    /// the clock by which a snapshot is described.
+    pub fn open(
+        directory: &Directory,
+        kept: Kept,
+        log: &RangeInclusive<u64>,
+        synced: Synced,
+        room: Room,
+        now: fn() -> Timestamp,
+    ) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, *log.start())?;
@@ -71,7 +81,7 @@ impl Machine {
             ledger: RwLock::new(ledger),
             audit: Mutex::new(audit),
             roster: watch::Sender::new(Arc::new(Roster::of(&membership))),
-            counts: Arc::default(),
+            durations: Durations::default(),
         };
         Ok(Self {
             directory: directory.clone(),
@@ -81,6 +91,7 @@ impl Machine {
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
             synced,
             room,
+            now,
         })
     }
 
@@ -154,7 +165,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                     Replies::default()
                 }
             });
-            self.agreed.counts.apply.observe(began.elapsed());
+            self.agreed.durations.apply.observe(began.elapsed());
             self.applied = Some(entry.log_id);
         }
         Ok(replies)
@@ -170,6 +181,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             applied: self.applied,
             membership: self.membership.clone(),
             room: self.room.clone(),
+            now: self.now,
         }
     }
 

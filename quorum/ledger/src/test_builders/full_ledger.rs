@@ -1,54 +1,19 @@
-//! Valid values of the types that are read from outside.
+//! A ledger with content in every part.
 
-use crate::raft::{Entry, LogId, Peer, Proposal};
-use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Action, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
+use super::{allocation, components, node, registration, vcluster_change};
+use crate::keyring::Secret;
+use crate::{Action, Command, LEVEL_MAX, Ledger, NotifyWay, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport,
-    ReportItem, Revision, Timestamp, When,
+    AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport, ReportItem,
+    Revision, Timestamp, When,
 };
-use lattice_quorum_client::wire::VniPoolChange;
-use openraft::{CommittedLeaderId, EntryPayload, Membership};
-use std::collections::BTreeMap;
-
-pub(super) fn log_id(index: u64) -> LogId {
-    LogId::new(CommittedLeaderId::new(3, 1), index)
-}
-
-pub(super) fn command() -> Command {
-    Command { at: Timestamp(5), action: Action::GrantLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None } }
-}
-
-pub(super) fn entries() -> Vec<Entry> {
-    let members: BTreeMap<u64, Peer> = (1..=3).map(|id| (id, Peer { service: format!("h{id}:1"), raft: format!("h{id}:2") })).collect();
-    vec![
-        Entry { log_id: log_id(1), payload: EntryPayload::Membership(Membership::new(vec![members.keys().copied().collect()], members)) },
-        Entry { log_id: log_id(2), payload: EntryPayload::Blank },
-        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(vec![command()]).unwrap()) },
-    ]
-}
-
-pub(super) fn allocation() -> Allocation {
-    let spec = lattice_ledger::test_builders::spec(2, lattice_model::RequeuePolicy::Always, 1);
-    Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, lattice_ledger::test_builders::user(1), Timestamp(9))
-}
-
-pub(super) fn vcluster() -> VClusterChange {
-    let nodes = Some([lattice_ledger::test_builders::node(1)].into());
-    VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
-}
 
 /// The revision at which the node was last changed: see the actions below.
 const CONFORMED: u64 = 12;
 
-pub(super) fn components() -> lattice_model::conformance::Components {
-    [("kernel".to_owned(), "6.1".to_owned())].into()
-}
-
 /// A ledger with content in every part, and the audit records that it created.
-pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
-    use lattice_ledger::test_builders::{node, registration};
+pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let mut ledger = Ledger::default();
     let mut records = Vec::new();
     let allocation = allocation();
@@ -76,7 +41,7 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
         Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale: true },
-        Action::Notified { way: lattice_ledger::NotifyWay::Webhook, upto: 2 },
+        Action::Notified { way: NotifyWay::Webhook, upto: 2 },
         Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
@@ -93,12 +58,12 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
             deadline: None,
         },
         drain,
-        Action::Register(lattice_ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
+        Action::Register(Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
         // Last, because the claim was made while the node belonged to the default vCluster.
-        Action::SetVCluster { change: vcluster(), by: "u".into() },
+        Action::SetVCluster { change: vcluster_change(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
     ];
     for (index, action) in (1..).zip(actions) {

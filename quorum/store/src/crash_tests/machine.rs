@@ -1,25 +1,26 @@
 //! The state machine: what is applied, and which snapshot is used.
 
 use super::{Scratch, entry, id, no_reserve, segment};
-use crate::audit::walk::verify;
+use crate::audit::AuditChain;
+use crate::directory::Directory;
+use crate::kept::Kept;
+use crate::machine::{Agreed, AuditError, Machine};
 use crate::raft::SnapshotMeta;
-use crate::store::audit::AuditChain;
-use crate::store::directory::Directory;
-use crate::store::kept::Kept;
-use crate::store::machine::Machine;
-use crate::store::{StoreError, snapshot_file};
-use lattice_ledger::LEVEL_MAX;
+use crate::synced::{Synced, SyncedMark};
+use crate::{StoreError, snapshot_file};
 use lattice_ledger::test_builders::of_level;
+use lattice_ledger::{AuditHead, LEVEL_MAX};
 use lattice_model::{AuditRecord, Revision, Timestamp};
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::RaftStateMachine;
+use std::ops::RangeInclusive;
 
 #[tokio::test]
 async fn nothing_is_applied_that_is_not_on_disk() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mark = crate::store::synced::SyncedMark::new(Some(id(1)));
-    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), mark.reader(), no_reserve(&scratch.0)).unwrap();
+    let mark = SyncedMark::new(Some(id(1)));
+    let mut machine = open(&directory, 0..=0, mark.reader()).unwrap();
     machine.apply([entry(1)]).await.unwrap();
     {
         let mut applying = std::pin::pin!(machine.apply([entry(2)]));
@@ -40,7 +41,7 @@ async fn nothing_is_applied_that_is_not_on_disk() {
 async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_for_room() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(2), no_reserve(&scratch.0)).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(2)).unwrap();
     let agreed = machine.agreed();
     let since = agreed.ledger().place();
     let full = segment(&scratch.0.join("audit"), 1);
@@ -63,14 +64,29 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
     assert_eq!(verify(&agreed).unwrap().seq, 2);
 }
 
+fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {
+    Machine::open(directory, Kept::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
+}
+
+/// Checks every link of the chain on disk up to the ledger's head.
+fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
+    let want = agreed.ledger().audit_head().clone();
+    let mut head = AuditHead::default();
+    for record in agreed.audit_records(0, want.seq) {
+        head.follow(&record?)?;
+    }
+    assert_eq!(head, want);
+    Ok(head)
+}
+
 /// The mark of a log that is on disk up to this entry.
-fn on_disk(index: u64) -> crate::store::synced::Synced {
-    crate::store::synced::SyncedMark::new(Some(id(index))).reader()
+fn on_disk(index: u64) -> Synced {
+    SyncedMark::new(Some(id(index))).reader()
 }
 
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(30), no_reserve(&scratch.0)).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(30)).unwrap();
     let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
     assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
     (machine, directory)
@@ -83,12 +99,12 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     let snapshot = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
     let want = machine.agreed().ledger().clone();
     drop((machine, directory, snapshot));
-    let open = || {
+    let reopen = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        Machine::open(&directory, Kept::default(), &(1..=1), on_disk(30), no_reserve(&scratch.0)).map(|machine| (machine, directory))
+        open(&directory, 1..=1, on_disk(30)).map(|machine| (machine, directory))
     };
     {
-        let (mut machine, _directory) = open().unwrap();
+        let (mut machine, _directory) = reopen().unwrap();
         assert_eq!(*machine.agreed().ledger(), want);
         assert_eq!(verify(&machine.agreed()).unwrap(), *want.audit_head());
         assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
@@ -99,7 +115,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     let records: Vec<AuditRecord> = AuditChain::open(&scratch.0.join("audit")).unwrap().records(0, 99).map(|r| r.unwrap()).collect();
     for left in [0, whole.len() / 2] {
         std::fs::write(&audit, &whole[..left]).unwrap();
-        let (machine, _directory) = open().unwrap();
+        let (machine, _directory) = reopen().unwrap();
         let agreed = machine.agreed();
         let (have, lacks) = agreed.lacks_audit().unwrap();
         assert!(have.seq < 30 && lacks == *want.audit_head());
@@ -116,7 +132,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
         let mut flipped = whole.clone();
         flipped[at] ^= 0x40;
         std::fs::write(&path, &flipped).unwrap();
-        match open() {
+        match reopen() {
             Err(StoreError::Corrupt { path: named, .. }) => assert_eq!(named, path),
             other => panic!("byte {at}: {:?}", other.is_ok()),
         }
@@ -141,16 +157,16 @@ async fn a_changed_audit_record_is_found() {
 fn a_snapshot_of_a_level_that_this_program_does_not_know_is_refused_and_stays() {
     let scratch = Scratch::new();
     let meta = SnapshotMeta { last_log_id: Some(id(3)), ..SnapshotMeta::default() };
-    let open = |level| {
+    let open_level = |level| {
         let ledger = of_level(level);
         let about = snapshot_file::About::of(meta.clone(), &ledger, Timestamp(1));
         let path = snapshot_file::write(&scratch.0, &about, &ledger).unwrap();
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        let opened = Machine::open(&directory, Kept::default(), &(4..=4), on_disk(3), no_reserve(&scratch.0));
+        let opened = open(&directory, 4..=4, on_disk(3));
         assert!(path.exists());
         opened.map(|machine| machine.agreed().ledger().level())
     };
-    assert_eq!(open(LEVEL_MAX).unwrap(), LEVEL_MAX);
-    let refused = open(LEVEL_MAX + 1).unwrap_err();
+    assert_eq!(open_level(LEVEL_MAX).unwrap(), LEVEL_MAX);
+    let refused = open_level(LEVEL_MAX + 1).unwrap_err();
     assert!(matches!(&refused, StoreError::Newer { .. }) && refused.to_string().contains("cluster level"), "{refused}");
 }

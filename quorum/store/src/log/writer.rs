@@ -2,13 +2,13 @@
 
 use super::checksummed::write;
 use super::index::{Index, lock};
+use crate::StoreError;
+use crate::directory::Directory;
+use crate::power::Power;
 use crate::raft::{LogId, TypeConfig, Vote};
-use crate::store::StoreError;
-use crate::store::directory::Directory;
-use crate::store::power::Power;
-use crate::store::room::Room;
-use crate::store::segments::Segments;
-use crate::store::synced::SyncedMark;
+use crate::room::Room;
+use crate::segments::Segments;
+use crate::synced::SyncedMark;
 use lattice_model::with_causes;
 use openraft::storage::LogFlushed;
 use parking_lot::Mutex;

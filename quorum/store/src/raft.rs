@@ -3,8 +3,7 @@
 pub use crate::roster::{LogId, Peer, StoredMembership};
 
 use bytes::Bytes;
-use lattice_ledger::{Command, Outcome};
-use lattice_quorum_client::wire::Refusal;
+use lattice_ledger::{Command, Outcome, Refusal};
 use openraft::TokioRuntime;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

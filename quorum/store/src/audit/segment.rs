@@ -5,7 +5,7 @@
 //!   | seal: a record of its own kind | offset of the seal u64 | "SEALED\0\1" |
 //! ```
 //!
-//! Records are framed as in the log ([`super::super::record`]); their payload is MessagePack. A
+//! Records are framed as in the log ([`crate::record`]); their payload is MessagePack. A
 //! segment without the last sixteen bytes is open. The seal contains the checksum of everything
 //! before it, so a start reads a sealed segment once without decoding it.
 
@@ -13,9 +13,9 @@ use super::index::{Candidates, Postings};
 use super::layout::{MAGIC, START, STRIDE};
 use super::reading::Extent;
 use super::sealed::{SEGMENT_RECORDS, Sealed};
-use crate::store::StoreError;
-use crate::store::directory::sync_parent;
-use crate::store::record::{self, Ending, HEADER, KIND_AUDIT, KIND_AUDIT_SEAL};
+use crate::StoreError;
+use crate::directory::sync_parent;
+use crate::record::{self, Ending, HEADER, KIND_AUDIT, KIND_AUDIT_SEAL};
 use lattice_api::pack;
 use lattice_ledger::AuditHead;
 use lattice_model::{AuditFilter, AuditRecord};

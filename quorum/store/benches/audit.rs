@@ -1,4 +1,4 @@
-//! Measures queries of a long audit log: `cargo bench -p lattice-quorum --bench audit -- [RECORDS
+//! Measures queries of a long audit log: `cargo bench -p lattice-store --bench audit -- [RECORDS
 //! [DIR]]`.
 //!
 //! Creates a chain of ten million records (or RECORDS) in DIR, or in a temporary directory, as a
@@ -8,7 +8,7 @@
 
 use lattice_ledger::AuditHead;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
-use lattice_quorum::store::audit::{AuditChain, Step};
+use lattice_store::audit::{AuditChain, Step};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The location of each log entry: in memory, in a segment, or both.
 
 use crate::raft::{Entry, LogId};
-use crate::store::segments::{self, Files, Place, Stored};
+use crate::segments::{self, Files, Place, Stored};
 use lattice_api::pack;
 use openraft::RaftLogId;
 use parking_lot::{Mutex, MutexGuard};

@@ -1,12 +1,12 @@
 //! Segments and the log after a crash at any byte, and with damage.
 
 use super::{Scratch, entry, id, no_reserve};
+use crate::StoreError;
+use crate::directory::Directory;
+use crate::kept::Kept;
+use crate::log::Log;
 use crate::raft::{Entry, Proposal, Vote};
-use crate::store::StoreError;
-use crate::store::directory::Directory;
-use crate::store::kept::Kept;
-use crate::store::log::Log;
-use crate::store::segments::{SEGMENT_HEADER, Segments};
+use crate::segments::{SEGMENT_HEADER, Segments};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, RaftLogReader};
 use std::path::{Path, PathBuf};
@@ -79,9 +79,7 @@ fn a_flipped_byte_in_the_middle_refuses_to_start_and_names_the_place() {
 fn is_refused(dir: &Path, what: &str) -> (PathBuf, u64) {
     let before = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path()).map(|path| (path.clone(), std::fs::read(path).unwrap()));
     let before: Vec<_> = before.collect();
-    let Err(StoreError::Corrupt { path, offset, .. }) = crate::store::segments::check(dir) else {
-        panic!("{what}: the check finds nothing")
-    };
+    let Err(StoreError::Corrupt { path, offset, .. }) = crate::segments::check(dir) else { panic!("{what}: the check finds nothing") };
     match payloads(dir) {
         Err(StoreError::Corrupt { path: named, offset: at, .. }) => assert_eq!((named, at), (path.clone(), offset), "{what}"),
         other => panic!("{what}: {other:?}"),
@@ -115,7 +113,7 @@ fn damage_to_the_last_record_that_was_synced_refuses_to_start_and_one_that_was_n
     std::fs::remove_file(&file).unwrap();
     assert_eq!(is_refused(&scratch.0, "the segment"), (file.clone(), 0));
     std::fs::write(&file, [0; 64]).unwrap();
-    assert!(crate::store::segments::check(&scratch.0).is_err() && payloads(&scratch.0).is_err(), "zeros");
+    assert!(crate::segments::check(&scratch.0).is_err() && payloads(&scratch.0).is_err(), "zeros");
     let note = std::fs::read(scratch.0.join("synced")).unwrap();
     for at in synced.len()..end {
         let mut flipped = whole.clone();

@@ -1,7 +1,7 @@
 //! Reads records one by one from the segments that existed at the beginning.
 
 use super::layout::{START, STRIDE};
-use crate::store::record::{self, HEADER, PAYLOAD_MAX};
+use crate::record::{self, HEADER, PAYLOAD_MAX};
 use lattice_api::pack;
 use lattice_model::AuditRecord;
 use std::collections::VecDeque;

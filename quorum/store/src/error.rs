@@ -1,44 +1,4 @@
-//! A member's files.
-//!
-//! ```text
-//!   DIR/lock                 held by the process that uses the directory
-//!   DIR/member.json          the owner: cluster and member
-//!   DIR/vote                 the last vote, replaced as a whole
-//!   DIR/purged               the end of the purged part of the log, replaced as a whole
-//!   DIR/log/FIRST.log        the log, in segments named by their first index
-//!   DIR/log/synced           how far the log is synced, written in place ([`synced_end`])
-//!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
-//!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
-//!   DIR/reserve              allocated but empty: disk space for emergencies ([`room`])
-//! ```
-//!
-//! Every record has its length and a checksum. If a crash interrupted a write (a torn tail), the
-//! incomplete record is cut off, with a log message. With damage anywhere else, including the last
-//! synced record, the member refuses to start, and names file and offset. The audit chain is
-//! *derived*: records of entries after the last snapshot are created again by applying the log, so
-//! it is synced with each snapshot and not with every entry.
-//!
-//! If the newest snapshot is damaged, it is moved aside, and the previous one is used with the log
-//! entries after it.
-//!
-//! A snapshot contains only the head of the audit chain: before a member installs a snapshot from
-//! another one, it fetches the missing records from there, and checks them against the head.
-
-pub mod audit;
-pub mod directory;
-pub mod kept;
-pub mod log;
-pub mod machine;
-pub mod power;
-pub mod record;
-pub mod room;
-pub mod segments;
-pub mod snapshot_file;
-pub mod synced;
-pub mod synced_end;
-
-#[cfg(test)]
-mod crash_tests;
+//! Why a member cannot use its disk.
 
 use lattice_api::pack::PackError;
 use std::io;

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio_util::sync::CancellationToken;
 
 /// A directory that is removed after the test.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("lattice-store-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-fn id(index: u64) -> LogId {
+pub(crate) fn id(index: u64) -> LogId {
     LogId::new(CommittedLeaderId::new(1, 1), index)
 }
 
