@@ -8,17 +8,19 @@
 
 use crate::core::{AskLeader, Core};
 use futures::FutureExt;
-use lattice_api::pack::{pack, unpack};
+use lattice_api::pack::{PackError, pack, unpack};
 use lattice_model::{Timestamp, with_causes};
 use lattice_pki::ca::REQUEST_BYTES_MAX;
 use lattice_pki::credentials::AskAuthority;
 use lattice_pki::identity::{Caller, Role, Shown};
 use lattice_pki::refused::Cause;
+use lattice_pki::tls::TlsError;
 use lattice_quorum_client::status_text;
 use lattice_quorum_client::wire::{Answer, Refusal, Request};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 
 /// The file name of a member's renewed certificate in its data directory.
 pub(crate) const KEPT: &str = "certificate.json";
@@ -83,32 +85,57 @@ async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>, as
 /// How a member renews its own certificate: signed here, or by the first other member that can.
 pub(crate) fn own(core: &Arc<Core>, ask_leader: AskLeader) -> AskAuthority {
     let core = Arc::clone(core);
-    Box::new(move |request| ask(Arc::clone(&core), request, ask_leader).boxed())
+    Box::new(move |request| {
+        let asked = ask(Arc::clone(&core), request, ask_leader);
+        async move { Ok(asked.await?) }.boxed()
+    })
 }
 
-async fn ask(core: Arc<Core>, request: Vec<u8>, ask_leader: AskLeader) -> Result<String, String> {
+/// Why no member issued this member's certificate: the last member's reason.
+#[derive(Debug, Error)]
+enum NoCertificate {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Request(#[from] PackError),
+    #[error(transparent)]
+    Connection(#[from] TlsError),
+    #[error("member {member} has no ca_key, and there is no other member")]
+    NoOther { member: u64 },
+    /// The member's own text for its [`Refusal::Unavailable`].
+    #[error("{why}")]
+    Unavailable { why: String },
+    #[error("member {member} answered something else")]
+    Unexpected { member: u64 },
+    #[error("member {member}: {}", status_text(status))]
+    Status { member: u64, status: Box<tonic::Status> },
+    #[error("member {member}: no answer in time")]
+    Timeout { member: u64 },
+}
+
+async fn ask(core: Arc<Core>, request: Vec<u8>, ask_leader: AskLeader) -> Result<String, NoCertificate> {
     if core.identity.authority.is_some() {
         let present = Arc::clone(&core.identity.credentials.material().borrow());
-        return sign(&core, &request, present.leaf(), ask_leader).await.map_err(|refusal| refusal.to_string());
+        return Ok(sign(&core, &request, present.leaf(), ask_leader).await?);
     }
-    let body = pack(&Request::RenewCertificate { request }).map_err(|e| with_causes(&e))?;
-    let mut why = format!("member {} has no ca_key, and there is no other member", core.config.id);
-    for (id, peer) in core.roster().members {
-        if id == core.config.id {
+    let body = pack(&Request::RenewCertificate { request })?;
+    let mut failed = NoCertificate::NoOther { member: core.config.id };
+    for (member, peer) in core.roster().members {
+        if member == core.config.id {
             continue;
         }
-        let mut client = core.peers.service(id, &peer).map_err(|e| with_causes(&e))?;
-        why = match tokio::time::timeout(ASK_TIMEOUT, client.call(body.clone())).await {
+        let mut client = core.peers.service(member, &peer)?;
+        failed = match tokio::time::timeout(ASK_TIMEOUT, client.call(body.clone())).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(Ok(Answer::Certificate { pem })) => return Ok(pem),
-                Ok(Ok(_)) => format!("member {id} answered something else"),
-                Ok(Err(Refusal::Unavailable { why })) => why,
-                Ok(Err(refusal)) => refusal.to_string(),
-                Err(error) => with_causes(&error),
+                Ok(Ok(_)) => NoCertificate::Unexpected { member },
+                Ok(Err(Refusal::Unavailable { why })) => NoCertificate::Unavailable { why },
+                Ok(Err(refusal)) => refusal.into(),
+                Err(error) => error.into(),
             },
-            Ok(Err(status)) => format!("member {id}: {}", status_text(&status)),
-            Err(_) => format!("member {id}: no answer in time"),
+            Ok(Err(status)) => NoCertificate::Status { member, status: Box::new(status) },
+            Err(_) => NoCertificate::Timeout { member },
         };
     }
-    Err(why)
+    Err(failed)
 }

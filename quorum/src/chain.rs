@@ -8,7 +8,7 @@
 //! A snapshot contains only the chain's head. It is not installed before the records have been
 //! fetched, so a member with a state always has its history as well, and may vote.
 
-use crate::network::{NoPage, Peers};
+use crate::network::{NoReply, Peers};
 use crate::peers::AuditPage;
 use lattice_model::with_causes;
 use lattice_store::StoreError;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Error)]
 pub(crate) enum FetchError {
     #[error(transparent)]
-    NoPage(#[from] NoPage),
+    NoReply(#[from] NoReply),
     #[error("the records that were sent cannot be taken")]
     Taken(#[from] AuditError),
     #[error("the member has {theirs} records where {wanted} were to be")]

@@ -11,11 +11,13 @@
 
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, Ledger};
-use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, NodeState, Timestamp};
+use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, NodeState, Timestamp, with_causes};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::process::{ChildStderr, Command};
 use tokio::sync::mpsc;
@@ -54,7 +56,7 @@ pub struct FencingHook {
 struct Ended {
     node: NodeId,
     fall: Fall,
-    result: Result<(), String>,
+    result: Result<(), ProgramError>,
 }
 
 struct Tried {
@@ -143,16 +145,16 @@ impl FencingHook {
                 tracing::warn!(%node, "the fencing hook says that the node is dead");
                 Standing::Dead
             }
-            Err(why) if tried.tries >= TRIES_MAX => {
+            Err(error) if tried.tries >= TRIES_MAX => {
                 tracing::error!(
-                    %node, %why, tries = tried.tries,
+                    %node, why = %with_causes(&error), tries = tried.tries,
                     "the fencing hook failed for the last time: its work stays where it is; an operator must look, then `lattice node confirm-dead`"
                 );
                 Standing::GivenUp
             }
-            Err(why) => {
+            Err(error) => {
                 let pause = tried.pauses.next_pause();
-                tracing::error!(%node, %why, again_s = pause.as_secs(), "the fencing hook failed");
+                tracing::error!(%node, why = %with_causes(&error), again_s = pause.as_secs(), "the fencing hook failed");
                 Standing::Waits { until: now + pause }
             }
         };
@@ -186,14 +188,29 @@ pub fn of_the_site(program: &Path, cluster: &str, node: &NodeId) -> Command {
     command
 }
 
+/// Why a program of the site did not do its work.
+#[derive(Debug, Error)]
+pub enum ProgramError {
+    #[error("it cannot be started")]
+    Start(#[source] io::Error),
+    #[error("it took longer than {} s ({setting}) and was ended", limit.as_secs())]
+    Timeout { limit: Duration, setting: &'static str },
+    #[error("{0}")]
+    Exit(ExitStatus),
+    #[error("{status}: {output}")]
+    ExitWithOutput { status: ExitStatus, output: String },
+    #[error("it cannot be waited for")]
+    Wait(#[source] io::Error),
+}
+
 /// Runs the program; an error unless it exits with 0 in time. `setting`: the name of the setting
 /// with the time limit.
-pub async fn run(mut command: Command, limit: Duration, setting: &str) -> Result<(), String> {
-    let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
+pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
+    let mut child = command.spawn().map_err(ProgramError::Start)?;
     let mut group = Group(child.id());
     let said = AbortOnDropHandle::new(tokio::spawn(read(child.stderr.take())));
     let Ok(waited) = tokio::time::timeout(limit, child.wait()).await else {
-        return Err(format!("it took longer than {} s ({setting}) and was ended", limit.as_secs()));
+        return Err(ProgramError::Timeout { limit, setting });
     };
     // It has been reaped, so its process id may be reused from now on.
     group.0 = None;
@@ -203,9 +220,9 @@ pub async fn run(mut command: Command, limit: Duration, setting: &str) -> Result
             // Processes that it left behind may keep its output open.
             let said = tokio::time::timeout(OUTPUT_WAIT, said).await;
             let said = said.ok().and_then(Result::ok).unwrap_or_default();
-            Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
+            Err(if said.is_empty() { ProgramError::Exit(status) } else { ProgramError::ExitWithOutput { status, output: said } })
         }
-        Err(error) => Err(format!("it cannot be waited for: {error}")),
+        Err(error) => Err(ProgramError::Wait(error)),
     }
 }
 

@@ -165,12 +165,12 @@ enum Ca {
     },
 }
 
-fn lifetime(text: &str) -> std::result::Result<Duration, String> {
-    let lifetime = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
+fn lifetime(text: &str) -> Result<Duration> {
+    let lifetime = duration::parse(text, BareNumber::Seconds)?;
     if (ca::LIFETIME_MIN..=ca::LIFETIME_MAX).contains(&lifetime) {
         return Ok(lifetime);
     }
-    Err(format!("{} to {} seconds are possible", ca::LIFETIME_MIN.as_secs(), ca::LIFETIME_MAX.as_secs()))
+    bail!("{} to {} seconds are possible", ca::LIFETIME_MIN.as_secs(), ca::LIFETIME_MAX.as_secs())
 }
 
 fn main() -> ExitCode {

@@ -140,7 +140,7 @@ async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::Members { why });
     let answer = match core.peers.roster(id, peer, &question(core), QUESTION_MAX).await {
         Ok(answer) => answer,
-        Err(why) => return refuse(format!("member {id} does not answer at {}: {why}", peer.raft)),
+        Err(error) => return refuse(format!("member {id} does not answer at {}: {}", peer.raft, with_causes(&error))),
     };
     if answer.cluster != core.config.cluster {
         return refuse(format!("the member at {} is of cluster {:?}, this is {:?}", peer.raft, answer.cluster, core.config.cluster));
@@ -162,7 +162,7 @@ async fn lacks_history(core: &Core, learner: Option<u64>) -> Option<String> {
     match core.peers.audit_page(id, u64::MAX).await {
         Ok(page) if page.head.seq + HISTORY_LAG_MAX >= want => None,
         Ok(page) => Some(format!("member {id} catches up: it has {} of {want} audit records", page.head.seq)),
-        Err(error) => Some(format!("member {id}: {error}")),
+        Err(error) => Some(format!("member {id}: {}", with_causes(&error))),
     }
 }
 
@@ -188,8 +188,8 @@ fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
         while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
-        if let Err(why) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
-            tracing::info!(member = id, why, "the member that was taken out does not hear of it now");
+        if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
+            tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out does not hear of it now");
         }
         core.peers.forget(id);
     });

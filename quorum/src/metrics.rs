@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -145,12 +146,21 @@ fn allocated(path: &Path, depth: u32) -> u64 {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
 }
 
-/// Whether this member can commit together with the others; the error says why not, for people.
-fn ready(core: &Core) -> Result<(), String> {
+/// Why this member is not ready.
+#[derive(Debug, Error)]
+enum NotReady {
+    #[error("in touch with no leader, or as leader with no majority, for {} s", silence.as_secs())]
+    NoMajority { silence: Duration },
+    #[error("it stops")]
+    Stopping,
+}
+
+/// Whether this member can commit together with the others.
+fn ready(core: &Core) -> Result<(), NotReady> {
     if core.has_leader() {
         return Ok(());
     }
-    Err(format!("in touch with no leader, or as leader with no majority, for {} s", core.silence().as_secs()))
+    Err(NotReady::NoMajority { silence: core.silence() })
 }
 
 /// Serves `/metrics` and pushes metrics, as far as possible: a member works without metrics, too.
@@ -194,7 +204,10 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     match TcpListener::bind(listen).await {
         Ok(listener) => {
             let of = Arc::downgrade(core);
-            let ready: Ready = Arc::new(move || of.upgrade().map_or_else(|| Err("it stops".to_owned()), |core| ready(&core)));
+            let ready: Ready = Arc::new(move || {
+                let is_ready = of.upgrade().ok_or(NotReady::Stopping).and_then(|core| ready(&core));
+                is_ready.map_err(|not_ready| not_ready.to_string())
+            });
             tasks.push(tokio::spawn(serve::run(exporter, listener, token, ready, core.stop.clone())));
         }
         Err(error) => {

@@ -182,14 +182,11 @@ impl Peers {
     /// Audit records of this member after `after`, as many as fit in one message. With `u64::MAX`
     /// the page contains only the head: the member has its state and its audit chain up to there,
     /// and may vote if it is a learner.
-    pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoPage> {
-        let link = self.known(member).ok_or_else(|| NoPage("it is not known where it is".to_owned()))?;
-        let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage(with_causes(&e)))?;
-        match tokio::time::timeout(PAGE_TIMEOUT, raft_client(&link).audit(body)).await {
-            Ok(Ok(page)) => unpack(page.get_ref()).map_err(|e| NoPage(with_causes(&e))),
-            Ok(Err(status)) => Err(NoPage(status_text(&status))),
-            Err(_) => Err(NoPage("no answer in time".to_owned())),
-        }
+    pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoReply> {
+        let link = self.known(member).ok_or(NoReply::UnknownAddress)?;
+        let body = pack(&AuditPageRequest { after })?;
+        let page = within(PAGE_TIMEOUT, raft_client(&link).audit(body)).await?;
+        Ok(unpack(page.get_ref())?)
     }
 
     /// Sends this member's heartbeat summary to the leader. If the leader accepted it, returns its
@@ -207,17 +204,13 @@ impl Peers {
         Some((unpack(reply.get_ref()).ok()?, Revision(revision)))
     }
 
-    /// Asks the member at `peer` for its identity and its committed membership. The error says why
-    /// there is no answer.
-    pub async fn roster(&self, member: u64, peer: &Peer, question: &RosterQuestion, limit: Duration) -> Result<RosterAnswer, String> {
+    /// Asks the member at `peer` for its identity and its committed membership.
+    pub async fn roster(&self, member: u64, peer: &Peer, question: &RosterQuestion, limit: Duration) -> Result<RosterAnswer, NoReply> {
         // Separate connections, because the peer need not be a member.
-        let link = self.open(member, peer).map_err(|e| with_causes(&e))?;
-        let body = pack(question).map_err(|e| with_causes(&e))?;
-        match tokio::time::timeout(limit, raft_client(&link).roster(body)).await {
-            Ok(Ok(reply)) => unpack(reply.get_ref()).map_err(|e| with_causes(&e)),
-            Ok(Err(status)) => Err(status_text(&status)),
-            Err(_) => Err("no answer in time".to_owned()),
-        }
+        let link = self.open(member, peer)?;
+        let body = pack(question)?;
+        let reply = within(limit, raft_client(&link).roster(body)).await?;
+        Ok(unpack(reply.get_ref())?)
     }
 
     /// Asks a member to become a candidate now. Returns whether it does.
@@ -227,10 +220,27 @@ impl Peers {
     }
 }
 
-/// Why a member sent no page of its audit chain.
+/// Why a member did not answer a call.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NoPage(String);
+pub enum NoReply {
+    #[error("it is not known where it is")]
+    UnknownAddress,
+    #[error(transparent)]
+    Connection(#[from] TlsError),
+    #[error(transparent)]
+    Message(#[from] PackError),
+    #[error("{}", status_text(.0))]
+    Status(Box<tonic::Status>),
+    #[error("no answer in time")]
+    Timeout,
+}
+
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, NoReply> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(reply) => reply.map_err(|status| NoReply::Status(Box::new(status))),
+        Err(_) => Err(NoReply::Timeout),
+    }
+}
 
 fn raft_client(link: &Link) -> RaftClient<Channel> {
     RaftClient::new(link.raft.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
@@ -255,7 +265,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Wire {
         Wire {
             target,
-            link: self.peers.link(target, peer).map_err(|e| with_causes(&e)),
+            link: self.peers.link(target, peer),
             agreed: Arc::clone(&self.agreed),
             synced: self.synced.clone(),
             shortages: Arc::clone(&self.shortages),
@@ -269,7 +279,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 pub struct Wire {
     target: u64,
     /// The connection, or why there is none.
-    link: Result<Link, String>,
+    link: Result<Link, TlsError>,
     agreed: Arc<Agreed>,
     synced: Synced,
     shortages: Arc<Shortages>,
@@ -304,7 +314,7 @@ impl Wire {
         let no_answer = |why: String| NoAnswer { target: self.target, why };
         let link = match &self.link {
             Ok(link) => link,
-            Err(why) => return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why.clone())))),
+            Err(error) => return Err(RPCError::Unreachable(Unreachable::new(&no_answer(with_causes(error))))),
         };
         let broken = |error: PackError| RPCError::Network(NetworkError::from(AnyError::new(&error)));
         let body: Packed = pack(question).map_err(broken)?;

@@ -11,7 +11,7 @@
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
-use crate::fencing_hook::{of_the_site, run as run_program};
+use crate::fencing_hook::{ProgramError, of_the_site, run as run_program};
 use crate::notify_state::Notify;
 use lattice_ledger::{Action, NotifyWay};
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, with_causes};
@@ -19,7 +19,7 @@ use lattice_store::audit::Step;
 use lattice_store::background;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, StatusCode};
 use ring::hmac;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -53,6 +53,19 @@ pub enum NotifyError {
     Url,
     #[error("notify_url")]
     Client(#[source] reqwest::Error),
+}
+
+/// Why an event was not accepted.
+#[derive(Debug, Error)]
+enum Undelivered {
+    #[error(transparent)]
+    Encode(serde_json::Error),
+    #[error(transparent)]
+    Hook(#[from] ProgramError),
+    #[error(transparent)]
+    Send(reqwest::Error),
+    #[error("the server answers {0}")]
+    Status(StatusCode),
 }
 
 /// One kind of notification, ready to run.
@@ -193,11 +206,11 @@ impl Telling {
     async fn told(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
         let mut pauses = PAUSES;
         loop {
-            let Err(why) = self.send(cluster, generation, record).await else {
+            let Err(error) = self.send(cluster, generation, record).await else {
                 self.notify.says(self.means.way(), None);
                 return true;
             };
-            self.trouble(format!("record {} is not taken: {why}", record.seq));
+            self.trouble(format!("record {} is not taken: {}", record.seq, with_causes(&error)));
             tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
                 return false;
@@ -212,7 +225,7 @@ impl Telling {
         }
     }
 
-    async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), String> {
+    async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), Undelivered> {
         let Some(node) = &record.node else { return Ok(()) };
         let event = Event {
             id: format!("{cluster}/{generation}/{}", record.seq),
@@ -225,12 +238,12 @@ impl Telling {
             actor: &record.actor,
             detail: &record.detail,
         };
-        let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
+        let body = serde_json::to_vec(&event).map_err(Undelivered::Encode)?;
         match &self.means {
             Means::Hook { program } => {
                 let mut command = of_the_site(program, cluster, node);
                 command.arg(event.event).env("LATTICE_EVENT_ID", &event.id).env("LATTICE_EVENT", String::from_utf8_lossy(&body).as_ref());
-                run_program(command, self.limit, "notify_seconds").await
+                Ok(run_program(command, self.limit, "notify_seconds").await?)
             }
             Means::Webhook { url, client, secret } => {
                 let at = crate::clock::now().0;
@@ -242,8 +255,8 @@ impl Telling {
                     .header("lattice-signature", signature(secret, at, &body))
                     .body(body);
                 // A URL may contain a secret.
-                let answer = request.send().await.map_err(|error| with_causes(&error.without_url()))?;
-                if answer.status().is_success() { Ok(()) } else { Err(format!("the server answers {}", answer.status())) }
+                let answer = request.send().await.map_err(|error| Undelivered::Send(error.without_url()))?;
+                if answer.status().is_success() { Ok(()) } else { Err(Undelivered::Status(answer.status())) }
             }
         }
     }

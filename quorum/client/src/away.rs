@@ -1,8 +1,10 @@
 //! Unreachable members. All callers share the result of a failed attempt: the longer a member is
 //! unreachable, the less often a connection is tried, however many callers there are.
 
+use crate::status_text;
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -21,8 +23,13 @@ struct Since {
     first: Instant,
     /// When the next attempt is allowed.
     next: Instant,
-    why: String,
+    status: Status,
 }
+
+/// The error of the last attempt.
+#[derive(Debug, Error)]
+#[error("{}", status_text(.0))]
+pub(super) struct Unreachable(Status);
 
 impl Away {
     fn state(&self) -> MutexGuard<'_, Option<Since>> {
@@ -31,9 +38,9 @@ impl Away {
 
     /// Permission for an attempt. The error says why the member must not be tried now. A caller
     /// that gets permission uses up that of the others.
-    pub(super) fn leave(&self, now: Instant) -> Result<(), String> {
+    pub(super) fn leave(&self, now: Instant) -> Result<(), Unreachable> {
         match &mut *self.state() {
-            Some(since) if now < since.next => Err(since.why.clone()),
+            Some(since) if now < since.next => Err(Unreachable(since.status.clone())),
             Some(since) => {
                 since.next = now + again(since.first, now);
                 Ok(())
@@ -49,7 +56,7 @@ impl Away {
         let mut state = self.state();
         *state = failed.map(|status| {
             let first = state.as_ref().map_or(now, |since| since.first);
-            Since { first, next: now + again(first, now), why: crate::status_text(status) }
+            Since { first, next: now + again(first, now), status: status.clone() }
         });
     }
 }
@@ -80,7 +87,7 @@ mod tests {
         assert!(between(0, 200) >= 20, "at first at once: {tries:?}");
         assert!(between(0, 10_000) < 100 && (48..=50).contains(&between(10_000, 60_000)), "{tries:?}");
         let later = began + Duration::from_secs(61);
-        assert!(away.leave(later).is_ok() && away.leave(later).is_err_and(|why| why.contains("refused")), "one for all");
+        assert!(away.leave(later).is_ok() && away.leave(later).is_err_and(|error| error.to_string().contains("refused")), "one for all");
         // A refusal is an answer, too.
         away.asked(&Err::<(), _>(Status::unavailable("no leader")), later);
         assert!(away.leave(later).is_ok() && away.leave(later).is_ok());

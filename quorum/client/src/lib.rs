@@ -170,8 +170,8 @@ impl QuorumClient {
                 if left.is_zero() {
                     return Err(failures.into());
                 }
-                if let Err(why) = member.away.leave(Instant::now()) {
-                    failures.add(&member.address, why);
+                if let Err(unreachable) = member.away.leave(Instant::now()) {
+                    failures.add(&member.address, unreachable.to_string());
                     self.leave(&member.address);
                     continue;
                 }
@@ -231,8 +231,8 @@ impl QuorumClient {
             async move {
                 match client.call(&Request::RenewCertificate { request }, RENEWAL_TIMEOUT).await {
                     Ok(Answer::Certificate { pem }) => Ok(pem),
-                    Ok(_) => Err("the quorum answered something else".to_owned()),
-                    Err(error) => Err(error.to_string()),
+                    Ok(_) => Err(NoCertificate.into()),
+                    Err(error) => Err(error.into()),
                 }
             }
             .boxed()
@@ -271,6 +271,10 @@ impl QuorumClient {
         }
     }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("the quorum answered something else")]
+struct NoCertificate;
 
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
     let channel = |used| credentials.channel(address, Wanted::AnyMember, used);

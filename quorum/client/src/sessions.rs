@@ -89,7 +89,7 @@ impl QuorumClient {
     }
 
     async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        member.away.leave(Instant::now()).map_err(NotOpened::Failed)?;
+        member.away.leave(Instant::now()).map_err(|unreachable| NotOpened::Failed(unreachable.to_string()))?;
         self.open_session_over(&member.sessions, Some(&member.away), &member.address, register, may_move).await
     }
 

@@ -61,8 +61,8 @@ impl QuorumClient {
         let mut failures = Failures::default();
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
-            if let Err(why) = member.away.leave(Instant::now()) {
-                failures.add(&member.address, why);
+            if let Err(unreachable) = member.away.leave(Instant::now()) {
+                failures.add(&member.address, unreachable.to_string());
                 self.leave(&member.address);
                 continue;
             }

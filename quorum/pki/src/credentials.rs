@@ -35,9 +35,11 @@ use parking_lot::{Mutex, MutexGuard};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use sources::{Found, KEPT_VERSION, Kept, Places, find, stamps};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -49,8 +51,27 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// Requests a certificate from the quorum's authority: takes a request (PKCS#10, DER), returns a
-/// certificate (PEM) or an error message.
-pub type AskAuthority = Box<dyn Fn(Vec<u8>) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+/// certificate (PEM).
+pub type AskAuthority = Box<dyn Fn(Vec<u8>) -> BoxFuture<'static, Result<String, AskError>> + Send + Sync>;
+/// Why the authority issued no certificate: a member and an agent ask in different ways.
+pub type AskError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why the certificate is not renewed.
+#[derive(Debug, Error)]
+enum RenewError {
+    #[error("a key cannot be made")]
+    Key(#[source] rcgen::Error),
+    #[error(transparent)]
+    Ask(AskError),
+    #[error(transparent)]
+    Unusable(#[from] TlsError),
+    #[error("{}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// The credentials of this process. Clones share them.
 #[derive(Clone, Debug)]
@@ -171,8 +192,8 @@ impl Credentials {
                     tracing::info!(until = valid.until, "the certificate is renewed");
                     due = self::due(valid);
                 }
-                Err(why) => {
-                    self.is_troubled(format!("no new certificate: {why}"));
+                Err(error) => {
+                    self.is_troubled(format!("no new certificate: {}", with_causes(&error)));
                     paused_until = Instant::now() + (valid.life() / 30).clamp(RETRY_MIN, RETRY_MAX);
                 }
             }
@@ -208,14 +229,13 @@ impl Credentials {
         Ok(())
     }
 
-    async fn renew(&self, places: &Places, ask: &AskAuthority) -> Result<Validity, String> {
-        let make = |e: rcgen::Error| format!("a key cannot be made: {e}");
-        let key = KeyPair::generate().map_err(make)?;
+    async fn renew(&self, places: &Places, ask: &AskAuthority) -> Result<Validity, RenewError> {
+        let key = KeyPair::generate().map_err(RenewError::Key)?;
         let mut params = CertificateParams::default();
         // The authority copies everything except the key from the current certificate.
         params.distinguished_name = DistinguishedName::new();
-        let request = params.serialize_request(&key).map_err(make)?.der().to_vec();
-        let cert = ask(request).await?;
+        let request = params.serialize_request(&key).map_err(RenewError::Key)?.der().to_vec();
+        let cert = ask(request).await.map_err(RenewError::Ask)?;
         let pem = ClientTls { ca: self.present().pem.ca.clone(), cert, key: key.serialize_pem() };
         let kept = Kept {
             version: KEPT_VERSION,
@@ -224,13 +244,13 @@ impl Credentials {
             cert: pem.cert.clone(),
             key: pem.key.clone(),
         };
-        let material = Material::new(pem).map_err(|e| with_causes(&e))?;
+        let material = Material::new(pem)?;
         let valid = material.valid;
         // Stored before it is used: if the process dies now, it has one of the two certificates
         // afterwards.
-        material.verified().map_err(|e| with_causes(&e))?;
-        kept.write(&places.kept).map_err(|e| format!("{}: {e}", places.kept.display()))?;
-        self.take(material).map_err(|e| with_causes(&e))?;
+        material.verified()?;
+        kept.write(&places.kept).map_err(|source| RenewError::Write { path: places.kept.clone(), source })?;
+        self.take(material)?;
         Ok(valid)
     }
 

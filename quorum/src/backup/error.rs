@@ -1,5 +1,6 @@
 //! Why a backup could not be made or used.
 
+use lattice_api::pack::PackError;
 use lattice_ledger::shortage::Shortage;
 use lattice_objects::ObjectsError;
 use lattice_store::StoreError;
@@ -28,8 +29,8 @@ pub enum BackupError {
     Unknown { url: String, name: String, there: Vec<String> },
     #[error("backup {name} is damaged: {object}: {why}. Take another one (--backup NAME): {others}")]
     Damaged { name: String, object: String, why: String, others: String },
-    #[error("the backup cannot be encoded: {why}")]
-    Encode { why: String },
+    #[error("the backup cannot be encoded")]
+    Encode(#[source] ChainCodecError),
     #[error(transparent)]
     Files(#[from] StoreError),
     #[error("{}", path.display())]
@@ -56,6 +57,15 @@ pub enum BackupError {
     Unasked { why: String },
     #[error("the task failed: {why}")]
     Task { why: String },
+}
+
+/// Why a backup's description of its audit chain cannot be written or read.
+#[derive(Debug, Error)]
+pub enum ChainCodecError {
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    #[error(transparent)]
+    Compression(#[from] std::io::Error),
 }
 
 impl BackupError {

@@ -1,7 +1,7 @@
 //! The store of backups: putting and getting them, as streams, so that neither side has a complete
 //! backup in memory.
 
-use super::error::BackupError;
+use super::error::{BackupError, ChainCodecError};
 use crate::config::QuorumConfig;
 use futures::StreamExt;
 use lattice_api::pack;
@@ -127,7 +127,7 @@ impl Place {
     /// Puts the rest of a backup; the snapshot last. Returns its name.
     pub async fn put(&self, about: &About, chain: &Chain, snapshot: File, path: &Path) -> Result<String, BackupError> {
         let name = format!("{}-{:020}", stamp(about.written), about.index());
-        let packed = packed(chain).map_err(|why| BackupError::Encode { why })?;
+        let packed = packed(chain).map_err(BackupError::Encode)?;
         let key = self.key(&["backups", &name, "audit"]);
         self.0.store.put(&key, PutPayload::from(packed)).await.map_err(self.fail("the backup cannot be written"))?;
         self.put_file(self.key(&["backups", &name, "snapshot"]), snapshot, path).await?;
@@ -185,7 +185,7 @@ impl Place {
         let key = self.key(&["backups", &name, "audit"]);
         let unread = format!("{key} cannot be read");
         let packed = self.0.store.get(&key).await.map_err(self.fail(&unread))?.bytes().await.map_err(self.fail(&unread))?;
-        let chain = unpacked(&packed).map_err(|why| damaged(Damage { object: key.to_string(), why }))?;
+        let chain = unpacked(&packed).map_err(|e| damaged(Damage { object: key.to_string(), why: with_causes(&e) }))?;
         for segment in &chain.segments {
             let key = self.key(&["audit", &segment.name()]);
             match self.get_file(&key, &audit::path_of(&folder, segment.first)).await {
@@ -216,22 +216,18 @@ struct Names {
     segments: String,
 }
 
-fn packed(chain: &Chain) -> Result<Vec<u8>, String> {
-    let bytes = pack::to_bytes(chain).map_err(|e| with_causes(&e))?;
-    let zipped = || {
-        let mut out = zstd::Encoder::new(Vec::new(), zstd::DEFAULT_COMPRESSION_LEVEL)?;
-        out.include_checksum(true)?;
-        out.write_all(&bytes)?;
-        out.finish()
-    };
-    zipped().map_err(|e: std::io::Error| e.to_string())
+fn packed(chain: &Chain) -> Result<Vec<u8>, ChainCodecError> {
+    let bytes = pack::to_bytes(chain)?;
+    let mut out = zstd::Encoder::new(Vec::new(), zstd::DEFAULT_COMPRESSION_LEVEL)?;
+    out.include_checksum(true)?;
+    out.write_all(&bytes)?;
+    Ok(out.finish()?)
 }
 
-fn unpacked(packed: &[u8]) -> Result<Chain, String> {
+fn unpacked(packed: &[u8]) -> Result<Chain, ChainCodecError> {
     let mut bytes = Vec::new();
-    let unpacked = zstd::Decoder::new(packed).and_then(|d| d.take(CHAIN_BYTES_MAX).read_to_end(&mut bytes));
-    unpacked.map_err(|e| e.to_string())?;
-    pack::from_bytes(&bytes).map_err(|e| with_causes(&e))
+    zstd::Decoder::new(packed)?.take(CHAIN_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(pack::from_bytes(&bytes)?)
 }
 
 /// Adapts a member's error about a damaged file to a backup: the remedies for members do not apply.

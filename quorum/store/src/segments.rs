@@ -4,11 +4,14 @@
 use super::record::{self, Ending, HEADER, KIND_ENTRY};
 use super::synced_end::{self, End, SyncedEnd};
 use super::{StoreError, directory::sync_parent};
+use lattice_api::pack::PackError;
+use lattice_model::with_causes;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use thiserror::Error;
 
 const MAGIC: &[u8; 12] = b"LATTICE-LOG\0";
 const VERSION: u32 = 1;
@@ -56,10 +59,19 @@ pub struct Stored {
     pub payload: Vec<u8>,
 }
 
+/// Why an entry with a good checksum cannot be used.
+#[derive(Debug, Error)]
+pub enum UnusableEntry {
+    #[error(transparent)]
+    Decode(#[from] PackError),
+    #[error("entry {found} follows where {wanted} should")]
+    Order { found: u64, wanted: u64 },
+}
+
 impl Segments {
     /// Opens the log in `dir` and cuts off a torn tail; damage to synced data is an error. Calls
     /// `each` for every entry in order.
-    pub fn open(dir: &Path, mut each: impl FnMut(Stored) -> Result<(), String>) -> Result<Self, StoreError> {
+    pub fn open(dir: &Path, mut each: impl FnMut(Stored) -> Result<(), UnusableEntry>) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         let mut firsts = Vec::new();
         for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
@@ -88,7 +100,12 @@ impl Segments {
         Ok(this)
     }
 
-    fn open_segment(&mut self, first: u64, is_last: bool, each: &mut impl FnMut(Stored) -> Result<(), String>) -> Result<(), StoreError> {
+    fn open_segment(
+        &mut self,
+        first: u64,
+        is_last: bool,
+        each: &mut impl FnMut(Stored) -> Result<(), UnusableEntry>,
+    ) -> Result<(), StoreError> {
         let path = self.path(first);
         let bytes = fs::read(&path).map_err(StoreError::io(&path, "cannot be read"))?;
         let synced = self.note.noted().filter(|end| end.segment == first).map_or(0, |end| end.offset);
@@ -115,7 +132,7 @@ impl Segments {
             let start = record.offset + HEADER;
             let length = u32::try_from(record.length).map_err(|e| damaged(e.to_string()))?;
             let place = Place { segment: first, offset: record.offset as u64, length };
-            each(Stored { place, payload: bytes[start..start + record.length].to_vec() }).map_err(damaged)?;
+            each(Stored { place, payload: bytes[start..start + record.length].to_vec() }).map_err(|e| damaged(with_causes(&e)))?;
         }
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(StoreError::io(&path, "cannot be opened"))?;
         match ending {

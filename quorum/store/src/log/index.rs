@@ -1,7 +1,7 @@
 //! The location of each log entry: in memory, in a segment, or both.
 
 use crate::raft::{Entry, LogId};
-use crate::segments::{self, Files, Place, Stored};
+use crate::segments::{self, Files, Place, Stored, UnusableEntry};
 use lattice_api::pack;
 use openraft::RaftLogId;
 use parking_lot::{Mutex, MutexGuard};
@@ -32,15 +32,15 @@ pub(super) struct Slot {
 
 impl Index {
     /// Adds an entry read at the start.
-    pub(super) fn found(&mut self, stored: Stored) -> Result<(), String> {
-        let entry: Entry = pack::from_bytes(&stored.payload).map_err(|e| lattice_model::with_causes(&e))?;
+    pub(super) fn found(&mut self, stored: Stored) -> Result<(), UnusableEntry> {
+        let entry: Entry = pack::from_bytes(&stored.payload)?;
         let id = *entry.get_log_id();
         if self.purged.is_some_and(|p| id.index <= p.index) {
             return Ok(());
         }
         let want = self.slots.back().map(|s| s.id.index + 1).or(self.purged.map(|p| p.index + 1));
-        if want.is_some_and(|want| want != id.index) {
-            return Err(format!("entry {} follows where {} should", id.index, want.unwrap_or_default()));
+        if let Some(wanted) = want.filter(|want| *want != id.index) {
+            return Err(UnusableEntry::Order { found: id.index, wanted });
         }
         let bytes = stored.payload.len();
         self.cached += bytes;
