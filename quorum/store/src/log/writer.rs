@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 /// Number of bytes written before a sync, even if more is queued.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// When nothing has been written for this long, the synced end is synced as well
-/// ([`super::synced_end`]).
+/// ([`crate::synced_end`]).
 const SETTLE_AFTER: Duration = Duration::from_millis(500);
 
 pub(super) enum Job {
