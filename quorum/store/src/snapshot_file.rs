@@ -137,7 +137,7 @@ impl Drop for Temporary {
 }
 
 /// Writes a snapshot to `out` as a stream.
-pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
+fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
     let about = pack::to_bytes(about).map_err(io::Error::other)?;
     let mut out = Summed { inner: BufWriter::with_capacity(128 * 1024, out), crc: crc32fast::Hasher::new() };
     out.write_all(MAGIC)?;
