@@ -36,18 +36,18 @@ pub mod vcluster;
 mod wait;
 mod watch;
 
-use crate::args::Command;
-use crate::args::admin::{Admin, AdminCommand};
-use crate::args::gossip::GossipCommand;
-use crate::args::network::AdminNetworkCommand;
-use crate::args::node::NodeCommand;
-use crate::args::quorum::{Ca, CaCommand, QuorumCommand};
-use crate::args::top::Top;
-use crate::args::watching::Watch;
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
-use crate::later::Later;
 use crate::session::Session;
+use lattice_cli_syntax::args::Command;
+use lattice_cli_syntax::args::admin::{Admin, AdminCommand};
+use lattice_cli_syntax::args::gossip::GossipCommand;
+use lattice_cli_syntax::args::network::AdminNetworkCommand;
+use lattice_cli_syntax::args::node::NodeCommand;
+use lattice_cli_syntax::args::quorum::{Ca, CaCommand, QuorumCommand};
+use lattice_cli_syntax::args::top::Top;
+use lattice_cli_syntax::args::watching::Watch;
+use lattice_cli_syntax::later::Later;
 
 /// Runs one command and returns its exit code.
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {

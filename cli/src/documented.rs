@@ -1,19 +1,19 @@
 //! Every command line in `tests/documented.txt` is built, or refused by name with a remedy. The agent's own conversion
 //! finds what an agent refuses in a submission.
 
-use crate::args::admin::AdminCommand;
-use crate::args::vcluster::AdminVCluster;
-use crate::args::{Cli, Command};
 use crate::command::{session, vcluster};
-use crate::directives::words::words;
 use crate::failure::{Exit, Failure};
-use crate::flags::SubmitFlags;
-use crate::mistyped;
 use crate::output::{Format, Width};
 use crate::request::{self, Program, Surroundings};
 use crate::settings::Settings;
 use clap::Parser;
 use clap::error::ErrorKind;
+use lattice_cli_syntax::args::admin::AdminCommand;
+use lattice_cli_syntax::args::vcluster::AdminVCluster;
+use lattice_cli_syntax::args::{Cli, Command};
+use lattice_cli_syntax::directives::words::words;
+use lattice_cli_syntax::flags::SubmitFlags;
+use lattice_cli_syntax::mistyped;
 use lattice_model::vcluster::{SchedulerError, SchedulerKind};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ fn outcome(line: &str) -> Result<(), Failure> {
         Ok(cli) => cli.command,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => return Ok(()),
         Err(error) => match mistyped::explain(&error, &typed) {
-            Some(failure) => return Err(failure),
+            Some(error) => return Err(error.into()),
             None => panic!("{line}: the parser alone speaks, and names no remedy: {error}"),
         },
     };

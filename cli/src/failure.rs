@@ -1,6 +1,7 @@
 //! Failures: what happened, what to do, and the exit code.
 
 use lattice_api::client::ConnectError;
+use lattice_cli_syntax::UsageError;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -143,6 +144,12 @@ impl Failure {
     }
 }
 
+impl From<UsageError> for Failure {
+    fn from(error: UsageError) -> Self {
+        Self::Told { exit: Exit::Usage, what: error.what, hint: error.hint, again: Again::No }
+    }
+}
+
 impl From<Status> for Failure {
     /// A server's own hint follows its message on a line `hint: …`.
     fn from(status: Status) -> Self {
@@ -259,6 +266,12 @@ mod tests {
     fn our_failures_beside_a_program_are_125_and_a_wrong_command_line_stays_2() {
         assert_eq!(Failure::new(Exit::NotFound, "x").beside_a_program().exit(), 125);
         assert_eq!(Failure::usage("x").beside_a_program().exit(), 2);
+    }
+
+    #[test]
+    fn what_was_typed_wrong_keeps_its_hint() {
+        let error = UsageError { what: "-u: no".to_owned(), hint: Some("yes".to_owned()) };
+        assert_eq!((Failure::from(error.clone()).exit(), Failure::from(error).text().as_str()), (2, "error: -u: no\nhint: yes\n"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use thiserror::Error;
 
 /// Submissions of other sessions and agents that are kept besides this one's.
 const REMEMBERED_MAX: usize = 100;
@@ -44,10 +45,20 @@ fn name(session: &str, endpoint: &str) -> String {
     format!("{session}-{}", fingerprint(endpoint))
 }
 
+/// Why an id is not stored.
+#[derive(Debug, Error)]
+pub enum RememberError {
+    #[error("neither HOME nor XDG_STATE_HOME is set")]
+    NoDirectory,
+    // It is shown on one line, so the cause is in the text.
+    #[error("{}: {error}", .directory.display())]
+    Write { directory: PathBuf, error: io::Error },
+}
+
 /// Stores `id`, which the agent at `endpoint` accepted. A reader sees the old id or the new one, never a part of it.
-pub fn remember(endpoint: &str, id: &str) -> Result<(), String> {
-    let directory = directory().ok_or("neither HOME nor XDG_STATE_HOME is set")?;
-    remember_in(&directory, &terminal_session(), endpoint, id).map_err(|error| format!("{}: {error}", directory.display()))
+pub fn remember(endpoint: &str, id: &str) -> Result<(), RememberError> {
+    let directory = directory().ok_or(RememberError::NoDirectory)?;
+    remember_in(&directory, &terminal_session(), endpoint, id).map_err(|error| RememberError::Write { directory, error })
 }
 
 fn remember_in(directory: &Path, session: &str, endpoint: &str, id: &str) -> io::Result<()> {

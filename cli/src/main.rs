@@ -1,24 +1,19 @@
-//! `lattice`: the command line for users. It depends only on the API and the model.
+//! `lattice`: the command line for users. It depends only on its syntax, the API and the model.
 //!
 //! ```text
-//!   args ─▶ command/* ─▶ lattice_api::client ─▶ any agent
-//!             │  ▲
-//!   directives┘  └ settings (flags > environment > ~/.config/lattice/config.yaml)
+//!   lattice_cli_syntax ─▶ command/* ─▶ lattice_api::client ─▶ any agent
+//!                           ▲
+//!                           └ settings (flags > environment > ~/.config/lattice/config.yaml)
 //! ```
 //!
 //! Data goes to stdout, messages to stderr; the exit codes are in [`failure::Exit`].
 
-mod args;
-mod binding;
 mod command;
-mod data;
-mod directives;
 #[cfg(test)]
 mod documented;
 mod exits;
 mod failure;
 mod feeder;
-mod flags;
 mod follow;
 mod handover;
 mod interrupts;
@@ -26,13 +21,8 @@ mod keyboard;
 mod label;
 mod last;
 mod last_words;
-mod later;
-mod layout;
 mod linked;
 mod listing;
-mod memory;
-mod mistyped;
-mod network;
 mod node_list;
 mod operator;
 mod output;
@@ -44,22 +34,20 @@ mod reference;
 mod request;
 mod session;
 mod settings;
-mod shape;
 mod shown;
 mod table;
 mod terminal;
-mod time;
 mod typist;
-mod unbuilt;
 mod waiting;
 mod watch;
 
-use args::{Cli, Command};
 use clap::{Parser, ValueEnum};
 use command::mpi_launcher;
 use failure::Failure;
 use handover::{AGENT, QUORUM};
-use output::Output;
+use lattice_cli_syntax::args::output::Output;
+use lattice_cli_syntax::args::{Cli, Command};
+use lattice_cli_syntax::mistyped;
 use session::Session;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -72,7 +60,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => match mistyped::explain(&error, &typed) {
-            Some(failure) => return failure.tell(),
+            Some(error) => return Failure::from(error).tell(),
             None => mistyped::without_wrong_tips(error).exit(),
         },
     };

@@ -1,49 +1,9 @@
 //! Output formats, and writing output.
 
 use crate::failure::Failure;
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use lattice_cli_syntax::args::output::Output;
+use serde::Serialize;
 use std::io::Write;
-
-/// What `-o` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Output {
-    /// Aligned columns for people
-    Table,
-    /// A table with more columns
-    Wide,
-    /// JSON for programs; its fields are documented and stable
-    Json,
-    /// The same as YAML
-    Yaml,
-    /// The ids or names alone, one a line
-    Name,
-    /// Of launch: the output of each rank, in a file of its own
-    #[serde(skip)]
-    PerRank,
-}
-
-impl Output {
-    /// The format of answers, if this value is one.
-    pub fn format(self) -> Option<Format> {
-        match self {
-            Self::Table | Self::Wide => Some(Format::Table),
-            Self::Json => Some(Format::Data(Notation::Json)),
-            Self::Yaml => Some(Format::Data(Notation::Yaml)),
-            Self::Name => Some(Format::Name),
-            Self::PerRank => None,
-        }
-    }
-
-    /// How much of a table it shows.
-    pub fn width(self) -> Width {
-        match self {
-            Self::Wide => Width::Wide,
-            Self::Table | Self::Json | Self::Yaml | Self::Name | Self::PerRank => Width::Terse,
-        }
-    }
-}
 
 /// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +17,19 @@ pub enum Format {
     Name,
 }
 
+impl Format {
+    /// The format that `-o` names, if its value is one of answers.
+    pub fn of(output: Output) -> Option<Self> {
+        match output {
+            Output::Table | Output::Wide => Some(Self::Table),
+            Output::Json => Some(Self::Data(Notation::Json)),
+            Output::Yaml => Some(Self::Data(Notation::Yaml)),
+            Output::Name => Some(Self::Name),
+            Output::PerRank => None,
+        }
+    }
+}
+
 /// How much of a table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
@@ -65,6 +38,16 @@ pub enum Width {
     Terse,
     /// All columns.
     Wide,
+}
+
+impl Width {
+    /// The width that `-o` names.
+    pub fn of(output: Output) -> Self {
+        match output {
+            Output::Wide => Self::Wide,
+            Output::Table | Output::Json | Output::Yaml | Output::Name | Output::PerRank => Self::Terse,
+        }
+    }
 }
 
 /// The size limits of a table.

@@ -1,8 +1,8 @@
 //! Generates `docs/reference/cli/` from the definitions of the commands: a page for each command, and `README.md` with
 //! all of them. The test below compares the pages with the files, or writes the files.
 
-use crate::args::Cli;
 use clap::{Arg, Command, CommandFactory};
+use lattice_cli_syntax::args::Cli;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/cli
 /// If set, the test writes the pages.
 const WRITE_VARIABLE: &str = "LATTICE_WRITE_REFERENCE";
 
-const MADE: &str = "<!-- Made from cli/src/args by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli reference`. -->\n\n";
+const MADE: &str = "<!-- Made from cli/syntax/src/args by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli reference`. -->\n\n";
 
 /// Columns of help texts that are not reformatted.
 const TEXT_COLUMNS_MAX: usize = 100;

@@ -1,12 +1,12 @@
 //! Builds a specification from options, a program and this process's environment.
 
 use crate::failure::Failure;
-use crate::flags::{Export, SubmitFlags};
-use crate::layout;
 use crate::linked;
 use crate::settings::Settings;
-use crate::shape::{Shape, shape};
 use lattice_api::v1;
+use lattice_cli_syntax::flags::{Export, SubmitFlags};
+use lattice_cli_syntax::layout;
+use lattice_cli_syntax::shape::{Shape, shape};
 use lattice_model::NodeId;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, is_wireup_variable};
 use std::collections::HashMap;
@@ -214,7 +214,7 @@ fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure>
     let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
     // A range is passed on unchanged, and the server refuses it by name.
     let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
-    shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(Failure::usage)
+    shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Characters for a choice or a count of features in Slurm.
@@ -261,8 +261,8 @@ fn presentable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::Nodes;
     use crate::output::{Format, Width};
+    use lattice_cli_syntax::flags::Nodes;
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {

@@ -1,6 +1,5 @@
 //! One run of the command: its settings, its messages, its connection.
 
-use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::last;
 use crate::operator;
@@ -8,6 +7,7 @@ use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
 use crate::terminal;
 use lattice_api::client::{Client, ConnectError};
+use lattice_cli_syntax::args::Global;
 use lattice_model::time::Timestamp;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,9 @@
 //! The settings of every command: flags, then the environment, then `~/.config/lattice/config.yaml`.
 
-use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::{Format, Output, Width};
+use crate::output::{Format, Width};
+use lattice_cli_syntax::args::Global;
+use lattice_cli_syntax::args::output::Output;
 use serde::Deserialize;
 use std::env;
 use std::io::ErrorKind;
@@ -56,15 +57,15 @@ impl Settings {
 
     fn merge(global: &Global, file: File, variable: impl Fn(&str) -> Option<String>) -> Self {
         // A value of `-o` that concerns only launches does not set the format of answers.
-        let output = global.output.filter(|output| output.format().is_some()).or(file.output);
+        let output = global.output.filter(|output| Format::of(*output).is_some()).or(file.output);
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {
             endpoints: endpoints(&endpoint.unwrap_or_default()),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
             operator: variable("LATTICE_OPERATOR").map(PathBuf::from).or(file.operator),
-            format: output.and_then(Output::format).unwrap_or_default(),
-            width: output.map(Output::width).unwrap_or_default(),
+            format: output.and_then(Format::of).unwrap_or_default(),
+            width: output.map(Width::of).unwrap_or_default(),
         }
     }
 }

@@ -8,7 +8,6 @@
 //! What was reported once is never reported again, so no line is lost or repeated. If the quorum had to forget changes
 //! before they could be sent, a note is written on stderr, and lines follow for all differences in a new list.
 
-use crate::args::allocations::StatusFilter;
 use crate::failure::{Exit, Failure};
 use crate::node_list;
 use crate::output::{Format, print, print_names};
@@ -20,6 +19,7 @@ use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_syntax::args::allocations::StatusFilter;
 use lattice_model::AllocationState;
 use lattice_model::count::counted;
 use lattice_model::duration::clock_text;

@@ -52,7 +52,8 @@ const ALLOWED: &[(&str, &str)] = &[
         "agent",
         "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service",
     ),
-    ("cli", "model api"),
+    ("cli-syntax", "model api"),
+    ("cli", "model api cli-syntax"),
     ("fuzz", ""),
     ("lab", "model gossip pmi runtime checkpoint api telemetry ebpf ledger pki quorum-client quorum agent-common mesh"),
 ];

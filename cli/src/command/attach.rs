@@ -1,6 +1,5 @@
 //! `lattice attach`: a terminal in a running allocation.
 
-use crate::args::attach::Attach;
 use crate::failure::{Exit, Failure};
 use crate::follow::program_code;
 use crate::keyboard::{self, Key};
@@ -11,6 +10,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::What as Shown;
 use lattice_api::v1::attach_request::{EndOfInput, Start, What as Typed};
+use lattice_cli_syntax::args::attach::Attach;
 use std::io::{IsTerminal, Write};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;

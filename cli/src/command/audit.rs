@@ -6,9 +6,9 @@ mod part;
 mod query;
 mod verify;
 
-use crate::args::audit::{Audit, AuditCommand};
 use crate::failure::Failure;
 use crate::session::Session;
+use lattice_cli_syntax::args::audit::{Audit, AuditCommand};
 
 pub async fn run(session: &Session, args: Audit) -> Result<(), Failure> {
     match args.what {

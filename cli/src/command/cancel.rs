@@ -1,6 +1,5 @@
 //! `lattice cancel`.
 
-use crate::args::allocations::Cancel;
 use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
@@ -8,6 +7,7 @@ use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::allocations::Cancel;
 use lattice_model::AllocationState;
 
 /// The states of work that has not ended.

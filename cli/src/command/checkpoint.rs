@@ -1,8 +1,5 @@
 //! `lattice checkpoint`.
 
-use crate::args::checkpoint::{
-    CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
-};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::patience::Patience;
@@ -11,6 +8,9 @@ use crate::shown::{filled, short, time};
 use crate::table::Table;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::checkpoint::{
+    CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
+};
 use lattice_model::count::counted;
 use lattice_model::resources::bytes_text;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! `lattice compare`.
 
 use super::top::value::{age, shown};
-use crate::args::watching::Compare;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_cli_syntax::args::watching::Compare;
 use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 

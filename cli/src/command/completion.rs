@@ -1,13 +1,13 @@
 //! `lattice completion`: prints a completion script for a shell. It is generated from the definition of the command
 //! line, without what `--help` hides.
 
-use crate::args::Cli;
-use crate::args::completion::Completion;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::builder::Resettable;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
+use lattice_cli_syntax::args::Cli;
+use lattice_cli_syntax::args::completion::Completion;
 
 pub fn run(args: &Completion) -> Result<(), Failure> {
     print(&script(args.shell))

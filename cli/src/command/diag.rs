@@ -1,12 +1,12 @@
 //! `lattice diag`.
 
 use super::top::value::age;
-use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_syntax::args::watching::Diag;
 use lattice_model::resources::bytes_text;
 use serde_json::{Value, json};
 

@@ -1,12 +1,12 @@
 //! `lattice explain`.
 
-use crate::args::allocations::Key;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{AllocationJson, attempts_text, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_cli_syntax::args::allocations::Key;
 
 pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
     let key = session.key(&args.id)?;

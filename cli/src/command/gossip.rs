@@ -1,12 +1,12 @@
 //! `lattice gossip members` and `watch`.
 
-use crate::args::gossip::GossipMembers;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_cli_syntax::args::gossip::GossipMembers;
 use lattice_model::duration::clock_text;
 use std::time::Duration;
 

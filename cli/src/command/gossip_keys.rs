@@ -1,6 +1,5 @@
 //! `lattice gossip keys` and `keys rotate`.
 
-use crate::args::gossip::{GossipKeysCommand, RotateKeys};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -10,6 +9,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::gossip_key::Role;
 use lattice_api::v1::{GossipKey, ListGossipKeysResponse};
+use lattice_cli_syntax::args::gossip::{GossipKeysCommand, RotateKeys};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

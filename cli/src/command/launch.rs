@@ -1,27 +1,27 @@
 //! `lattice launch`: ranks inside an allocation, or an own job that is waited for.
 
-use crate::args::launch::Launch;
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
 use crate::feeder::{self, Feeder};
-use crate::flags::{Requeue, SubmitFlags};
 use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
 use crate::label::Marks;
-use crate::layout::{self, Programs};
 use crate::linked;
-use crate::mistyped;
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
-use crate::shape::shape;
 use crate::shown::short;
 use crate::typist::{self, Farewell, Typist};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
+use lattice_cli_syntax::args::launch::Launch;
+use lattice_cli_syntax::flags::{Requeue, SubmitFlags};
+use lattice_cli_syntax::layout::{self, Programs};
+use lattice_cli_syntax::mistyped;
+use lattice_cli_syntax::shape::shape;
 use lattice_model::Stdin;
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::launch::{PMI_VARIABLE, Pmi};
@@ -41,7 +41,7 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     }
     // The parser takes an unknown option for the program.
     if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
-        return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None));
+        return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None).into());
     }
     let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
     match inside {
@@ -215,7 +215,7 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
         }
         (_, given) => given,
     };
-    let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(Failure::usage)?;
+    let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))?;
     let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
     // If they do not divide evenly, they are distributed as evenly as possible.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))

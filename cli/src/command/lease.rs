@@ -1,6 +1,5 @@
 //! `lattice lease`.
 
-use crate::args::lease::{LeaseCommand, LeaseRevoke};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
@@ -10,6 +9,7 @@ use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_syntax::args::lease::{LeaseCommand, LeaseRevoke};
 use std::time::Duration;
 
 pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure> {

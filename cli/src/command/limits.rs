@@ -1,13 +1,13 @@
 //! `lattice admin limits`.
 
-use crate::args::admin::SetLimits;
-use crate::args::tenant::Quota;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::quota_change::To;
+use lattice_cli_syntax::args::admin::SetLimits;
+use lattice_cli_syntax::args::tenant::Quota;
 
 pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
     let client = session.connect().await?;

@@ -4,13 +4,13 @@
 //! so that it can be piped. Showing the ranks' files as well would show every line twice. The log of an inline command
 //! is the output of the ranks of its one launch.
 
-use crate::args::allocations::Logs;
 use crate::failure::Failure;
 use crate::follow::{Screen, exit_of, follow};
 use crate::label::Marks;
 use crate::session::{Session, now};
-use crate::time::moment;
 use lattice_api::v1;
+use lattice_cli_syntax::args::allocations::Logs;
+use lattice_cli_syntax::time::moment;
 
 pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     let stream = if args.stdout {

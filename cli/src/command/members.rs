@@ -1,11 +1,11 @@
 //! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: the request is repeated until the change is done.
 
-use crate::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use lattice_api::v1;
 use lattice_api::v1::change_members_request::Change;
+use lattice_cli_syntax::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

@@ -6,7 +6,6 @@
 //! one ends at once.
 
 use super::launch::{Leaves, Shown, follow_launch};
-use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
 use crate::label::Marks;
@@ -15,6 +14,7 @@ use crate::request::Surroundings;
 use crate::session::Session;
 use lattice_api::v1;
 use lattice_api::v1::launch_shape::RankPlace;
+use lattice_cli_syntax::args::Global;
 use lattice_model::binding::{CpuBind, GpuBind};
 use lattice_model::launch::{PMI_VARIABLE, Pmi};
 use lattice_model::spec::RANK_WIREUP;

@@ -1,13 +1,13 @@
 //! `lattice network` and `lattice admin network`.
 
 use super::service::tenant;
-use crate::args::network::{NetworkCommand, SetGrace, VniPool};
 use crate::failure::Failure;
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::table::{Table, block};
 use lattice_api::v1;
+use lattice_cli_syntax::args::network::{NetworkCommand, SetGrace, VniPool};
 use lattice_model::duration::clock_text;
 use std::time::Duration;
 

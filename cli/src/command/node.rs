@@ -13,9 +13,9 @@ mod status;
 mod waits;
 
 use super::nodes;
-use crate::args::node::NodeCommand;
 use crate::failure::Failure;
 use crate::session::Session;
+use lattice_cli_syntax::args::node::NodeCommand;
 
 /// Runs one of them and returns its exit code.
 pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {

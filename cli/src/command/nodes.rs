@@ -1,6 +1,5 @@
 //! `lattice nodes`.
 
-use crate::args::node::ListNodes;
 use crate::failure::Failure;
 use crate::listing;
 use crate::node_list::find;
@@ -11,6 +10,7 @@ use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_syntax::args::node::ListNodes;
 use lattice_model::{HoldKind, hostlist};
 use std::collections::BTreeSet;
 

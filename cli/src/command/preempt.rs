@@ -1,12 +1,12 @@
 //! `lattice preempt`, `lattice hold` and `lattice resume`. Each continues after a failure; the exit code is that of the
 //! first failure.
 
-use crate::args::preempt::{Hold, Preempt, Resume};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
+use lattice_cli_syntax::args::preempt::{Hold, Preempt, Resume};
 use lattice_model::AllocationState;
 use uuid::Uuid;
 

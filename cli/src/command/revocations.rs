@@ -1,12 +1,12 @@
 //! `lattice quorum ca revoke` and `revoked`.
 
-use crate::args::quorum::Revoke;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::filled;
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_cli_syntax::args::quorum::Revoke;
 use lattice_model::Timestamp;
 
 pub async fn revoke(session: &Session, args: Revoke) -> Result<(), Failure> {

@@ -1,7 +1,5 @@
 //! `lattice service`.
 
-use crate::args::of_tenant::OfTenant;
-use crate::args::service::ServiceCommand;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -9,6 +7,8 @@ use crate::shown::short;
 use crate::table::Table;
 use lattice_api::v1;
 use lattice_api::v1::lookup_service_response::Endpoint;
+use lattice_cli_syntax::args::of_tenant::OfTenant;
+use lattice_cli_syntax::args::service::ServiceCommand;
 
 pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failure> {
     let client = session.connect().await?;

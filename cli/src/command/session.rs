@@ -7,9 +7,7 @@
 
 use super::attach::{self, Closed};
 use super::submit::submit;
-use crate::args::session::{InteractiveSession, SessionCommand};
 use crate::failure::{Exit, Failure};
-use crate::flags::SubmitFlags;
 use crate::interrupts::Interrupts;
 use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
@@ -21,6 +19,8 @@ use crate::typist::Farewell;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::session::{InteractiveSession, SessionCommand};
+use lattice_cli_syntax::flags::SubmitFlags;
 use lattice_model::AllocationState;
 
 /// A shell's exit code for a program that Ctrl-C ended.

@@ -1,12 +1,12 @@
 //! `lattice signal` and `lattice requeue`. Each continues after a failure; the exit code is that of the first failure.
 
 use super::preempt::{say, told};
-use crate::args::signal::{Requeue, Signal, Whom};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
+use lattice_cli_syntax::args::signal::{Requeue, Signal, Whom};
 use lattice_model::count::counted;
 
 pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {

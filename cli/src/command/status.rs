@@ -1,6 +1,5 @@
 //! `lattice status`.
 
-use crate::args::allocations::Status;
 use crate::failure::Failure;
 use crate::last_words::LastWords;
 use crate::listing;
@@ -11,6 +10,7 @@ use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_syntax::args::allocations::Status;
 use lattice_model::AllocationState;
 
 /// Rows of a table without a requested limit.

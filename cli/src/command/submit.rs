@@ -1,8 +1,6 @@
 //! `lattice submit`.
 
 use super::{dry_run, wait};
-use crate::args::submit::Submit;
-use crate::directives;
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::request::{self, Program, STDIN, Surroundings};
@@ -10,6 +8,8 @@ use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::submit::Submit;
+use lattice_cli_syntax::directives;
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();

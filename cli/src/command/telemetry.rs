@@ -1,11 +1,11 @@
 //! `lattice telemetry`.
 
-use crate::args::telemetry::Telemetry;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_bytes, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, short};
 use lattice_api::v1;
+use lattice_cli_syntax::args::telemetry::Telemetry;
 use lattice_model::TelemetryMode;
 use lattice_model::duration::clock_text;
 use std::time::Duration;

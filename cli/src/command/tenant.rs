@@ -1,6 +1,5 @@
 //! `lattice admin tenant`.
 
-use crate::args::tenant::{Quota, SetTenant, TenantCommand};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -8,6 +7,7 @@ use crate::table::Table;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::quota_change::To;
+use lattice_cli_syntax::args::tenant::{Quota, SetTenant, TenantCommand};
 
 pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failure> {
     let client = session.connect().await?;

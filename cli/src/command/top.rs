@@ -1,11 +1,11 @@
 //! `lattice top`.
 
-use crate::args::top::Top;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_syntax::args::top::Top;
 use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 use value::{age, shown};

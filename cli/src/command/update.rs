@@ -1,11 +1,11 @@
 //! `lattice update`. It continues after a failure; the exit code is that of the first failure.
 
 use super::preempt::{say, told};
-use crate::args::update::Update;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
+use lattice_cli_syntax::args::update::Update;
 use lattice_model::duration::clock_text;
 
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {

@@ -1,6 +1,5 @@
 //! `lattice vcluster` and `lattice admin vcluster`.
 
-use crate::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{self, Session, answer};
@@ -8,6 +7,7 @@ use crate::shown::{AllocationJson, allocations_table, filled, folded, time};
 use crate::table::Table;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
 use lattice_model::hostlist;
 
 pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Failure> {

@@ -1,6 +1,5 @@
 //! `lattice wait`, and the wait of `lattice submit --wait`.
 
-use crate::args::allocations::Wait;
 use crate::failure::{Exit, Failure};
 use crate::follow::{End, exit_of};
 use crate::output::{Format, print_names};
@@ -9,6 +8,7 @@ use crate::session::Session;
 use crate::shown::{AllocationJson, short};
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
+use lattice_cli_syntax::args::allocations::Wait;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 

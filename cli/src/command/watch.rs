@@ -1,7 +1,6 @@
 //! `lattice watch`.
 
 use super::top::value::{age, shown};
-use crate::args::watching::Watch;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
@@ -11,6 +10,7 @@ use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
+use lattice_cli_syntax::args::watching::Watch;
 use lattice_model::AllocationState;
 use lattice_model::time::Timestamp;
 use serde_json::{Value, json};

@@ -33,9 +33,9 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The directory of the client libraries.
-fn client() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/client").canonicalize().unwrap()
+/// The directory of the libraries for applications.
+fn sdk() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk").canonicalize().unwrap()
 }
 
 /// Counts, and listens through the Python module.
@@ -160,7 +160,7 @@ struct Counting {
 
 impl Counting {
     fn memory(w: &World) -> Self {
-        let module = format!("MODULE={}", client().join("python").display());
+        let module = format!("MODULE={}", sdk().join("python").display());
         let program = w.script("memory.py", MEMORY);
         Self::submit(w, 0, "shmem", &[&module], &["--nodes", "1"], &["python3", &program])
     }
@@ -259,7 +259,7 @@ fn made(command: &mut Command) {
 }
 
 fn rust_example() -> String {
-    let manifest = client().join("../../Cargo.toml");
+    let manifest = sdk().join("../Cargo.toml");
     let dir = &binaries().dir;
     let profile = if binaries().profile() == "debug" { "dev".to_owned() } else { binaries().profile() };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -271,8 +271,8 @@ fn rust_example() -> String {
 fn c_example(folder: &Path) -> String {
     let program = folder.join("train-c");
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-I"]).arg(client().join("include"));
-    cc.arg(client().join("examples/train.c")).arg(binaries().dir.join("liblattice_checkpoint.a"));
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk().join("include"));
+    cc.arg(sdk().join("examples/train.c")).arg(binaries().dir.join("liblattice_checkpoint.a"));
     made(cc.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program));
     program.display().to_string()
 }
@@ -282,7 +282,7 @@ fn examples(w: &World) {
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
     for (from, to) in [("examples/train.py", "examples"), ("python/lattice_checkpoint.py", "python")] {
         fs::create_dir(folder.0.join(to)).unwrap();
-        fs::copy(client().join(from), folder.0.join(from)).unwrap();
+        fs::copy(sdk().join(from), folder.0.join(from)).unwrap();
     }
     let python = vec!["python3".to_owned(), folder.0.join("examples/train.py").display().to_string()];
     for (uid, program) in [(0, vec![rust_example()]), (NOBODY, vec![c_example(&folder.0)]), (NOBODY, python)] {

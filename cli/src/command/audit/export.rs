@@ -2,10 +2,10 @@
 
 use super::filter::filter;
 use super::part::part;
-use crate::args::audit::AuditExport;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_syntax::args::audit::AuditExport;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

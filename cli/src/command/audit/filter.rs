@@ -1,10 +1,10 @@
 //! The filter of audit queries.
 
-use crate::args::audit::AuditFilterArgs;
 use crate::failure::Failure;
 use crate::session::{self, Session};
-use crate::time::moment;
 use lattice_api::v1;
+use lattice_cli_syntax::args::audit::AuditFilterArgs;
+use lattice_cli_syntax::time::moment;
 
 /// The filter as a message; the agent checks it.
 pub(super) fn filter(session: &Session, args: AuditFilterArgs) -> Result<v1::AuditFilter, Failure> {

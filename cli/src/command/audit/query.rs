@@ -1,7 +1,6 @@
 //! `lattice audit query`: records, the oldest first.
 
 use super::filter::filter;
-use crate::args::audit::AuditQuery;
 use crate::failure::Failure;
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
@@ -9,6 +8,7 @@ use crate::shown::short;
 use crate::table::Table;
 use lattice_api::audit::record_to_model;
 use lattice_api::v1;
+use lattice_cli_syntax::args::audit::AuditQuery;
 use lattice_model::AuditRecord;
 use lattice_model::time::Timestamp;
 

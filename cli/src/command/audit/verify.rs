@@ -1,13 +1,13 @@
 //! `lattice audit verify`: every link and every signature.
 
 use super::part::part;
-use crate::args::audit::AuditVerify;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
+use lattice_cli_syntax::args::audit::AuditVerify;
 use std::time::{Duration, Instant};
 
 /// Interval of progress reports.

@@ -1,13 +1,13 @@
 //! `lattice node admit`.
 
 use super::each::each;
-use crate::args::node::Admit;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::Admit;
 use lattice_model::resources::bytes_text;
 
 pub async fn run(session: &Session, args: &Admit) -> Result<u8, Failure> {

@@ -1,10 +1,10 @@
 //! `lattice node confirm-dead`.
 
 use super::each::{each, named};
-use crate::args::node::ConfirmDead;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::ConfirmDead;
 use lattice_model::hostlist;
 
 pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {

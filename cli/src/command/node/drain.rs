@@ -3,15 +3,15 @@
 use super::confirm::confirmed;
 use super::each::{each, named};
 use super::waits;
-use crate::args::node::Drain;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};
 use crate::patience::Patience;
 use crate::session::{self, Session, answer};
-use crate::time;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::Drain;
+use lattice_cli_syntax::time;
 use lattice_model::{HoldKind, NodeId, NodeState, hostlist};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! `lattice node fingerprint`, and the display of a node's conformance.
 
 use super::each::{named, unanswered};
-use crate::args::node::Fingerprint;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -9,6 +8,7 @@ use crate::shown::{filled, time};
 use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::Fingerprint;
 use lattice_model::NodeId;
 use lattice_model::conformance::short;
 use serde_json::{Value, json};

@@ -1,15 +1,15 @@
 //! `lattice node history`: the audit log's records of nodes, the newest last.
 
 use super::each::{named, unanswered};
-use crate::args::node::History;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::table::Table;
-use crate::time::moment;
 use lattice_api::audit::record_to_model;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::History;
+use lattice_cli_syntax::time::moment;
 use lattice_model::time::Timestamp;
 use lattice_model::{AuditAction, AuditRecord, NodeId};
 use std::collections::BTreeMap;

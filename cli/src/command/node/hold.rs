@@ -2,13 +2,13 @@
 
 use super::confirm::confirmed;
 use super::each::each;
-use crate::args::node::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
 use crate::failure::Failure;
 use crate::session::{self, Session, answer};
 use crate::shown::short;
-use crate::time;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
+use lattice_cli_syntax::time;
 use lattice_model::{HoldKind, hostlist};
 
 pub async fn cordon(session: &Session, args: Cordon) -> Result<u8, Failure> {

@@ -1,7 +1,6 @@
 //! `lattice node status`: what an agent knows about its own node, with or without a quorum.
 
 use super::{fact, fingerprint, waits};
-use crate::args::node::Nodes;
 use crate::command::nodes;
 use crate::failure::Failure;
 use crate::node_list;
@@ -11,6 +10,7 @@ use crate::shown::{NodeJson, conformance_json, disclosed, filled, nodes_table, s
 use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::node::Nodes;
 use lattice_model::{HoldKind, NodeTopology};
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
 //! Translates `#SBATCH` options (requirement "Compatibility API": command mapping). One table has the rule for each.
 
 use super::slurm_values::{self, ValueError};
+use crate::UsageError;
 use lattice_model::duration::{self, BareNumber};
 
 /// How an option of Slurm is translated.
@@ -189,18 +190,11 @@ pub struct Translated {
     pub ignored: Vec<String>,
 }
 
-/// Why a line is refused: what is wrong, and what to do.
-#[derive(Debug, PartialEq, Eq)]
-pub struct SbatchError {
-    pub what: String,
-    pub hint: Option<String>,
-}
-
 /// Translates the words of one line.
 ///
 /// # Errors
 /// The first option that would change the job and is not supported, or that has a wrong value.
-pub fn translate(words: &[String]) -> Result<Translated, SbatchError> {
+pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
     let mut translated = Translated::default();
     let mut rest = words.iter().peekable();
     while let Some(word) = rest.next() {
@@ -213,20 +207,20 @@ pub fn translate(words: &[String]) -> Result<Translated, SbatchError> {
         match rule {
             Rule::Harmless(_) => translated.ignored.push(word.clone()),
             Rule::Refused(remedy) => {
-                return Err(SbatchError {
+                return Err(UsageError {
                     what: format!("{word}: it is not honoured, and the job would not be what was asked for"),
                     hint: Some(remedy.to_owned()),
                 });
             }
             Rule::Plain("--exclusive") if value.is_some() => {
                 let hint = "use --exclusive alone: whole nodes, shared with nobody".to_owned();
-                return Err(SbatchError { what: format!("{word}: only whole nodes can be asked for"), hint: Some(hint) });
+                return Err(UsageError { what: format!("{word}: only whole nodes can be asked for"), hint: Some(hint) });
             }
             Rule::Plain(ours) => translated.words.push(ours.to_owned()),
             Rule::Value(_) | Rule::Time | Rule::Memory | Rule::Gres | Rule::GpusPerNode | Rule::Export => {
-                let missing = || SbatchError { what: format!("{word}: a value is needed"), hint: None };
+                let missing = || UsageError { what: format!("{word}: a value is needed"), hint: None };
                 let ours = with_value(rule, &value.ok_or_else(missing)?);
-                translated.words.extend(ours.map_err(|why| SbatchError { what: format!("{word}: {why}"), hint: None })?);
+                translated.words.extend(ours.map_err(|why| UsageError { what: format!("{word}: {why}"), hint: None })?);
             }
         }
     }
@@ -249,9 +243,9 @@ fn with_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
     }
 }
 
-fn unknown(word: &str) -> SbatchError {
+fn unknown(word: &str) -> UsageError {
     let hint = "an unknown option might change the job, so it is refused; `lattice submit --help` lists the options";
-    SbatchError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
+    UsageError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
 }
 
 /// The option that a word names, and the value joined to it.

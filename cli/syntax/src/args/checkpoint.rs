@@ -1,7 +1,9 @@
 //! `lattice checkpoint …`.
 
 use clap::{Args, Subcommand};
+use std::num::ParseIntError;
 use std::time::Duration;
+use thiserror::Error;
 
 const CHECKPOINT_EXAMPLES: &str = "Examples:
   lattice submit --checkpoint=signal -- ./train
@@ -106,10 +108,20 @@ pub struct CheckpointDone {
     pub list: Vec<(u64, String)>,
 }
 
-fn saved_file(text: &str) -> Result<(u64, String), String> {
-    let (bytes, path) = text.split_once(':').ok_or("write a file as BYTES:PATH, such as 4096:state/weights")?;
-    let bytes = bytes.parse().map_err(|e| format!("{bytes:?}: {e}"))?;
-    if path.is_empty() { Err("write a file as BYTES:PATH, such as 4096:state/weights".to_owned()) } else { Ok((bytes, path.to_owned())) }
+/// Why a saved file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+enum SavedFileError {
+    #[error("write a file as BYTES:PATH, such as 4096:state/weights")]
+    Form,
+    // The parser shows this text alone, so the cause is in it.
+    #[error("{0:?}: {1}")]
+    Bytes(String, ParseIntError),
+}
+
+fn saved_file(text: &str) -> Result<(u64, String), SavedFileError> {
+    let (bytes, path) = text.split_once(':').ok_or(SavedFileError::Form)?;
+    let bytes = bytes.parse().map_err(|error| SavedFileError::Bytes(bytes.to_owned(), error))?;
+    if path.is_empty() { Err(SavedFileError::Form) } else { Ok((bytes, path.to_owned())) }
 }
 
 #[derive(Args)]

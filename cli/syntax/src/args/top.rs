@@ -1,7 +1,7 @@
 //! `lattice top`.
 
+use super::ttl::{BoundedTimeError, bounded};
 use clap::Args;
-use lattice_model::duration::{self, BareNumber};
 use std::time::Duration;
 
 const TOP_EXAMPLES: &str = "Examples:
@@ -63,8 +63,6 @@ pub struct Metrics {
     pub stream: bool,
 }
 
-fn top_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
-    let bounds = Duration::from_secs(1)..=Duration::from_secs(90 * 86_400);
-    if bounds.contains(&duration) { Ok(duration) } else { Err("1s to 90d are possible".to_owned()) }
+fn top_duration(text: &str) -> Result<Duration, BoundedTimeError> {
+    bounded(text, Duration::from_secs(1)..=Duration::from_secs(90 * 86_400), "1s to 90d")
 }

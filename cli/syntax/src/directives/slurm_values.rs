@@ -1,6 +1,6 @@
 //! Translates values of Slurm's options.
 
-use crate::memory;
+use crate::memory::{self, MemoryError};
 use lattice_model::duration::DurationError;
 use thiserror::Error;
 
@@ -9,8 +9,8 @@ use thiserror::Error;
 pub enum ValueError {
     #[error(transparent)]
     Duration(#[from] DurationError),
-    #[error("{0}")]
-    Memory(String),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     #[error("all memory of a node comes with the whole node; leave it out")]
     AllMemory,
     #[error("{0:?} is not known: of generic resources only GPUs are, as in gpu:4 or gpu:a100:4")]
@@ -30,7 +30,7 @@ pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
         return Err(ValueError::AllMemory);
     }
     let with_unit = if value.bytes().all(|b| b.is_ascii_digit()) { format!("{value}M") } else { value.to_owned() };
-    memory::parse(&with_unit).map_err(ValueError::Memory)?;
+    memory::parse(&with_unit)?;
     Ok(vec![format!("--mem={with_unit}")])
 }
 

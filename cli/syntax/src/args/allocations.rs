@@ -20,7 +20,7 @@ pub struct Status {
     #[arg(short, long)]
     pub all: bool,
     /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
-    #[arg(long, value_delimiter = ',', value_parser = state)]
+    #[arg(long, value_delimiter = ',', value_parser = state_from_name)]
     pub state: Vec<AllocationState>,
     #[command(flatten)]
     pub filter: StatusFilter,
@@ -81,7 +81,7 @@ pub struct Cancel {
     #[arg(long)]
     pub all_mine: bool,
     /// With --all-mine: only those in these states
-    #[arg(long, value_delimiter = ',', value_parser = state, requires = "all_mine")]
+    #[arg(long, value_delimiter = ',', value_parser = state_from_name, requires = "all_mine")]
     pub state: Vec<AllocationState>,
 }
 
@@ -132,8 +132,4 @@ pub struct Logs {
     /// The output of the attempt before the current one
     #[arg(long, conflicts_with_all = ["follow", "attempt"])]
     pub previous: bool,
-}
-
-fn state(text: &str) -> Result<AllocationState, String> {
-    state_from_name(text).map_err(|error| error.to_string())
 }

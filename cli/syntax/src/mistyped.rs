@@ -1,9 +1,9 @@
 //! Explains command lines that cannot be parsed: options of Slurm and their equivalents, in addition to the parser's
 //! own text, and without those of its tips that mislead.
 
+use crate::UsageError;
 use crate::args::Cli;
 use crate::directives::sbatch::{self, Rule};
-use crate::failure::Failure;
 use crate::unbuilt::UnbuiltFlags;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
@@ -70,7 +70,7 @@ const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
 ];
 
 /// The explanation of a command line that could not be parsed; `None`: the parser's own text.
-pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
+pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => texts.first().cloned(),
@@ -102,51 +102,53 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
 
 /// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command
 /// before it.
-fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<Failure> {
+fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
     let commands = Cli::command();
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
     let parent = before.filter_map(|typed| typed.to_str()).find(|typed| commands.find_subcommand(typed).is_some());
     let whole = parent.map_or_else(|| word.to_owned(), |parent| format!("{parent} {word}"));
     let (command, hint) = UNBUILT_COMMANDS.into_iter().find(|(command, _)| *command == whole)?;
-    Some(Failure::usage(format!("`lattice {command}` is not built yet")).hint(hint))
+    Some(UsageError::new(format!("`lattice {command}` is not built yet")).with_hint(hint))
 }
 
 /// An option of one of the tables above that is not built. `of_what` names the commands that do not have it.
-fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<Failure> {
+fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<UsageError> {
     let (option, hint) = table.iter().find(|(name, _)| *name == option)?;
-    Some(Failure::usage(format!("{option} is not built yet{of_what}")).hint(*hint))
+    Some(UsageError::new(format!("{option} is not built yet{of_what}")).with_hint(*hint))
 }
 
 /// In other systems `-o` names a file.
-fn format_or_file(value: &str, typed: &[OsString]) -> Option<Failure> {
+fn format_or_file(value: &str, typed: &[OsString]) -> Option<UsageError> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
     } else {
         "`lattice logs ID` shows what a job wrote; into a file of its own it writes with `exec >FILE 2>&1` in its script"
     };
     value.contains(['.', '/', '%']).then(|| {
-        Failure::usage(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file")).hint(hint)
+        UsageError::new(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file"))
+            .with_hint(hint)
     })
 }
 
 /// An option that a command does not have; `suggested`: a similar option that the parser knows.
-pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failure {
-    let failure = Failure::usage(format!("{option}: `lattice {command}` has no such option"));
+pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageError {
+    let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
     if let (Some(known), _) = sbatch::look_up(option) {
         return match known.rule {
-            Rule::Refused(remedy) => Failure::usage(format!("{option}: Slurm's option is not honoured here")).hint(remedy),
-            Rule::Harmless(_) => failure.hint("it changes nothing of what runs: leave it out"),
-            Rule::Value(ours) | Rule::Plain(ours) => failure.hint(format!("use {ours}")),
-            Rule::Time => failure.hint("use --walltime"),
-            Rule::Memory => failure.hint("use --mem"),
-            Rule::Gres | Rule::GpusPerNode => failure.hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
-            Rule::Export => failure.hint("use --export and --env"),
+            Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not honoured here")).with_hint(remedy),
+            Rule::Harmless(_) => error.with_hint("it changes nothing of what runs: leave it out"),
+            Rule::Value(ours) | Rule::Plain(ours) => error.with_hint(format!("use {ours}")),
+            Rule::Time => error.with_hint("use --walltime"),
+            Rule::Memory => error.with_hint("use --mem"),
+            Rule::Gres | Rule::GpusPerNode => error.with_hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
+            Rule::Export => error.with_hint("use --export and --env"),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
-        Some(meant) => failure.hint(format!("did you mean {meant}?")),
-        None => failure
-            .hint(format!("`lattice {command} --help` lists the options; what begins with a dash and is the program's own goes after --")),
+        Some(meant) => error.with_hint(format!("did you mean {meant}?")),
+        None => error.with_hint(format!(
+            "`lattice {command} --help` lists the options; what begins with a dash and is the program's own goes after --"
+        )),
     }
 }
 
@@ -178,34 +180,34 @@ mod tests {
     fn told(line: &str) -> Option<String> {
         let typed: Vec<OsString> = std::iter::once("lattice").chain(line.split(' ')).map(OsString::from).collect();
         let error = Cli::try_parse_from(&typed).err().unwrap_or_else(|| panic!("{line} was taken"));
-        explain(&error, &typed).map(|failure| failure.text())
+        explain(&error, &typed).map(|error| format!("{error}\nhint: {}", error.hint.as_deref().unwrap_or_default()))
     }
 
     #[test]
     fn what_slurm_has_is_answered_in_the_words_that_were_written() {
         for (line, what, hint) in [
-            ("submit --array=0-9 job.sh", "error: --array: Slurm's option is not honoured here", "job arrays are not built yet"),
-            ("submit --dependency=afterok:1 job.sh", "error: --dependency: Slurm's", "dependencies are not built yet"),
-            ("submit --gres=gpu:4 job.sh", "error: --gres: `lattice submit` has no such option", "use --gpus=N"),
-            ("submit --account ml job.sh", "error: --account: `lattice submit` has no such option", "use --tenant"),
-            ("submit -p debug job.sh", "error: -p: `lattice submit` has no such option", "use --vcluster"),
-            ("submit --mail-type=END job.sh", "error: --mail-type:", "leave it out"),
-            ("submit -u -- python3 a.py", "error: -u: `lattice submit` has no such option", "goes after --"),
-            ("submit --noodes=2 job.sh", "error: --noodes:", "did you mean --nodes?"),
-            ("session --signal=USR1", "error: --signal:", "--checkpoint-signal"),
-            ("usage", "error: `lattice usage` is not built yet", "lattice status ID"),
-            ("cache list", "error: `lattice cache` is not built yet", "node status"),
-            ("history --days 3", "error: `lattice history` is not built yet", "lattice status"),
-            ("dag submit x.yaml", "error: `lattice dag` is not built yet", "lattice wait"),
-            ("login", "error: `lattice login` is not built yet", "no login is needed"),
-            ("submit --site=b job.sh", "error: --site is not built yet", "--endpoint"),
-            ("admin tenant create x --gpu-hours-budget=3", "error: --gpu-hours-budget is not built yet", "--max-nodes"),
-            ("submit --min-nodes=2 job.sh", "error: --min-nodes is not built yet", "--nodes"),
-            ("submit --scale-metric=x job.sh", "error: --scale-metric is not built yet", "--nodes"),
-            ("submit --wrap=ls", "error: --wrap is not built yet", "sh -c"),
-            ("submit --begin=18:00 job.sh", "error: --begin is not built yet", "--hold"),
-            ("submit --output=x.log job.sh", "error: --output x.log: -o is the format", "lattice logs ID"),
-            ("submit -o slurm-%j.out job.sh", "error: --output slurm-%j.out: -o is the format", "exec >FILE"),
+            ("submit --array=0-9 job.sh", "--array: Slurm's option is not honoured here", "job arrays are not built yet"),
+            ("submit --dependency=afterok:1 job.sh", "--dependency: Slurm's", "dependencies are not built yet"),
+            ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
+            ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
+            ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
+            ("submit --mail-type=END job.sh", "--mail-type:", "leave it out"),
+            ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "goes after --"),
+            ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
+            ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
+            ("usage", "`lattice usage` is not built yet", "lattice status ID"),
+            ("cache list", "`lattice cache` is not built yet", "node status"),
+            ("history --days 3", "`lattice history` is not built yet", "lattice status"),
+            ("dag submit x.yaml", "`lattice dag` is not built yet", "lattice wait"),
+            ("login", "`lattice login` is not built yet", "no login is needed"),
+            ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
+            ("admin tenant create x --gpu-hours-budget=3", "--gpu-hours-budget is not built yet", "--max-nodes"),
+            ("submit --min-nodes=2 job.sh", "--min-nodes is not built yet", "--nodes"),
+            ("submit --scale-metric=x job.sh", "--scale-metric is not built yet", "--nodes"),
+            ("submit --wrap=ls", "--wrap is not built yet", "sh -c"),
+            ("submit --begin=18:00 job.sh", "--begin is not built yet", "--hold"),
+            ("submit --output=x.log job.sh", "--output x.log: -o is the format", "lattice logs ID"),
+            ("submit -o slurm-%j.out job.sh", "--output slurm-%j.out: -o is the format", "exec >FILE"),
         ] {
             let told = told(line).unwrap_or_else(|| panic!("{line}"));
             assert!(told.starts_with(what) && told.contains("\nhint: ") && told.contains(hint), "{line}: {told}");

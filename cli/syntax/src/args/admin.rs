@@ -3,7 +3,7 @@
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
-use super::tenant::{Quota, Tenant, quota};
+use super::tenant::{Quota, Tenant};
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand};
 
@@ -44,23 +44,23 @@ pub struct SetLimits {
     #[arg(long, conflicts_with = "sensitive_pool_size")]
     pub no_sensitive_pool_size: bool,
     /// How many allocations of a user may wait or be suspended [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub user_pending: Option<Quota>,
     /// How many allocations of a user may have nodes at once (Staging or Running); others wait [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub user_running: Option<Quota>,
     /// How many allocations a user may submit per second in the long run; a hundred times as many at once [none: no
     /// limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub user_submissions_per_second: Option<Quota>,
     /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below it
     /// [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub user_script_bytes: Option<Quota>,
     /// How many ended allocations of a user are kept and shown [none: a share of the 10,000 for all users]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub user_history: Option<Quota>,
     /// How many allocations of a tenant may wait or be suspended [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub tenant_pending: Option<Quota>,
 }

@@ -6,11 +6,11 @@
 //! error, and the few options that do not change the job cause a warning. If both set an option, `#LATTICE` wins. A
 //! script with `#SBATCH` lines gets Slurm's variables (`--slurm-env`).
 
-pub mod sbatch;
+pub(crate) mod sbatch;
 mod slurm_values;
 pub mod words;
 
-use crate::failure::Failure;
+use crate::UsageError;
 use crate::flags::SubmitFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
@@ -36,7 +36,7 @@ struct Line {
 ///
 /// # Errors
 /// An unknown `#LATTICE` option or a bad value, with its line and the probable intention.
-pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
+pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
     let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
     let mut warnings = Vec::new();
     for (index, line) in script.lines().enumerate() {
@@ -46,17 +46,11 @@ pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
             break;
         }
         if let Some(rest) = after(line, "#LATTICE") {
-            let given = words(rest).map_err(|why| Failure::usage(format!("{place}: #LATTICE: {why}")))?;
+            let given = words(rest).map_err(|why| UsageError::new(format!("{place}: #LATTICE: {why}")))?;
             lattice = parse(&place, "#LATTICE", dashed(given))?.over(lattice);
         } else if let Some(rest) = after(line, "#SBATCH") {
-            let given = words(rest).map_err(|why| Failure::usage(format!("{place}: #SBATCH: {why}")))?;
-            let refused = |error: sbatch::SbatchError| {
-                let failure = Failure::usage(format!("{place}: #SBATCH {}", error.what));
-                match error.hint {
-                    Some(hint) => failure.hint(hint),
-                    None => failure,
-                }
-            };
+            let given = words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
+            let refused = |error: UsageError| UsageError { what: format!("{place}: #SBATCH {}", error.what), ..error };
             let translated = sbatch::translate(&given).map_err(refused)?;
             let ignored = |option: &String| format!("{place}: #SBATCH {option} changes nothing of what runs, and is ignored");
             warnings.extend(translated.ignored.iter().map(ignored));
@@ -84,7 +78,7 @@ fn dashed(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, Failure> {
+fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, UsageError> {
     Line::try_parse_from(&words).map(|line| line.flags).map_err(|error| {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
@@ -93,15 +87,15 @@ fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, F
         };
         if error.kind() == ErrorKind::UnknownArgument {
             let option = context(ContextKind::InvalidArg).unwrap_or_default();
-            let failure = Failure::usage(format!("{place}: {marker} {option}: there is no such option"));
+            let unknown = UsageError::new(format!("{place}: {marker} {option}: there is no such option"));
             return match context(ContextKind::SuggestedArg) {
-                Some(meant) => failure.hint(format!("did you mean {meant}?")),
-                None => failure.hint("`lattice submit --help` lists the options"),
+                Some(meant) => unknown.with_hint(format!("did you mean {meant}?")),
+                None => unknown.with_hint("`lattice submit --help` lists the options"),
             };
         }
         let text = error.to_string();
         let told = text.lines().next().unwrap_or_default();
-        Failure::usage(format!("{place}: {marker}: {}", told.strip_prefix("error: ").unwrap_or(told)))
+        UsageError::new(format!("{place}: {marker}: {}", told.strip_prefix("error: ").unwrap_or(told)))
     })
 }
 

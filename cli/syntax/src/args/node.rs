@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use lattice_model::{HoldKind, NodeState};
+use thiserror::Error;
 
 #[derive(Args)]
 pub struct Nodes {
@@ -301,12 +302,20 @@ pub struct History {
     pub since: Option<String>,
 }
 
-fn state(text: &str) -> Result<NodeState, String> {
-    let names = || NodeState::ALL.map(|state| state.to_string()).join(", ");
-    NodeState::from_name(text).ok_or_else(|| format!("the states are {}", names()))
+/// The text is not a node's state.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the states are {}", NodeState::ALL.map(|state| state.to_string()).join(", "))]
+struct UnknownState;
+
+fn state(text: &str) -> Result<NodeState, UnknownState> {
+    NodeState::from_name(text).ok_or(UnknownState)
 }
 
-fn hold(text: &str) -> Result<HoldKind, String> {
-    let names = || HoldKind::ALL.map(|kind| kind.to_string()).join(", ");
-    HoldKind::from_name(text).ok_or_else(|| format!("the holds are {}", names()))
+/// The text is not a kind of hold.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the holds are {}", HoldKind::ALL.map(|kind| kind.to_string()).join(", "))]
+struct UnknownHold;
+
+fn hold(text: &str) -> Result<HoldKind, UnknownHold> {
+    HoldKind::from_name(text).ok_or(UnknownHold)
 }

@@ -1,6 +1,7 @@
 //! The number of nodes, and of ranks on each, from whichever of the three numbers were given.
 
 use lattice_model::count::{counted, is_or_are};
+use thiserror::Error;
 
 /// Nodes and the ranks on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +14,29 @@ pub struct Shape {
     pub ranks: u32,
 }
 
-/// The shape of an own job. `plane`: how many consecutive ranks each node gets.
-///
-/// # Errors
 /// Numbers that contradict each other, with numbers that would fit.
-pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, String> {
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ShapeError {
+    #[error(
+        "{} × {} per node {} {}, not the {ranks} of -n: leave one of the three out",
+        counted(*nodes, "node"),
+        counted(*tasks_per_node, "task"),
+        is_or_are(*most),
+        counted(*most, "rank")
+    )]
+    TooManyRanks { ranks: u32, nodes: u32, tasks_per_node: u32, most: u64 },
+    /// `used` nodes would have ranks.
+    #[error(
+        "with {}, {} of {} would have none: -N {used} would do",
+        counted(*ranks, "rank"),
+        nodes - used,
+        counted(*nodes, "node")
+    )]
+    IdleNodes { ranks: u32, nodes: u32, used: u32 },
+}
+
+/// The shape of an own job. `plane`: how many consecutive ranks each node gets.
+pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, ShapeError> {
     let Some(ranks) = ranks else {
         let (nodes, tasks_per_node) = (nodes.unwrap_or(1), tasks_per_node.unwrap_or(1));
         return Ok(Shape { nodes, tasks_per_node, ranks: nodes.saturating_mul(tasks_per_node) });
@@ -32,18 +51,10 @@ pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>
     };
     let most = u64::from(nodes) * u64::from(tasks_per_node);
     if u64::from(ranks) > most {
-        return Err(format!(
-            "{} × {} per node {} {}, not the {ranks} of -n: leave one of the three out",
-            counted(nodes, "node"),
-            counted(tasks_per_node, "task"),
-            is_or_are(most),
-            counted(most, "rank")
-        ));
+        return Err(ShapeError::TooManyRanks { ranks, nodes, tasks_per_node, most });
     }
     if ranks.div_ceil(plane) < nodes {
-        let used = ranks.div_ceil(plane);
-        let (ranks, nodes, without) = (counted(ranks, "rank"), counted(nodes, "node"), nodes - used);
-        return Err(format!("with {ranks}, {without} of {nodes} would have none: -N {used} would do"));
+        return Err(ShapeError::IdleNodes { ranks, nodes, used: ranks.div_ceil(plane) });
     }
     Ok(Shape { nodes, tasks_per_node, ranks })
 }
@@ -70,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err();
+        let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err().to_string();
         assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: -N 2 would do"));
         assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));
         assert!(refused(4, Some(2), None, Some(4)).ends_with("-N 1 would do"));

@@ -8,12 +8,13 @@ use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_api::v1;
 use lattice_model::constraint::PMIX;
-use lattice_model::duration::{self, BareNumber};
+use lattice_model::duration::{self, BareNumber, DurationError};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
 use lattice_model::preemption::CLASS_MAX;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use thiserror::Error;
 
 /// The options of `submit` and `launch`, each at most once but for `--env`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -302,17 +303,26 @@ pub struct Nodes {
     pub most: Option<u32>,
 }
 
-impl FromStr for Nodes {
-    type Err = String;
+/// The text is not a number of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NodesError {
+    #[error("{0:?} is not a number of nodes such as 4")]
+    Number(String),
+    #[error("at least 1 node is needed")]
+    None,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |part: &str| part.parse::<u32>().map_err(|_| format!("{text:?} is not a number of nodes such as 4"));
+impl FromStr for Nodes {
+    type Err = NodesError;
+
+    fn from_str(text: &str) -> Result<Self, NodesError> {
+        let number = |part: &str| part.parse::<u32>().map_err(|_| NodesError::Number(text.to_owned()));
         let (least, most) = match text.split_once("..").or_else(|| text.split_once('-')) {
             Some((least, most)) => (number(least)?, Some(number(most)?)),
             None => (number(text)?, None),
         };
         if least == 0 || most.is_some_and(|most| most < least) {
-            return Err("at least 1 node is needed".to_owned());
+            return Err(NodesError::None);
         }
         Ok(Self { least, most })
     }
@@ -405,27 +415,41 @@ pub enum CheckpointEvery {
 }
 
 impl FromStr for CheckpointEvery {
-    type Err = String;
+    type Err = TimeError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, TimeError> {
         if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { positive(text, BareNumber::Seconds).map(Self::Time) }
     }
 }
 
+/// Why a walltime or an interval is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TimeError {
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error("more than 0 is needed")]
+    Zero,
+}
+
 /// As in Slurm: a number without a unit is minutes.
-pub fn walltime(text: &str) -> Result<Duration, String> {
+pub(crate) fn walltime(text: &str) -> Result<Duration, TimeError> {
     positive(text, BareNumber::Minutes)
 }
 
-fn positive(text: &str, bare: BareNumber) -> Result<Duration, String> {
-    let time = duration::parse(text, bare).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("more than 0 is needed".to_owned()) } else { Ok(time) }
+fn positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
+    let time = duration::parse(text, bare)?;
+    if time.is_zero() { Err(TimeError::Zero) } else { Ok(time) }
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
+/// The text does not set a variable.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write NAME=VALUE")]
+struct AssignmentError;
+
+fn assignment(text: &str) -> Result<(String, String), AssignmentError> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write NAME=VALUE".to_owned()),
+        _ => Err(AssignmentError),
     }
 }
 

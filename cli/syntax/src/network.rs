@@ -3,6 +3,7 @@
 use clap::Args;
 use lattice_api::v1;
 use lattice_api::v1::connectivity::Expose;
+use thiserror::Error;
 
 /// See the module.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -35,11 +36,16 @@ impl NetworkFlags {
     }
 }
 
-fn exposed(text: &str) -> Result<Expose, String> {
+/// The text is not a port to offer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not such as 8080, api:8080 or api:8080/http, with a port from 1 to 65535")]
+struct ExposeError(String);
+
+fn exposed(text: &str) -> Result<Expose, ExposeError> {
     let (rest, protocol) = text.split_once('/').unwrap_or((text, ""));
     let (name, port) = rest.rsplit_once(':').unwrap_or(("", rest));
     let port = port.parse().ok().filter(|port: &u16| *port > 0);
-    let port = port.ok_or_else(|| format!("{text:?} is not such as 8080, api:8080 or api:8080/http, with a port from 1 to 65535"))?;
+    let port = port.ok_or_else(|| ExposeError(text.to_owned()))?;
     Ok(Expose { name: name.to_owned(), port: port.into(), protocol: protocol.to_owned() })
 }
 

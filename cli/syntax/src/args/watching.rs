@@ -1,7 +1,7 @@
 //! `lattice watch`, `lattice diag`, `lattice compare`.
 
+use super::ttl::{BoundedTimeError, bounded};
 use clap::Args;
-use lattice_model::duration::{self, BareNumber};
 use std::time::Duration;
 
 const WATCH_EXAMPLES: &str = "Examples:
@@ -40,10 +40,8 @@ impl Watch {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
-    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
-    if bounds.contains(&interval) { Ok(interval) } else { Err("1s to 1h are possible".to_owned()) }
+fn interval(text: &str) -> Result<Duration, BoundedTimeError> {
+    bounded(text, Duration::from_secs(1)..=Duration::from_secs(3600), "1s to 1h")
 }
 
 const DIAG_EXAMPLES: &str = "Examples:

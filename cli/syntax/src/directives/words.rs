@@ -1,8 +1,15 @@
 //! Splits a line into words, with a shell's quoting.
 
+use thiserror::Error;
+
+/// The closing one of these quotes is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("a {0} is not closed")]
+pub struct UnclosedQuote(char);
+
 /// Splits at blanks. Quotes of both kinds protect blanks, a backslash protects the next character (not between single
 /// quotes); a word that begins with `#` ends the line.
-pub fn words(line: &str) -> Result<Vec<String>, String> {
+pub fn words(line: &str) -> Result<Vec<String>, UnclosedQuote> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = line.chars();
@@ -14,7 +21,7 @@ pub fn words(line: &str) -> Result<Vec<String>, String> {
                 let quoted = word.get_or_insert_default();
                 loop {
                     match chars.next() {
-                        None => return Err(format!("a {c} is not closed")),
+                        None => return Err(UnclosedQuote(c)),
                         Some(end) if end == c => break,
                         Some('\\') if c == '"' => quoted.extend(chars.next()),
                         Some(inner) => quoted.push(inner),

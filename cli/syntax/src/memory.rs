@@ -1,14 +1,27 @@
 //! Amounts of memory as people write them.
 
+use thiserror::Error;
+
+/// The text is not an amount of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MemoryError {
+    #[error("{0} has no unit: write {0}M (MiB) or {0}G (GiB)")]
+    NoUnit(String),
+    #[error("{0:?} is no amount of memory such as 512M or 16G")]
+    Form(String),
+    #[error("more than 0 is needed")]
+    Zero,
+}
+
 /// `512M`, `16G`, `1.5T`, optionally followed by `iB` or `B`, in powers of 1024.
 ///
 /// # Errors
 /// Not an amount; or a number without a unit, which Slurm reads as MiB and people as GiB.
-pub fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, MemoryError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("{text} has no unit: write {text}M (MiB) or {text}G (GiB)"));
+        return Err(MemoryError::NoUnit(text.to_owned()));
     }
-    let wrong = || format!("{text:?} is no amount of memory such as 512M or 16G");
+    let wrong = || MemoryError::Form(text.to_owned());
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = unit.trim().to_ascii_uppercase();
@@ -27,7 +40,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
     let of_fraction = (u128::from(tenths) << shift) / 10u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
     let bytes = u64::try_from((u128::from(whole_part) << shift) + of_fraction).map_err(|_| wrong())?;
-    if bytes == 0 { Err("more than 0 is needed".to_owned()) } else { Ok(bytes) }
+    if bytes == 0 { Err(MemoryError::Zero) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -41,7 +54,7 @@ mod tests {
         {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        assert_eq!(parse("16"), Err("16 has no unit: write 16M (MiB) or 16G (GiB)".to_owned()));
+        assert_eq!(parse("16").unwrap_err().to_string(), "16 has no unit: write 16M (MiB) or 16G (GiB)");
         for bad in ["", "1.5", "G", "-1G", "1X", "1..2G", "0", "0.0000001G", "99999999999999999999T", "20000000T", "B", "5B", "."] {
             assert!(parse(bad).is_err(), "{bad}");
         }

@@ -1,6 +1,8 @@
 //! `lattice admin tenant …`.
 
 use clap::{Args, Subcommand};
+use std::str::FromStr;
+use thiserror::Error;
 
 #[derive(Args)]
 pub struct Tenant {
@@ -51,10 +53,10 @@ pub struct SetTenant {
     #[command(flatten)]
     pub name: TenantName,
     /// How many nodes its running allocations may have in all [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub max_nodes: Option<Quota>,
     /// How many of its allocations may have nodes at once [none: no limit]
-    #[arg(long, value_name = "N|none", value_parser = quota)]
+    #[arg(long, value_name = "N|none")]
     pub max_concurrent_allocations: Option<Quota>,
 }
 
@@ -65,9 +67,18 @@ pub enum Quota {
     AtMost(u32),
 }
 
-pub fn quota(text: &str) -> Result<Quota, String> {
-    match text {
-        "none" => Ok(Quota::Unlimited),
-        number => number.parse().map(Quota::AtMost).map_err(|_| "write a number, or none".to_owned()),
+/// The text is not a quota.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write a number, or none")]
+pub struct QuotaError;
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        match text {
+            "none" => Ok(Self::Unlimited),
+            number => number.parse().map(Self::AtMost).map_err(|_| QuotaError),
+        }
     }
 }

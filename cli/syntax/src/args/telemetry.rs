@@ -1,8 +1,8 @@
 //! `lattice telemetry`.
 
+use super::ttl::{BoundedTimeError, bounded};
 use clap::Args;
 use lattice_model::TelemetryMode;
-use lattice_model::duration::{self, BareNumber};
 use lattice_model::telemetry::CLOSELY_MS;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Telemetry {
     pub alloc: String,
     /// prod: windows of 30 s; debug: every single measurement as well; audit: files opened and connections [default:
     /// show the mode]
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(long, value_name = "MODE")]
     pub mode: Option<TelemetryMode>,
     /// How long it lasts, such as 90s or 2h, at most a day; a bare number is seconds [default: debug 30m, audit until
     /// it ends]
@@ -61,12 +61,6 @@ pub struct Telemetry {
     pub node: Option<String>,
 }
 
-fn mode(text: &str) -> Result<TelemetryMode, String> {
-    text.parse().map_err(|error: lattice_model::telemetry::NoMode| error.to_string())
-}
-
-fn lasting(text: &str) -> Result<Duration, String> {
-    let lasting = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
-    let bounds = Duration::from_millis(CLOSELY_MS.0)..=Duration::from_millis(CLOSELY_MS.1);
-    if bounds.contains(&lasting) { Ok(lasting) } else { Err("1s to 24h are possible".to_owned()) }
+fn lasting(text: &str) -> Result<Duration, BoundedTimeError> {
+    bounded(text, Duration::from_millis(CLOSELY_MS.0)..=Duration::from_millis(CLOSELY_MS.1), "1s to 24h")
 }

@@ -2,9 +2,10 @@
 
 use clap::Args;
 use lattice_api::v1;
-use lattice_model::duration::{self, BareNumber};
-use lattice_model::size;
+use lattice_model::duration::{self, BareNumber, DurationError};
+use lattice_model::size::{self, SizeError};
 use std::path::Path;
+use thiserror::Error;
 
 /// See the module.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -64,8 +65,13 @@ impl DataFlags {
     }
 }
 
+/// The text is not a mount.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write SOURCE:/TARGET, with :ro at the end for one that cannot be written to")]
+struct MountError;
+
 /// `SOURCE:TARGET[:ACCESS]`; the source may be a URL that contains colons.
-fn mount(text: &str) -> Result<v1::data::Mount, String> {
+fn mount(text: &str) -> Result<v1::data::Mount, MountError> {
     let (rest, access) = match text.rsplit_once(':') {
         Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
         _ => (text, ""),
@@ -77,39 +83,60 @@ fn mount(text: &str) -> Result<v1::data::Mount, String> {
             access: access.to_owned(),
             tier_hint: String::new(),
         }),
-        _ => Err("write SOURCE:/TARGET, with :ro at the end for one that cannot be written to".to_owned()),
+        _ => Err(MountError),
     }
 }
 
-fn amount(text: &str) -> Result<String, String> {
-    size::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+fn amount(text: &str) -> Result<String, SizeError> {
+    size::parse(text).map(|_| text.to_owned())
+}
+
+/// How a probe is written.
+const PROBE_FORM: &str = "write tcp:PORT or http:PORT/PATH, and ,period=30s ,delay=10s ,timeout=5s ,failures=3 behind it";
+
+/// Why a probe is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+enum ProbeError {
+    #[error("{PROBE_FORM}")]
+    Form,
+    #[error("{0:?} is not a port")]
+    Port(String),
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error("{0:?} is too long")]
+    TooLong(String),
+    #[error("{0:?} is not a number")]
+    Number(String),
+    #[error("{0} must be more than 0")]
+    Zero(String),
+    #[error("there is no {0:?}: {PROBE_FORM}")]
+    Unknown(String),
 }
 
 /// `tcp:PORT` or `http:PORT[/PATH]`, followed by `,name=value`.
-fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
+fn probe(text: &str) -> Result<v1::LivenessProbe, ProbeError> {
     let mut parts = text.split(',');
-    let usage = || "write tcp:PORT or http:PORT/PATH, and ,period=30s ,delay=10s ,timeout=5s ,failures=3 behind it".to_owned();
-    let (kind, place) = parts.next().and_then(|what| what.split_once(':')).ok_or_else(usage)?;
+    let (kind, place) = parts.next().and_then(|what| what.split_once(':')).ok_or(ProbeError::Form)?;
     let (port, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     let mut probe = v1::LivenessProbe {
         probe_type: kind.to_owned(),
-        port: port.parse().map_err(|_| format!("{port:?} is not a port"))?,
+        port: port.parse().map_err(|_| ProbeError::Port(port.to_owned()))?,
         path: path.to_owned(),
         ..Default::default()
     };
     for part in parts {
-        let (name, value) = part.split_once('=').ok_or_else(usage)?;
+        let (name, value) = part.split_once('=').ok_or(ProbeError::Form)?;
         let seconds = || {
-            let time = duration::parse(value, BareNumber::Seconds).map_err(|e| e.to_string())?;
-            u32::try_from(time.as_secs()).map_err(|_| format!("{value:?} is too long"))
+            let time = duration::parse(value, BareNumber::Seconds)?;
+            u32::try_from(time.as_secs()).map_err(|_| ProbeError::TooLong(value.to_owned()))
         };
-        let positive = |seconds: u32| if seconds == 0 { Err(format!("{name} must be more than 0")) } else { Ok(seconds) };
+        let positive = |seconds: u32| if seconds == 0 { Err(ProbeError::Zero(name.to_owned())) } else { Ok(seconds) };
         match name {
             "period" => probe.period_secs = positive(seconds()?)?,
             "delay" => probe.initial_delay_secs = Some(seconds()?),
             "timeout" => probe.timeout_secs = positive(seconds()?)?,
-            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is not a number"))?)?,
-            other => return Err(format!("there is no {other:?}: {}", usage())),
+            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| ProbeError::Number(value.to_owned()))?)?,
+            other => return Err(ProbeError::Unknown(other.to_owned())),
         }
     }
     Ok(probe)

@@ -1,0 +1,23 @@
+//! The values of `-o`.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// What `-o` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Output {
+    /// Aligned columns for people
+    Table,
+    /// A table with more columns
+    Wide,
+    /// JSON for programs; its fields are documented and stable
+    Json,
+    /// The same as YAML
+    Yaml,
+    /// The ids or names alone, one a line
+    Name,
+    /// Of launch: the output of each rank, in a file of its own
+    #[serde(skip)]
+    PerRank,
+}

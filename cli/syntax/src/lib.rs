@@ -1,0 +1,25 @@
+//! What a user may type: the command line of `lattice`, and the options in a script's lines. It is parsed, or refused
+//! with what to type instead, without an agent.
+//!
+//! ```text
+//!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...
+//!     │  refused ─▶ mistyped            ▲
+//!   script ───────▶ directives ─────────╯
+//! ```
+
+pub mod args;
+mod binding;
+mod data;
+pub mod directives;
+pub mod flags;
+pub mod later;
+pub mod layout;
+mod memory;
+pub mod mistyped;
+mod network;
+pub mod shape;
+pub mod time;
+mod unbuilt;
+mod usage;
+
+pub use usage::UsageError;
