@@ -107,12 +107,23 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// Groups that measure how fast a cluster reacts to a fault: `.ci/run` runs them beside less than the other ones.
+const TIMED: [&str; 5] = ["clocks", "cuts", "disks", "flood", "partitions"];
+
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // Clusters need many resources, and the order within a group matters.
     args.test_threads = Some(1);
     lattice_lab::interrupt::watch();
     let trials = [
+        // The longest first: no process ends long after the others.
+        preemption::trials(),
+        telemetry::trials(),
+        checkpoint::trials(),
+        wireup::trials(),
+        crash::trials(),
+        walltimes::trials(),
+        demo::trials(),
         admission::trials(),
         jobs::trials(),
         lifetime::trials(),
@@ -139,10 +150,8 @@ fn main() -> ExitCode {
         hatch::trials(),
         layout::trials(),
         pmix::trials(),
-        wireup::trials(),
         survival::trials(),
         outage::trials(),
-        checkpoint::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
         checkpoint_modes::trials(),
@@ -152,7 +161,6 @@ fn main() -> ExitCode {
         checkpoint_full::trials(),
         checkpoint_packing::trials(),
         checkpoint_late::trials(),
-        preemption::trials(),
         broker::trials(),
         fencing::trials(),
         input::trials(),
@@ -162,7 +170,6 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
-        walltimes::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),
@@ -180,7 +187,6 @@ fn main() -> ExitCode {
         supervisor::trials(),
         full_disk::trials(),
         unprivileged::trials(),
-        crash::trials(),
         cuts::trials(),
         partitions::trials(),
         clocks::trials(),
@@ -188,7 +194,6 @@ fn main() -> ExitCode {
         histories::trials(),
         topology::trials(),
         gpus::trials(),
-        telemetry::trials(),
         counting::trials(),
         stored::trials(),
         summaries::trials(),
@@ -206,7 +211,6 @@ fn main() -> ExitCode {
         whole::trials(),
         commands::trials(),
         documentation::trials(),
-        demo::trials(),
     ];
     let passed = match std::env::var_os("LATTICE_TEST_CLAIMS") {
         Some(claims) => run_unclaimed(&args, Vec::from(trials), Path::new(&claims)),
@@ -217,6 +221,16 @@ fn main() -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
+/// Whether a group belongs to the part that `LATTICE_TEST_PART` names: `timed`, `untimed`; without it, every group does.
+fn is_in_part(theme: &str) -> bool {
+    match std::env::var("LATTICE_TEST_PART").as_deref() {
+        Ok("timed") => TIMED.contains(&theme),
+        Ok("untimed") => !TIMED.contains(&theme),
+        Ok(other) => panic!("LATTICE_TEST_PART is {other:?}: timed or untimed"),
+        Err(_) => true,
+    }
+}
+
 /// Runs each group that no other process has claimed in the directory `claims`: several processes share the groups, and
 /// no test runs twice. Prints how long each group took.
 fn run_unclaimed(args: &Arguments, groups: Vec<Vec<Trial>>, claims: &Path) -> bool {
@@ -224,6 +238,9 @@ fn run_unclaimed(args: &Arguments, groups: Vec<Vec<Trial>>, claims: &Path) -> bo
     for (number, mut group) in groups.into_iter().enumerate() {
         group.retain(|trial| !args.is_filtered_out(trial));
         let Some(theme) = group.first().map(|trial| trial.name().split("::").next().unwrap_or_default().to_owned()) else { continue };
+        if !is_in_part(&theme) {
+            continue;
+        }
         match std::fs::File::create_new(claims.join(format!("{number}-{theme}"))) {
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
