@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Largest number of queued commands; more are refused.
 const WAITING_MAX: usize = 16 * 1024;
@@ -54,17 +55,19 @@ struct Waiting {
 pub struct Proposer(mpsc::Sender<Waiting>);
 
 impl Proposer {
-    /// Starts the task that proposes. While `gate` is false, commands wait.
+    /// Starts the task that proposes. While `gate` is false, commands wait. `settling` gets a task
+    /// for each entry under way, which ends with its result, or with Raft.
     pub fn start(
         raft: Raft,
         agreed: Arc<Agreed>,
         timekeeper: Arc<Timekeeper>,
         gate: watch::Receiver<bool>,
         stop: CancellationToken,
+        settling: TaskTracker,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
         let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let task = tokio::spawn(ProposerTask { raft, agreed, timekeeper, gate, queue: rx, under_way }.run(stop));
+        let task = tokio::spawn(ProposerTask { raft, agreed, timekeeper, gate, queue: rx, under_way, settling }.run(stop));
         (Self(tx), task)
     }
 
@@ -100,6 +103,8 @@ struct ProposerTask {
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
+    /// Tasks that wait for the entries under way.
+    settling: TaskTracker,
 }
 
 impl ProposerTask {
@@ -152,7 +157,7 @@ impl ProposerTask {
             // awaited elsewhere.
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
-                    tokio::spawn(async move {
+                    self.settling.spawn(async move {
                         let result = receiver.await.ok();
                         drop(permit);
                         settled(&counts, result.as_ref(), replies.len(), began);
