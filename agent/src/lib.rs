@@ -18,9 +18,12 @@
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
-//! Every queue is bounded; a latest value is in a `watch`. The order of stopping: the API, the
-//! roles, the session and the mesh, then the driver, which writes a last checkpoint. Work and shims
-//! stay.
+//! Every queue is bounded; a latest value is in a `watch`. Each task is in one of two groups, or
+//! ends with its owner: `Base::tasks`, each of which ends by itself once the agent stops, and
+//! `Handles::tasks` (of allocations, launches, checkpoints, streams and requests), which end last.
+//! The order of stopping (`stages::serving`): the API and its connections, the roles and the
+//! session, the mesh, then the driver, which writes a last checkpoint, then the second group. Work
+//! and shims stay.
 
 mod audit;
 pub mod dev;

@@ -12,6 +12,16 @@
 //! Each edge is a stream that the parent opens, and reopens when it breaks. After each connect
 //! everything below sends all that it knows, so a restarted head or agent misses nothing. A silent
 //! node is no reason to abort.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | a head, one per launch | when its nodes may forget the launch, or with the allocation | input 4, aborts 1, news 256 |
+//! | a line, one per edge | with its branch, once its queue is empty | messages 256 |
+//! | a search, at most 64 per head | with the head | its result |
+//! | one that reads a parent's stream, one per served subtree | with [`serve()`] | messages 16 |
+//! | one that lets an ended launch be forgotten | after `FORGET_AFTER` | |
+//!
+//! Heads, lines and the last kind are in [`Handles::tasks`].
 
 mod branch;
 mod handles;
@@ -173,7 +183,7 @@ impl Launches {
         entry.told = true;
         let allocation = entry.spec.allocation;
         let forget = entry.forget.clone();
-        tokio::spawn(async move {
+        self.0.handles.tasks.spawn(async move {
             tokio::select! {
                 () = forget.cancelled() => {}
                 () = tokio::time::sleep(FORGET_AFTER) => forget.cancel(),
@@ -228,7 +238,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
     let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    tokio::spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    handles.tasks.spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 

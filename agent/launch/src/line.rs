@@ -86,7 +86,10 @@ pub(super) struct LineTask {
 impl LineTask {
     pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
         let (told, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(async move { stop.run_until_cancelled(self.run(queue)).await });
+        let tasks = self.around.handles.tasks.clone();
+        tasks.spawn(async move {
+            let _stopped = stop.run_until_cancelled(self.run(queue)).await;
+        });
         told
     }
 
