@@ -42,7 +42,7 @@ use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
 use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
-use lattice_pmi::{Subtree, fanout_for};
+use lattice_pmi::{FenceMerged, Subtree, fanout_for};
 use line::Around;
 use parking_lot::Mutex;
 use seek::Seek;
@@ -303,7 +303,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
                         state.branch.serve(child);
                     }
                 }
-                state.heard(heard).await;
+                state.heard(heard);
             }
         }
     }
@@ -317,15 +317,8 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
         }
     }
-    if let Some(forget) = told(ToPart::Forget) {
-        state.branch.tell(&forget);
-        state.branch.carried().await;
-    }
-}
-
-/// A message for the whole tree. `None` only if it is too long for a frame, which none of these is.
-fn told(message: ToPart) -> Option<Arc<Told>> {
-    Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
+    state.branch.tell(&Told::new(ToPart::Forget));
+    state.branch.carried().await;
 }
 
 struct Head {
@@ -336,19 +329,13 @@ struct Head {
 }
 
 impl Head {
-    async fn heard(&mut self, heard: Heard) {
+    fn heard(&mut self, heard: Heard) {
         let abort = match heard {
             Heard::Said { part, said } => self.said(part as usize, said),
-            Heard::Whole(merged) => {
+            Heard::Whole(FenceMerged { number, blob }) => {
                 self.handle_fence(FenceEvent::Done);
-                let number = merged.number;
-                match Told::fence_done(merged).await {
-                    Ok(done) => {
-                        self.branch.tell(&done);
-                        None
-                    }
-                    Err(error) => self.launch.abort(1, format!("fence {number} is done, but its result cannot be sent: {error}")),
-                }
+                self.branch.tell(&Told::new(ToPart::FenceDone { number, blob }));
+                None
             }
             Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
             Heard::Unreached { part } => {
@@ -399,15 +386,13 @@ impl Head {
             tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
             return;
         };
-        if let Some(told) = told(ToPart::Call(Box::new(call.into()))) {
-            self.branch.tell(&told);
-        }
+        self.branch.tell(&Told::new(ToPart::Call(Box::new(call.into()))));
     }
 
     /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped: its sender
     /// waits in vain.
     fn feed(&mut self, piece: WirePiece) {
-        let Some(told) = told(ToPart::Input(Box::new(piece))) else { return };
+        let told = Told::new(ToPart::Input(Box::new(piece)));
         if let ToPart::Input(piece) = &told.message
             && let Err(error) = self.branch.feed(piece, &told)
         {
@@ -418,9 +403,7 @@ impl Head {
     fn spread(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
         tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
-        if let Some(abort) = told(ToPart::Abort { code, why }) {
-            self.branch.tell(&abort);
-        }
+        self.branch.tell(&Told::new(ToPart::Abort { code, why }));
     }
 
     fn handle_fence(&mut self, event: FenceEvent) {
@@ -428,7 +411,7 @@ impl Head {
         self.fence.handle(self.branch.now_ms(), event, &mut actions);
         for action in actions {
             match action {
-                FenceAction::AskWhoIsAbsent => told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question)),
+                FenceAction::AskWhoIsAbsent => self.branch.tell(&Told::new(ToPart::NameAbsent)),
                 FenceAction::Fail(failure) => {
                     let why = failure.describe(&self.launch.spec().nodes);
                     let abort = self.launch.abort(1, why);

@@ -167,7 +167,9 @@ impl LineTask {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(told) = waiting.of(connection) else { continue };
-                        if told.frame.send(&mut send).await.is_err() {
+                        let sent = async { told.frame().await?.send(&mut send).await };
+                        if let Err(error) = sent.await {
+                            tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a message of a launch was not sent");
                             // Wait for the other direction, which finds out how the line broke.
                             std::future::pending::<()>().await;
                         }
