@@ -24,6 +24,10 @@
 //! The order of stopping (`stages::serving`): the API and its connections, the roles and the
 //! session, the mesh, then the driver, which writes a last checkpoint, then the second group. Work
 //! and shims stay.
+//!
+//! Not awaited are only threads that ask a driver or the kernel, which may never answer: those of
+//! `gpu_loads`, `adapters`, `mounts` and diagnosis (their number is bounded), and reaping a killed
+//! helper process.
 
 mod audit;
 pub mod dev;
