@@ -18,9 +18,16 @@
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
-//! Every queue is bounded; a latest value is in a `watch`. The order of stopping: the API, the
-//! roles, the session and the mesh, then the driver, which writes a last checkpoint. Work and shims
-//! stay.
+//! Every queue is bounded; a latest value is in a `watch`. Each task is in one of two groups, or
+//! ends with its owner: `Base::tasks`, each of which ends by itself once the agent stops, and
+//! `Handles::tasks` (of allocations, launches, checkpoints, streams and requests), which end last.
+//! The order of stopping (`stages::serving`): the API and its connections, the roles and the
+//! session, the mesh, then the driver, which writes a last checkpoint, then the second group. Work
+//! and shims stay.
+//!
+//! Not awaited are only threads that ask a driver or the kernel, which may never answer: those of
+//! `gpu_loads`, `adapters`, `mounts` and diagnosis (their number is bounded), and reaping a killed
+//! helper process.
 
 mod audit;
 pub mod dev;

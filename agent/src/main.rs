@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The agent of a Lattice node: it runs and measures all work on its node.
 #[derive(Parser)]
@@ -205,13 +206,13 @@ where
         let stop = CancellationToken::new();
         let on_signal = stop.clone();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        tokio::spawn(async move {
+        let _signals = AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
             on_signal.cancel();
-        });
+        }));
         work(stop).await
     });
     // A blocking call (a copy of an image, a kernel call) must not keep the process alive.

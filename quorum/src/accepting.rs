@@ -30,6 +30,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -76,20 +77,23 @@ impl Port {
     }
 }
 
-/// The accepted connections of a listener, until `stop`.
+/// The accepted connections of a listener, and the task that accepts them until `stop`; the open
+/// handshakes end with it.
 pub(crate) fn incoming(
     listener: TcpListener,
     port: Port,
     known: Arc<KnownAddresses>,
     credentials: Credentials,
     stop: CancellationToken,
-) -> ReceiverStream<io::Result<Accepted>> {
+) -> (ReceiverStream<io::Result<Accepted>>, JoinHandle<()>) {
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
-    tokio::spawn(async move {
+    let accepting = tokio::spawn(async move {
         let unfinished = Unfinished::new(port.places());
+        let mut handshakes = JoinSet::new();
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
+                Some(_) = handshakes.join_next() => continue,
                 stream = listener.accept() => stream,
             };
             let (stream, remote) = match stream {
@@ -102,7 +106,7 @@ pub(crate) fn incoming(
             };
             let place = unfinished.enter(remote.ip(), known.is_known(remote.ip())).await;
             let (accepted, credentials, known) = (accepted.clone(), credentials.clone(), Arc::clone(&known));
-            tokio::spawn(async move {
+            handshakes.spawn(async move {
                 let refuse = |why: &str| credentials.refused().count(Cause::Handshake, &format_args!("{remote}: {why}"));
                 let done = tokio::select! {
                     () = place.needed_by_another() => return refuse("its handshake was not finished, and others need its place"),
@@ -127,7 +131,7 @@ pub(crate) fn incoming(
             });
         }
     });
-    ReceiverStream::new(connections)
+    (ReceiverStream::new(connections), accepting)
 }
 
 async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credentials: &Credentials) -> io::Result<Accepted> {

@@ -37,6 +37,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataValue};
 
 /// A function that sends a request to the leader.
@@ -120,6 +121,9 @@ pub(crate) struct Core {
     /// While this member is the leader: why notifications fail.
     pub notify: Notify,
     pub stop: CancellationToken,
+    /// Tasks for one call each: sessions, watches, steps of a change, proposed entries. They end by
+    /// themselves once `stop` is cancelled and Raft is shut down.
+    pub tasks: TaskTracker,
     pub leading: Leading,
     pub counts: Counts,
     pub identity: Identity,

@@ -17,13 +17,23 @@
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the store |
 //! | archive | the audit chain in the object store | reads the disk, writes the store |
+//! | turns | this member's first snapshot since its start | openraft |
+//! | one per way to notify | which audit records were sent | reads the disk, network |
+//! | revocations | the revoked certificates of this process | watch in |
+//! | metrics, two at most: pushed, and served with one per connection | their buffer; the connections | the disk, network |
 //! | credentials | the current certificate | the files, the authority's key here or at another member; watch out |
-//! | one per port | handshakes of accepted connections | mpsc out (bounded) |
+//! | one per port, and one per handshake there | handshakes of accepted connections | mpsc out (bounded) |
+//! | two servers, and the list of known addresses | the connections; those addresses | watch out |
 //! | membership | whether this member was removed | network, watch out |
+//! | one per entry under way (at most two) | the replies to its commands | oneshot out |
 //! | one per step of a membership change | that step; one at a time | proposer, openraft |
+//! | one per removed member | telling it so, for some seconds | network |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), history of changes |
 //! | those of `lattice-store` | the files | see there |
 //! | openraft's own | Raft | |
+//!
+//! The order of stopping is in [`member::Member::stop`]: the servers, the tasks that live as long as
+//! the member, the audit records on their way, Raft, then the tasks of single calls.
 //!
 //! An agent uses `QuorumClient` of the crate `lattice-quorum-client`. A process that hosts a member
 //! uses [`member::run`], or [`member::Member`] if it must know when the member is ready. The crate

@@ -64,6 +64,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Timeout for stopping each part.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -218,7 +219,9 @@ impl Member {
         let stop = give_up.disarm();
         let gate = watch::Sender::new(true);
         let timekeeper = Arc::new(Timekeeper::new(config.id, raft.clone(), Arc::clone(&agreed), peers.clone()));
-        let (proposer, proposing) = Proposer::start(raft.clone(), Arc::clone(&timekeeper), gate.subscribe(), stop.clone());
+        let tasks_of_calls = TaskTracker::new();
+        let (proposer, proposing) =
+            Proposer::start(raft.clone(), Arc::clone(&timekeeper), gate.subscribe(), stop.clone(), tasks_of_calls.clone());
         let (reads, reading) = ReadGate::start(raft.clone(), held, gate.subscribe(), stop.clone());
         let (led_tx, led) = watch::channel(true);
         let chain = Arc::new(ChainFetch::new(Arc::clone(&agreed), peers.clone(), stop.clone()));
@@ -233,6 +236,7 @@ impl Member {
             chain,
             notify,
             stop,
+            tasks: tasks_of_calls,
             leading: Leading {
                 heartbeats: Heartbeats::default(),
                 witnesses: Arc::default(),
@@ -343,6 +347,10 @@ impl Member {
         }
         if let Err(error) = self.core.raft.shutdown().await {
             tracing::warn!(%error, "Raft did not stop cleanly");
+        }
+        self.core.tasks.close();
+        if tokio::time::timeout(STOP_TIMEOUT, self.core.tasks.wait()).await.is_err() {
+            tracing::warn!(left = self.core.tasks.len(), "sessions and watches did not end in time");
         }
         drop(self.core);
         if tokio::time::timeout(STOP_TIMEOUT, self.released).await.is_err() {

@@ -45,7 +45,8 @@ pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answ
     };
     let working = {
         let core = Arc::clone(core);
-        tokio::spawn(async move {
+        let tasks = core.tasks.clone();
+        tasks.spawn(async move {
             let result = work(&core, &order).await;
             drop(turn);
             result
@@ -182,16 +183,19 @@ async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refu
 /// Informs a removed member as soon as the removal is applied here. A member that misses this asks
 /// by itself.
 fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
-    let core = Arc::clone(core);
-    tokio::spawn(async move {
-        let until = Instant::now() + SILENT_AFTER;
-        while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
-        }
-        if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
-            tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out does not hear of it now");
-        }
-        core.peers.forget(id);
+    let (tasks, core) = (&core.tasks, Arc::clone(core));
+    tasks.spawn(async move {
+        let farewell = async {
+            let until = Instant::now() + SILENT_AFTER;
+            while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
+                tokio::time::sleep(LOOK).await;
+            }
+            if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
+                tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out does not hear of it now");
+            }
+            core.peers.forget(id);
+        };
+        core.stop.run_until_cancelled(farewell).await;
     });
 }
 

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Largest number of queued commands; more are refused.
 const WAITING_MAX: usize = 16 * 1024;
@@ -56,18 +57,20 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// Starts the task that proposes. While `gate` is false, commands wait.
+    /// Starts the task that proposes. While `gate` is false, commands wait. `settling` gets a task
+    /// for each entry under way, which ends with its result, or with Raft.
     pub fn start(
         raft: Raft,
         timekeeper: Arc<Timekeeper>,
         gate: watch::Receiver<bool>,
         stop: CancellationToken,
+        settling: TaskTracker,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
         let counts = Arc::new(RaftCounts::default());
         let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let task = tokio::spawn(ProposerTask { raft, counts: Arc::clone(&counts), timekeeper, gate, queue: rx, under_way }.run(stop));
-        (Self { queue: tx, counts }, task)
+        let task = ProposerTask { raft, counts: Arc::clone(&counts), timekeeper, gate, queue: rx, under_way, settling };
+        (Self { queue: tx, counts }, tokio::spawn(task.run(stop)))
     }
 
     /// What it counts for metrics.
@@ -107,6 +110,8 @@ struct ProposerTask {
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
+    /// Tasks that wait for the entries under way.
+    settling: TaskTracker,
 }
 
 impl ProposerTask {
@@ -159,7 +164,7 @@ impl ProposerTask {
             // awaited elsewhere.
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
-                    tokio::spawn(async move {
+                    self.settling.spawn(async move {
                         let result = receiver.await.ok();
                         drop(permit);
                         settled(&counts, result.as_ref(), replies.len(), began);

@@ -77,7 +77,8 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
     let incoming = |listener, port, known: &Arc<KnownAddresses>| {
         accepting::incoming(listener, port, Arc::clone(known), core.identity.credentials.clone(), core.stop.clone())
     };
-    let (from_agents, from_members) = (incoming(for_agents, Port::Agents, &agents), incoming(for_members, Port::Members, &peers));
+    let (from_agents, accepting_agents) = incoming(for_agents, Port::Agents, &agents);
+    let (from_members, accepting_members) = incoming(for_members, Port::Members, &peers);
     let service = server().add_service(quorum).serve_with_incoming_shutdown(from_agents, core.stop.clone().cancelled_owned());
     let members = server().add_service(raft).serve_with_incoming_shutdown(from_members, core.stop.clone().cancelled_owned());
     let (failed, failures) = watch::channel(None);
@@ -94,6 +95,8 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
     let servers = vec![
         spawn("agents", Box::pin(service)),
         spawn("members", Box::pin(members)),
+        accepting_agents,
+        accepting_members,
         tokio::spawn(known::tend(Arc::clone(core), agents, peers)),
     ];
     (servers, failures)

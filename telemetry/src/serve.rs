@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Connections at a time; for one more, an older one is closed.
@@ -100,8 +101,13 @@ impl Token {
 pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>, ready: Ready, stop: CancellationToken) {
     let open = OpenConnections::default();
     let pages = Pages::new(exporter);
+    let mut connections = JoinSet::new();
     loop {
-        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
         let Ok((stream, from)) = accepted else {
             // For example, no descriptor is free: when open connections end, there will be some.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -109,7 +115,7 @@ pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>
         };
         let place = open.add(from.ip());
         let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let answering = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token, ready));
             let answered = place.closed.run_until_cancelled(answering).await;
             if !matches!(answered, Some(Ok(Ok(())))) {

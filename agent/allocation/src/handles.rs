@@ -5,6 +5,7 @@ use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
+use lattice_agent_common::tasks::Tasks;
 use lattice_agent_common::troubles::Troubles;
 use lattice_launch::Launches;
 use lattice_machine::machine::Machine;
@@ -48,6 +49,9 @@ pub struct Handles {
     pub acknowledged: watch::Receiver<Option<u64>>,
     /// The way to the driver.
     pub events: mpsc::Sender<Event>,
+    /// Tasks that end after the driver: those of allocations, launches and checkpoints, and of
+    /// requests about them.
+    pub tasks: Tasks,
 }
 
 impl Handles {

@@ -12,6 +12,18 @@
 //! Any command may be repeated, and the shim may already exist: after a restart of the agent
 //! nothing shows whether an action was done. If the shim's socket is gone, so are the shim and its
 //! processes.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | `AllocationTask`, one per allocation | with the allocation | commands, bounded by `lattice_registry` |
+//! | the prologue, at most one per allocation | when it is over, or with the allocation's task | its result |
+//! | probes; the warning before walltime ends | with the allocation's task | |
+//! | one that waits for the entry point's launch | with the launch | one command to the allocation's task |
+//! | one at the end of walltime | when it has reported to the driver, after the grace at most | |
+//! | a preemption, one per request | when it has reported to the driver | |
+//! | one that reaps a shim, one per shim of this life | with the shim | |
+//!
+//! All others than those that end with the allocation's task are in [`handles::Handles::tasks`].
 
 pub mod adoption;
 pub mod handles;

@@ -65,7 +65,7 @@ enum NotSaved {
 /// Begins the preemption, from the driver's thread. It may be begun again: the driver takes one
 /// result.
 pub fn begin(context: &Shared, share: DesiredShare) {
-    tokio::spawn(run(Arc::clone(context), share));
+    context.tasks.spawn(run(Arc::clone(context), share));
 }
 
 async fn run(context: Shared, share: DesiredShare) {

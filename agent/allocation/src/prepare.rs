@@ -41,8 +41,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A connection to a shim.
 pub(super) struct Line {
@@ -102,7 +103,7 @@ pub(super) enum PrepareError {
 /// A prologue that is running.
 pub(super) struct Preparing {
     cancel: CancellationToken,
-    done: JoinHandle<Result<Line, PrepareError>>,
+    done: AbortOnDropHandle<Result<Line, PrepareError>>,
 }
 
 impl Preparing {
@@ -116,7 +117,7 @@ impl Preparing {
     ) -> Self {
         let cancel = CancellationToken::new();
         let work = prepare(Arc::clone(context), Arc::clone(share), assignment, dir.clone(), detail, cancel.clone());
-        Self { cancel, done: tokio::spawn(work) }
+        Self { cancel, done: AbortOnDropHandle::new(tokio::spawn(work)) }
     }
 
     /// The connection to the shim, or why there is none. Cancel-safe.
@@ -320,7 +321,7 @@ fn start(
     match start_shim(&context.setup.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {
             failpoint::pass(Point::ShimStarted);
-            tokio::spawn(reap(pid, pidfd));
+            context.tasks.spawn(reap(pid, pidfd));
             Ok(Line { stream, fresh: true, image })
         }
         Err(StartError::AlreadyRunning { .. }) => {

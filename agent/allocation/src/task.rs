@@ -57,7 +57,7 @@ pub(super) fn begin(context: &Shared, ends: TaskEnds) {
         share,
         says,
     };
-    tokio::spawn(task.run(queue));
+    context.tasks.spawn(task.run(queue));
 }
 
 struct AllocationTask {

@@ -42,7 +42,7 @@ pub async fn ask(
     let (mut send, mut recv) = context.mesh.open(head, &address).await?;
     frame::write(&mut send, &Open::Checkpoint(Box::new(open.clone()))).await?;
     let (items, receiver) = mpsc::channel(ITEMS);
-    tokio::spawn(async move {
+    context.tasks.spawn(async move {
         let _send = send;
         loop {
             let item = tokio::select! {

@@ -1,6 +1,7 @@
 //! The parts of the agent that checkpoints need.
 
 use super::Checkpoints;
+use lattice_agent_common::tasks::Tasks;
 use lattice_agent_common::troubles::Troubles;
 use lattice_machine::bounds::Bounds;
 use lattice_membership::cluster::{self, Cluster};
@@ -28,6 +29,8 @@ pub struct Handles {
     pub troubles: Troubles,
     /// Queue of events for the driver.
     pub events: mpsc::Sender<Event>,
+    /// Heads, parts, and those who follow them.
+    pub tasks: Tasks,
 }
 
 /// Shared with tasks.

@@ -9,6 +9,7 @@ use super::store::{Manifest, StoreError};
 use super::{Checkpoints, late, owner_of, wall_ms};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_agent_common::files;
+use lattice_agent_common::tasks::Tasks;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::{UnreachedNode, frame};
@@ -131,7 +132,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     };
     drop(one);
     let (out, items) = mpsc::channel(4);
-    tokio::spawn(tell(view, out));
+    context.tasks.spawn(tell(view, out));
     Ok(items)
 }
 
@@ -232,10 +233,10 @@ fn item(state: &Checkpointing) -> CheckpointItem {
 /// Writes the state for the next start of the agent. It need not survive a crash of the machine,
 /// because the work ends with that as well. `then` runs on the same thread after the write, and is
 /// not waited for.
-async fn write_down(dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+async fn write_down(tasks: &Tasks, dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
     let (done, written) = oneshot::channel();
-    tokio::task::spawn_blocking(move || {
+    tasks.spawn_blocking(move || {
         let result = files::replace_for_boot(&path, &json);
         let is_there = result.is_ok();
         if done.send(result).is_ok() && is_there {
@@ -308,11 +309,11 @@ impl Checkpoints {
                 work: JoinSet::new(),
                 word: watch::channel(Word::Wait).0,
             };
-            tokio::spawn(driver.run(heard));
+            context.tasks.spawn(driver.run(heard));
         } else if came_to_nothing {
             // The run of the agent that ended it may not have removed what it left.
-            let (context, share) = (Arc::clone(context), Arc::clone(share));
-            tokio::spawn(async move { late::discard(&context, &share, id, told).await });
+            let (tasks, context, share) = (&context.tasks, Arc::clone(context), Arc::clone(share));
+            tasks.spawn(async move { late::discard(&context, &share, id, told).await });
         }
         view
     }
@@ -465,7 +466,7 @@ impl Driver {
                 context.checkpoints.0.parts.act(allocation, (state.epoch, state.id, state.round));
             }
         };
-        let written = write_down(&self.dir, &self.state, then).await;
+        let written = write_down(&self.context.tasks, &self.dir, &self.state, then).await;
         if let Err(error) = &written
             && self.state.end().is_none()
             && !matches!(self.state.phase, CheckpointPhase::Committing { .. })

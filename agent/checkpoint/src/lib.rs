@@ -12,6 +12,19 @@
 //! shim's files before it acts on it, and after a restart it asks the nodes again. The other nodes
 //! write no state: the request is in the allocation's directory ([`directory`]), and a node that is
 //! asked for the same round again continues with it.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | the driver of a checkpoint, one per allocation whose head is here | with the checkpoint | events 256 |
+//! | its work, and one that asks each node (`JoinSet`s) | with the driver's state, or round | the driver's events |
+//! | this node's part of a round, one per allocation | some time after its deadline, or with the allocation | `watch`es |
+//! | a call to the work's port | with its part | `watch` |
+//! | one per follower of a checkpoint | with the checkpoint, or with the follower | items 4 |
+//! | one that removes what a failed checkpoint left | when that is done | |
+//! | [`lookout`], [`broker`] | when the agent stops | |
+//!
+//! Those between the calls to ports and the last row, drivers and parts are in [`Handles::tasks`]; the
+//! last row's are the agent's.
 
 mod answer;
 mod asking;

@@ -83,8 +83,8 @@ pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpe
     let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
     context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask: told, reports: out, ready, stop }| {
         let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
-        let (context, share, open) = (Arc::clone(context), Arc::clone(share), open.clone());
-        tokio::spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
+        let (tasks, context, share, open) = (&context.tasks, Arc::clone(context), Arc::clone(share), open.clone());
+        tasks.spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
     })
 }
 
@@ -304,7 +304,7 @@ impl Round {
             () = self.may_ask() => {}
         }
         if let Some(act) = self.ready.take() {
-            tokio::task::spawn_blocking(act);
+            self.context.tasks.spawn_blocking(act);
         }
         Ok(asked.await.map_err(|_| PartError::AskingBroke)??)
     }

@@ -37,7 +37,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
 /// Timeout of the connect: with a full listen queue it would take minutes.
@@ -195,7 +195,7 @@ impl fmt::Display for Port {
 /// A request that the agent calls the work with; dropping it ends the call.
 pub struct Calling {
     over: watch::Receiver<Option<String>>,
-    _stop: DropGuard,
+    _calling: AbortOnDropHandle<()>,
 }
 
 impl Calling {
@@ -207,18 +207,13 @@ impl Calling {
     /// Calls the work of a share until it answers. Needs a runtime.
     pub fn begin(checkpoints: Checkpoints, share: Arc<DesiredShare>, port: Port, asked: Asked) -> Self {
         let (out, over) = watch::channel(None);
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
         let call = Call { checkpoints, share, port, asked };
-        tokio::spawn(async move {
-            tokio::select! {
-                () = stopped.cancelled() => {}
-                ended = call.run() => if let Err(why) = ended {
-                    out.send_replace(Some(why.to_string()));
-                }
+        let calling = tokio::spawn(async move {
+            if let Err(why) = call.run().await {
+                out.send_replace(Some(why.to_string()));
             }
         });
-        Self { over, _stop: stop.drop_guard() }
+        Self { over, _calling: AbortOnDropHandle::new(calling) }
     }
 }
 

@@ -12,4 +12,5 @@ pub mod places;
 pub mod readiness;
 pub mod session_state;
 pub mod setup;
+pub mod tasks;
 pub mod troubles;

@@ -1,5 +1,6 @@
 //! The parts of the agent that launches need.
 
+use lattice_agent_common::tasks::Tasks;
 use lattice_machine::fabric::Fabric;
 use lattice_membership::cluster::{self, Cluster};
 use lattice_mesh::Mesh;
@@ -25,6 +26,8 @@ pub struct Handles {
     /// How many other agents each agent of a launch connects to, if the site sets it; `None`: by
     /// the launch's size.
     pub fanout: Option<u32>,
+    /// Heads, their lines, and timers.
+    pub tasks: Tasks,
 }
 
 impl Handles {

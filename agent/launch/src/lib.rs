@@ -12,6 +12,16 @@
 //! Each edge is a stream that the parent opens, and reopens when it breaks. After each connect
 //! everything below sends all that it knows, so a restarted head or agent misses nothing. A silent
 //! node is no reason to abort.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | a head, one per launch | when its nodes may forget the launch, or with the allocation | input 4, aborts 1, news 256 |
+//! | a line, one per edge | with its branch, once its queue is empty | messages 256 |
+//! | a search, at most 64 per head | with the head | its result |
+//! | one that reads a parent's stream, one per served subtree | with [`serve()`] | messages 16 |
+//! | one that lets an ended launch be forgotten | after `FORGET_AFTER` | |
+//!
+//! Heads, lines and the last kind are in [`Handles::tasks`].
 
 mod branch;
 mod handles;
@@ -32,7 +42,7 @@ use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
 use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
-use lattice_pmi::{Subtree, fanout_for};
+use lattice_pmi::{FenceMerged, Subtree, fanout_for};
 use line::Around;
 use parking_lot::Mutex;
 use seek::Seek;
@@ -173,7 +183,7 @@ impl Launches {
         entry.told = true;
         let allocation = entry.spec.allocation;
         let forget = entry.forget.clone();
-        tokio::spawn(async move {
+        self.0.handles.tasks.spawn(async move {
             tokio::select! {
                 () = forget.cancelled() => {}
                 () = tokio::time::sleep(FORGET_AFTER) => forget.cancel(),
@@ -228,7 +238,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
     let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    tokio::spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    handles.tasks.spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 
@@ -293,7 +303,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
                         state.branch.serve(child);
                     }
                 }
-                state.heard(heard).await;
+                state.heard(heard);
             }
         }
     }
@@ -307,15 +317,8 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
         }
     }
-    if let Some(forget) = told(ToPart::Forget) {
-        state.branch.tell(&forget);
-        state.branch.carried().await;
-    }
-}
-
-/// A message for the whole tree. `None` only if it is too long for a frame, which none of these is.
-fn told(message: ToPart) -> Option<Arc<Told>> {
-    Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
+    state.branch.tell(&Told::new(ToPart::Forget));
+    state.branch.carried().await;
 }
 
 struct Head {
@@ -326,19 +329,13 @@ struct Head {
 }
 
 impl Head {
-    async fn heard(&mut self, heard: Heard) {
+    fn heard(&mut self, heard: Heard) {
         let abort = match heard {
             Heard::Said { part, said } => self.said(part as usize, said),
-            Heard::Whole(merged) => {
+            Heard::Whole(FenceMerged { number, blob }) => {
                 self.handle_fence(FenceEvent::Done);
-                let number = merged.number;
-                match Told::fence_done(merged).await {
-                    Ok(done) => {
-                        self.branch.tell(&done);
-                        None
-                    }
-                    Err(error) => self.launch.abort(1, format!("fence {number} is done, but its result cannot be sent: {error}")),
-                }
+                self.branch.tell(&Told::new(ToPart::FenceDone { number, blob }));
+                None
             }
             Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
             Heard::Unreached { part } => {
@@ -389,15 +386,13 @@ impl Head {
             tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
             return;
         };
-        if let Some(told) = told(ToPart::Call(Box::new(call.into()))) {
-            self.branch.tell(&told);
-        }
+        self.branch.tell(&Told::new(ToPart::Call(Box::new(call.into()))));
     }
 
     /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped: its sender
     /// waits in vain.
     fn feed(&mut self, piece: WirePiece) {
-        let Some(told) = told(ToPart::Input(Box::new(piece))) else { return };
+        let told = Told::new(ToPart::Input(Box::new(piece)));
         if let ToPart::Input(piece) = &told.message
             && let Err(error) = self.branch.feed(piece, &told)
         {
@@ -408,9 +403,7 @@ impl Head {
     fn spread(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
         tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
-        if let Some(abort) = told(ToPart::Abort { code, why }) {
-            self.branch.tell(&abort);
-        }
+        self.branch.tell(&Told::new(ToPart::Abort { code, why }));
     }
 
     fn handle_fence(&mut self, event: FenceEvent) {
@@ -418,7 +411,7 @@ impl Head {
         self.fence.handle(self.branch.now_ms(), event, &mut actions);
         for action in actions {
             match action {
-                FenceAction::AskWhoIsAbsent => told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question)),
+                FenceAction::AskWhoIsAbsent => self.branch.tell(&Told::new(ToPart::NameAbsent)),
                 FenceAction::Fail(failure) => {
                     let why = failure.describe(&self.launch.spec().nodes);
                     let abort = self.launch.abort(1, why);

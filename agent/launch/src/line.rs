@@ -86,7 +86,10 @@ pub(super) struct LineTask {
 impl LineTask {
     pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
         let (told, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(async move { stop.run_until_cancelled(self.run(queue)).await });
+        let tasks = self.around.handles.tasks.clone();
+        tasks.spawn(async move {
+            let _stopped = stop.run_until_cancelled(self.run(queue)).await;
+        });
         told
     }
 
@@ -164,7 +167,9 @@ impl LineTask {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(told) = waiting.of(connection) else { continue };
-                        if told.frame.send(&mut send).await.is_err() {
+                        let sent = async { told.frame().await?.send(&mut send).await };
+                        if let Err(error) = sent.await {
+                            tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a message of a launch was not sent");
                             // Wait for the other direction, which finds out how the line broke.
                             std::future::pending::<()>().await;
                         }

@@ -3,8 +3,9 @@
 use lattice_mesh::branch::Down;
 use lattice_mesh::frame::{Frame, FrameError};
 use lattice_mesh::launch::ToPart;
-use lattice_pmi::{BLOB_BYTES_MAX, FenceMerged};
+use lattice_pmi::BLOB_BYTES_MAX;
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
 /// Fences smaller than this are not compressed: compressing and decompressing take some hundred
 /// microseconds of a busy core, about as much as is saved when sixteen copies are sent at 10
@@ -13,42 +14,53 @@ const PACKED_BYTES_MIN: usize = 16 * 1024;
 /// The fastest of zstd's ordinary levels.
 const PACK_LEVEL: i32 = 1;
 
-/// One message for the whole subtree: its frame, and its form for this node's own part.
-#[derive(Clone, Debug)]
+/// One message for the whole subtree: its form for this node's own part, and the frame for others.
+#[derive(Debug)]
 pub(super) struct Told {
-    pub(super) frame: Frame,
     pub(super) message: ToPart,
+    /// Encoded for the first line that needs it: this node's own part needs none.
+    frame: OnceCell<Frame>,
 }
 
 impl Told {
-    /// A message made by this node; nothing in it is compressed.
-    pub(super) fn new(message: ToPart) -> Result<Arc<Self>, FrameError> {
-        let down = match message.clone() {
-            ToPart::FenceDone { number, blob } => Down::FenceDone { number, blob, packed_from: None },
+    /// A message made by this node.
+    pub(super) fn new(message: ToPart) -> Arc<Self> {
+        Arc::new(Self { message, frame: OnceCell::new() })
+    }
+
+    /// The frame that carries it to another node; the result of a fence is compressed if that pays.
+    pub(super) async fn frame(self: &Arc<Self>) -> Result<&Frame, FrameError> {
+        let encode = async || {
+            let told = Arc::clone(self);
+            match &self.message {
+                ToPart::FenceDone { blob, .. } if blob.len() >= PACKED_BYTES_MIN => apart(move || told.encode(true)).await,
+                ToPart::FenceDone { .. }
+                | ToPart::Abort { .. }
+                | ToPart::NameAbsent
+                | ToPart::Forget
+                | ToPart::Input(_)
+                | ToPart::Call(_) => self.encode(false),
+            }
+        };
+        self.frame.get_or_try_init(encode).await
+    }
+
+    fn encode(&self, packs: bool) -> Result<Frame, FrameError> {
+        let down = match self.message.clone() {
+            ToPart::FenceDone { number, blob } => {
+                let packed = packs.then(|| zstd::bulk::compress(&blob, PACK_LEVEL).ok()).flatten();
+                match (packed.filter(|packed| packed.len() < blob.len() / 4 * 3), u32::try_from(blob.len())) {
+                    (Some(packed), Ok(bytes)) => Down::FenceDone { number, blob: packed, packed_from: Some(bytes) },
+                    (Some(_), Err(_)) | (None, _) => Down::FenceDone { number, blob, packed_from: None },
+                }
+            }
             ToPart::Abort { code, why } => Down::Abort { code, why },
             ToPart::NameAbsent => Down::NameAbsent,
             ToPart::Forget => Down::Forget,
             ToPart::Input(piece) => Down::Input(piece),
             ToPart::Call(call) => Down::Call(call),
         };
-        Ok(Arc::new(Self { frame: Frame::of(&down)?, message }))
-    }
-
-    /// The message that a fence is done, compressed if that pays.
-    pub(super) async fn fence_done(FenceMerged { number, blob }: FenceMerged) -> Result<Arc<Self>, FrameError> {
-        if blob.len() < PACKED_BYTES_MIN {
-            return Self::new(ToPart::FenceDone { number, blob });
-        }
-        apart(move || {
-            let from = u32::try_from(blob.len()).ok();
-            let packed = zstd::bulk::compress(&blob, PACK_LEVEL).ok().filter(|packed| packed.len() < blob.len() / 4 * 3);
-            let down = match packed {
-                Some(packed) => Down::FenceDone { number, blob: packed, packed_from: from },
-                None => Down::FenceDone { number, blob: blob.clone(), packed_from: None },
-            };
-            Ok(Arc::new(Self { frame: Frame::of(&down)?, message: ToPart::FenceDone { number, blob } }))
-        })
-        .await
+        Frame::of(&down)
     }
 
     /// A message from the parent. Its frame is passed on unchanged.
@@ -66,7 +78,7 @@ impl Told {
                 ToPart::FenceDone { number, blob: unpacked }
             }
         };
-        Ok(Arc::new(Self { frame, message }))
+        Ok(Arc::new(Self { message, frame: OnceCell::new_with(Some(frame)) }))
     }
 
     /// The number of the fence that this message completes, if it does.
@@ -92,10 +104,10 @@ mod tests {
         let alike = b"a name that all ranks have in common ".repeat(2000);
         let unlike: Vec<u8> = (0..PACKED_BYTES_MIN as u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         for (blob, packed) in [(Vec::new(), false), (vec![7; PACKED_BYTES_MIN - 1], false), (alike, true), (unlike, false)] {
-            let told = Told::fence_done(FenceMerged { number: 3, blob: blob.clone() }).await.unwrap();
-            let Down::FenceDone { packed_from, .. } = told.frame.message().unwrap() else { panic!("another message") };
+            let told = Told::new(ToPart::FenceDone { number: 3, blob: blob.clone() });
+            let Down::FenceDone { packed_from, .. } = told.frame().await.unwrap().message().unwrap() else { panic!("another message") };
             assert_eq!(packed_from.is_some(), packed, "{} bytes", blob.len());
-            let heard = Told::from_parent(told.frame.clone()).await.unwrap();
+            let heard = Told::from_parent(told.frame().await.unwrap().clone()).await.unwrap();
             assert_eq!((heard.message.clone(), heard.fence()), (ToPart::FenceDone { number: 3, blob }, Some(3)));
         }
     }

@@ -3,6 +3,11 @@
 //! A peer's identity is its certificate (common name = node id, organisational unit = role). An
 //! agent dials a peer under the node's name, so that an agent at a wrong address is not mistaken
 //! for another one. Connections are kept and shared; a stream costs no handshake.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | one that accepts, one per accepted connection | with [`Mesh::close`] or the connection | incoming streams 256 |
+//! | one that follows this agent's certificate, one that closes connections of revoked peers | with [`Mesh::close`] | |
 
 pub mod binding;
 pub mod branch;

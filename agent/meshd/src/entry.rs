@@ -26,7 +26,7 @@ const ITEMS: usize = 2;
 /// early if this node cannot know.
 pub fn follow(context: &Shared, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(ITEMS);
-    tokio::spawn(tell(context.clone(), open, out));
+    context.work.tasks.spawn(tell(context.clone(), open, out));
     items
 }
 

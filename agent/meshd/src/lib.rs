@@ -12,6 +12,16 @@
 //!   allocation's other nodes, and agents of role `api`, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner
 //!   only.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | [`serve`] | once the mesh is closed | incoming streams, bounded by `lattice_mesh` |
+//! | one per stream, at most `STREAMS_PER_PEER` for each peer | with its stream, or with [`serve`] | |
+//! | one per follower of output, a launch, an entry point or measurements | with what it follows, or with the follower | items 2 to 16 |
+//! | a terminal session; `attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
+//! | two per terminal on another node | with the session | the same |
+//!
+//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of `lattice_allocation`.
 
 pub mod context;
 pub mod diagnosis;
@@ -53,7 +63,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
-use tokio::task::JoinError;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// How long a peer may take to send what its stream is for.
@@ -101,22 +111,28 @@ pub enum LaunchRefused {
     FindLastNumber(#[from] JoinError),
 }
 
-/// Serves incoming streams until `stop`.
+/// Serves incoming streams: new ones until `stop`, the open ones until each ends or this is
+/// dropped. It must be dropped only once the mesh is closed: a peer may take a stream that only
+/// ends for a complete answer.
 pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
+    let mut streams = JoinSet::new();
     loop {
         let stream = tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
+            Some(_) = streams.join_next() => continue,
             stream = incoming.recv() => stream,
         };
-        let Some(stream) = stream else { return };
+        let Some(stream) = stream else { break };
         let context = Arc::clone(&context);
-        tokio::spawn(async move {
+        streams.spawn(async move {
             let peer = stream.peer.clone();
             if let Err(error) = one(&context, stream).await {
                 tracing::debug!(peer = %peer.name, %error, "a peer's stream on the mesh ended badly");
             }
         });
     }
+    drop(incoming);
+    while streams.join_next().await.is_some() {}
 }
 
 async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameError> {
@@ -226,7 +242,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     let follow = follow.map(|w| (w.activity, context.growth.clone()));
     let spools = context.work.spools.clone();
     let me = context.setup.me.clone();
-    tokio::spawn(async move {
+    context.work.tasks.spawn(async move {
         // An agent that has just started will look after the output that it adopts in a moment.
         let soon = std::time::Instant::now() + ADOPTION_WAIT;
         while dir.config().exists() && spools.looked_after(&dir).is_none() && std::time::Instant::now() < soon {
@@ -333,7 +349,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     };
     let (out, items) = mpsc::channel(4);
     let mut ended = view.ended;
-    tokio::spawn(async move {
+    context.work.tasks.spawn(async move {
         let started = LaunchItem::Started { number: view.spec.number, nodes: lattice_mesh::launch::wire_nodes(&view.spec.nodes) };
         if out.send(started).await.is_err() {
             return;

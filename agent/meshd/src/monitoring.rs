@@ -21,6 +21,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 /// How many items are queued for a reader.
@@ -121,18 +122,15 @@ pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send
         let context = context.clone();
         async move { follow(&context, open, out).await }
     });
-    let ended = loop {
+    let _telling = AbortOnDropHandle::new(telling);
+    loop {
         let item = tokio::select! {
-            _ = send.stopped() => break Ok(()),
+            _ = send.stopped() => return Ok(()),
             item = items.recv() => item,
         };
-        let Some(item) = item else { break Ok(()) };
-        if let Err(error) = frame::write(&mut send, &item).await {
-            break Err(error);
-        }
-    };
-    telling.abort();
-    ended
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
 }
 
 /// Why a peer cannot follow an allocation's work here.
@@ -175,8 +173,8 @@ pub type Said = Result<MonitorItem, NoMore>;
 /// receiver.
 pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<Said> {
     let (out, items) = mpsc::channel(QUEUE);
-    let (context, node) = (context.clone(), node.clone());
-    tokio::spawn(async move {
+    let (tasks, context, node) = (&context.work.tasks, context.clone(), node.clone());
+    tasks.spawn(async move {
         let told = tokio::select! {
             () = out.closed() => return,
             told = of_node(&context, &node, address, open, &out) => told,

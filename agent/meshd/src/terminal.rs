@@ -130,7 +130,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
     let session = Session { master, told, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
     let preempted = preempted(Arc::clone(context), Arc::clone(&handle.share));
-    tokio::spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
+    context.work.tasks.spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
     Ok(Ends { keyboard, screen: shown })
 }
 

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A cloneable handle.
 #[derive(Clone)]
@@ -21,6 +22,7 @@ pub struct Growth(Arc<Inner>);
 struct Inner {
     inotify: Inotify,
     directories: Mutex<HashMap<WatchDescriptor, Watched>>,
+    _reading: AbortOnDropHandle<()>,
 }
 
 struct Watched {
@@ -58,14 +60,16 @@ impl Growth {
     pub fn start() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let ready = readable(inotify.as_fd().try_clone_to_owned()?)?;
-        let inner = Arc::new(Inner { inotify, directories: Mutex::default() });
-        let weak = Arc::downgrade(&inner);
-        tokio::spawn(async move {
-            while let Ok(mut guard) = ready.readable().await {
-                let Some(inner) = Weak::upgrade(&weak) else { return };
-                while inner.take_events() {}
-                guard.clear_ready();
-            }
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
+            let inner = Weak::clone(inner);
+            let reading = tokio::spawn(async move {
+                while let Ok(mut guard) = ready.readable().await {
+                    let Some(inner) = Weak::upgrade(&inner) else { return };
+                    while inner.take_events() {}
+                    guard.clear_ready();
+                }
+            });
+            Inner { inotify, directories: Mutex::default(), _reading: AbortOnDropHandle::new(reading) }
         });
         Ok(Self(inner))
     }

@@ -175,7 +175,7 @@ impl AllocationService for Api {
         caller.check(allocation.id, &allocation.owner)?;
         let (out, stream) = mpsc::channel(4);
         let api = self.clone();
-        tokio::spawn(async move {
+        self.context.work.tasks.spawn(async move {
             let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
             loop {
                 let now = lattice_api::allocation::to_proto(watch.now());

@@ -96,7 +96,7 @@ impl ApplicationService for Api {
         let directory = self.context.work.checkpoint.checkpoints.directory_of(share.allocation);
         let directory = directory.map_err(|error| Status::failed_precondition(error.to_string()))?;
         let (out, stream) = mpsc::channel(1);
-        tokio::spawn(async move {
+        self.context.work.tasks.spawn(async move {
             loop {
                 let asked = waiting.asked.borrow_and_update().clone();
                 if let Some(asked) = asked {

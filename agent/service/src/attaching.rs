@@ -14,6 +14,7 @@ use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
 use lattice_model::{NodeId, hostlist};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
@@ -153,7 +154,7 @@ pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
 async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
     let node = started.node.clone();
     let Ends { keyboard, mut screen } = ends;
-    let typing = tokio::spawn(type_on(requests, keyboard));
+    let typing = AbortOnDropHandle::new(tokio::spawn(type_on(requests, keyboard)));
     let mut started = Some(started);
     let mut over = None;
     while over.is_none() {
@@ -181,7 +182,7 @@ async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, 
             break;
         }
     }
-    typing.abort();
+    drop(typing);
     drop(place);
     recorded.ended(over.as_deref().unwrap_or("its caller disconnected")).await;
 }

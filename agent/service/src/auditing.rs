@@ -38,8 +38,8 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
 pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) -> Result<Parts<v1::VerifyAuditProgress>, Status> {
     api.operator(&request).await?;
     let (out, parts) = mpsc::channel(QUEUE);
-    let api = api.clone();
-    tokio::spawn(async move {
+    let (tasks, api) = (&api.context.work.tasks, api.clone());
+    tasks.spawn(async move {
         let mut from: Option<Box<AuditWalk>> = None;
         let mut left = WALKS_MAX;
         loop {
@@ -89,8 +89,8 @@ pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) 
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.written_down(api.export_access(by, &what)).await?;
     let (out, parts) = mpsc::channel(QUEUE);
-    let api = api.clone();
-    tokio::spawn(async move {
+    let (tasks, api) = (&api.context.work.tasks, api.clone());
+    tasks.spawn(async move {
         let (mut after, mut end) = (0, 0);
         loop {
             let ask = operator.asks(Ask::ExportAudit { filter: filter.clone(), after, end });

@@ -53,7 +53,7 @@ pub(super) async fn create(
         user: caller.principal.name,
     };
     let (out, stream) = mpsc::channel(QUEUE);
-    tokio::spawn(Following { api: api.clone(), target, open }.run(out));
+    api.context.work.tasks.spawn(Following { api: api.clone(), target, open }.run(out));
     Ok(stream)
 }
 

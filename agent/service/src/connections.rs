@@ -16,6 +16,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 /// How many connections one user may have at once.
@@ -30,9 +31,10 @@ const OPENING_BYTES: usize = 24 + 9;
 /// How long that may take.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Connections as they come, counted in `places`; those beyond a user's number are closed.
-pub(super) fn accept(listener: UnixListener, places: Places) -> impl Stream<Item = io::Result<Connection>> {
-    futures::stream::unfold((listener, places), |(listener, places)| async {
+/// Connections as they come, counted in `places`; those beyond a user's number are closed. `cut`
+/// breaks all of them.
+pub(super) fn accept(listener: UnixListener, places: Places, cut: CancellationToken) -> impl Stream<Item = io::Result<Connection>> {
+    futures::stream::unfold((listener, places, cut), |(listener, places, cut)| async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -40,7 +42,8 @@ pub(super) fn accept(listener: UnixListener, places: Places) -> impl Stream<Item
                     if let Some(place) = take(&places, credentials.uid()) {
                         let peer = Peer { credentials, process: Process::of(&stream) };
                         let opening = Some(Opening { left: OPENING_BYTES, until: Box::pin(sleep(OPENING_TIME_MAX)) });
-                        return Some((Ok(Connection { stream, peer, opening, _place: place }), (listener, places)));
+                        let cut_off = Box::pin(cut.child_token().cancelled_owned());
+                        return Some((Ok(Connection { stream, peer, opening, cut_off, _place: place }), (listener, places, cut)));
                     }
                 }
                 Err(error) => {
@@ -105,7 +108,19 @@ pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
     opening: Option<Opening>,
+    /// Completes when the agent breaks the connection: its caller must not take the end of a task
+    /// for the end of an answer.
+    cut_off: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: Place,
+}
+
+impl Connection {
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.cut_off.as_mut().poll(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(()) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the agent stops")),
+        }
+    }
 }
 
 /// What must still arrive before this is an HTTP/2 connection.
@@ -124,6 +139,7 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         let Some(opening) = &mut self.opening else { return read };
@@ -141,6 +157,7 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -153,6 +170,7 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -165,7 +183,7 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
     use futures::StreamExt;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
     async fn one_connection_too_many_is_closed_and_served_again_once_one_ends() {
@@ -174,7 +192,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let most = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_ONE_USER };
         let places = Places::default();
-        let mut accepted = std::pin::pin!(accept(listener, places.clone()));
+        let mut accepted = std::pin::pin!(accept(listener, places.clone(), CancellationToken::new()));
         // Both ends are this process's, whose soft limit may be 1024: the places are taken without descriptors.
         let first = UnixStream::connect(&path).await.unwrap();
         let one = accepted.next().await.unwrap().unwrap();
@@ -194,10 +212,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_that_is_cut_carries_nothing_more() {
+        let path = std::env::temp_dir().join(format!("lattice-cut-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let cut = CancellationToken::new();
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default(), cut.clone()));
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        let mut connection = accepted.next().await.unwrap().unwrap();
+        connection.write_all(b"before").await.unwrap();
+        let reading = async {
+            let read = connection.read(&mut [0; 1]).await.map_err(|error| error.kind());
+            (read, connection.write(b"after").await.map_err(|error| error.kind()))
+        };
+        let (ended, ()) = tokio::join!(reading, async { cut.cancel() });
+        assert_eq!(ended, (Err(io::ErrorKind::ConnectionAborted), Err(io::ErrorKind::ConnectionAborted)));
+        drop(connection);
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"before");
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
     async fn whoever_connected_and_ended_is_gone() {
         let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default()));
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default(), CancellationToken::new()));
         // The client hands the connection on to a process that outlives it.
         let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
                         if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";

@@ -44,7 +44,7 @@ pub(super) async fn feed(
         }
     };
     let (out, stream) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
+    api.context.work.tasks.spawn(async move {
         let ended = match way {
             Way::Here(port) => here(requests, port, &out).await,
             Way::There { send, recv } => there(requests, send, recv, &out).await,

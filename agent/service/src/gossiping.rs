@@ -42,7 +42,7 @@ impl Api {
         let mut changes = self.membership.follow();
         let me = self.context.setup.me.to_string();
         let (out, events) = mpsc::channel(QUEUE);
-        tokio::spawn(async move {
+        self.context.work.tasks.spawn(async move {
             loop {
                 let change = tokio::select! {
                     () = out.closed() => break,

@@ -26,6 +26,7 @@ use lattice_registry::AllocationHandle;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
@@ -71,7 +72,7 @@ pub(super) async fn launch(
     let received = received(&request.received, target.epoch);
     let (out, stream) = mpsc::channel(QUEUE);
     let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
-    tokio::spawn(run.run(out));
+    api.context.work.tasks.spawn(run.run(out));
     Ok(stream)
 }
 
@@ -150,7 +151,7 @@ pub(super) async fn type_on(
     };
     let (out, stream) = mpsc::channel(1);
     let _ = out.try_send(Ok(v1::LaunchInputResponse { taken: None }));
-    tokio::spawn(async move {
+    api.context.work.tasks.spawn(async move {
         if let Err(status) = carry(requests, way).await {
             let _ = out.send(Err(status)).await;
         }
@@ -313,7 +314,7 @@ impl Run {
         let open = Open::Launch(Box::new(self.open.clone()));
         frame::write(&mut send, &open).await?;
         let (items, receiver) = mpsc::channel(4);
-        tokio::spawn(async move {
+        self.api.context.work.tasks.spawn(async move {
             let _send = send;
             loop {
                 let item = tokio::select! {
@@ -336,7 +337,7 @@ impl Run {
         nodes: &[(String, u32, u32)],
         over: &watch::Receiver<bool>,
         out: &Events,
-    ) -> Option<tokio::task::JoinHandle<()>> {
+    ) -> Option<AbortOnDropHandle<()>> {
         let ranks = nodes.iter().map(|(_, _, count)| count).sum();
         let names: Vec<String> = nodes.iter().map(|(node, _, _)| node.clone()).collect();
         let started = Started { launch: self.id.to_string(), number, ranks, nodes: names.clone() };
@@ -362,7 +363,7 @@ impl Run {
         };
         let nodes: Vec<NodeId> = names.iter().filter_map(|n| n.parse().ok()).collect();
         let (api, over, out) = (self.api.clone(), over.clone(), out.clone());
-        Some(tokio::spawn(async move {
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let (chunks, mut gathered) = mpsc::channel(QUEUE);
             let gather = async {
                 gather(&api, &nodes, &selection, over, &chunks).await;
@@ -376,6 +377,6 @@ impl Run {
                 }
             };
             tokio::join!(gather, pass_on);
-        }))
+        })))
     }
 }

@@ -1,5 +1,13 @@
 //! The API: `lattice.v1` on the agent's socket, with one file per service. Next to them: what all
 //! share (`api`), the identity of callers, and the text of refusals.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | [`serve`] | when the agent stops; its connections then have two seconds | |
+//! | one per streaming call; a connection has at most `CALLS_PER_CONNECTION` | with its answer, or with its caller | events 1 to 64 |
+//! | one per node of such a call (`JoinSet`s) | with the call's task | the call's events |
+//! | one per stream from another node for such a call | with its reader | items 2 to 32 |
+//! | an attached terminal, and what the audit log gets of its end ([`Api::tasks`]) | with the session, once the end is recorded | events 16 |
 
 pub mod user_shares;
 
@@ -100,8 +108,15 @@ const CALLS_PER_CONNECTION: u32 = 128;
 /// The largest headers of a call, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 
-/// Serves until `stop`; `requests` counts the calls. [`intake`] limits what callers may send.
-pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
+/// Serves until `stop`, and then until the open calls are over or `cut` ends their connections;
+/// `requests` counts the calls. [`intake`] limits what callers may send.
+pub async fn serve(
+    api: Api,
+    requests: Requests,
+    listener: UnixListener,
+    stop: CancellationToken,
+    cut: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
     let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
     tonic::transport::Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -116,6 +131,6 @@ pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: C
         .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
-        .serve_with_incoming_shutdown(connections::accept(listener, Places::default()), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(connections::accept(listener, Places::default(), cut), stop.cancelled_owned())
         .await
 }

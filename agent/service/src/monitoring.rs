@@ -76,8 +76,8 @@ pub(super) async fn stream(
         what: MonitorWhat::Follow { interval_ms, metrics },
     };
     let (out, events) = mpsc::channel(QUEUE);
-    let api = api.clone();
-    tokio::spawn(async move {
+    let (tasks, api) = (&api.context.work.tasks, api.clone());
+    tasks.spawn(async move {
         tokio::select! {
             () = out.closed() => {}
             () = run(&api, allocation, open, &out) => {}

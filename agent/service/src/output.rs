@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tonic::{Request, Status};
 use uuid::Uuid;
 
@@ -115,8 +116,8 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= spool::KEPT_AFTER_END.as_millis() as u64),
     };
     let (out, stream) = mpsc::channel(QUEUE);
-    let api = api.clone();
-    tokio::spawn(async move {
+    let (tasks, api) = (&api.context.work.tasks, api.clone());
+    tasks.spawn(async move {
         if let Some(attempt) = former {
             let _ = out.send(Ok(notice("", &format!("what follows is of {}", described(&attempt))))).await;
             former_attempt(&api, &allocation, &attempt, &selection, node.as_ref(), &out).await;
@@ -312,13 +313,9 @@ pub(super) async fn gather(
     over: watch::Receiver<bool>,
     out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) {
-    let pulls = nodes.iter().map(|node| {
-        let (api, selection, over, out) = (api.clone(), selection.clone(), over.clone(), out.clone());
-        tokio::spawn(pull(api, node.clone(), selection, over, out))
-    });
-    for pull in pulls.collect::<Vec<_>>() {
-        let _ = pull.await;
-    }
+    let mut pulls: JoinSet<()> =
+        nodes.iter().map(|node| pull(api.clone(), node.clone(), selection.clone(), over.clone(), out.clone())).collect();
+    while pulls.join_next().await.is_some() {}
 }
 
 async fn pull(
@@ -394,7 +391,7 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     let (mut send, mut recv) = api.context.work.mesh.open(node, &address).await?;
     frame::write(&mut send, &Open::Logs(Box::new(open))).await?;
     let (items, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
+    api.context.work.tasks.spawn(async move {
         // The sending half stays open as long as there is a reader.
         let _send = send;
         loop {
@@ -459,7 +456,7 @@ async fn from_store(
         dated: selection.dated,
     };
     let (items, mut receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(logs::archived(Spool::in_store(index), store, wanted, items));
+    api.context.work.tasks.spawn(logs::archived(Spool::in_store(index), store, wanted, items));
     pass_on(&mut receiver, node, selection, out).await;
 }
 

@@ -81,7 +81,7 @@ pub(super) async fn read(
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };
     let (out, pieces) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
+    api.context.work.tasks.spawn(async move {
         if let Err(status) = send(&store, &place, node, TRACES_MAX, &out).await {
             let _gone = out.send(Err(status)).await;
         }

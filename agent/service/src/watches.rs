@@ -62,7 +62,7 @@ impl WatchService for Api {
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
         let sees = Viewer::of(&caller);
         let watch = Watch { following, sees, viewer: caller.principal, out };
-        tokio::spawn(async move {
+        self.context.work.tasks.spawn(async move {
             watch.run().await;
             drop(place);
         });

@@ -139,7 +139,7 @@ async fn said(head: &mut Option<Listening>) -> bool {
 fn elsewhere(api: &Api, allocation: &Allocation, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(2);
     let (mesh, address) = (api.context.work.mesh.clone(), api.mesh_address(allocation.id, &node));
-    tokio::spawn(async move {
+    api.context.work.tasks.spawn(async move {
         let Some(address) = address else { return };
         let Ok((mut send, mut recv)) = mesh.open(&node, &address).await else { return };
         if frame::write(&mut send, &Open::Entry(open)).await.is_err() {

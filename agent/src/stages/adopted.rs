@@ -93,7 +93,7 @@ impl Adopted {
             tasks.spawn(job_mapping::run(Arc::clone(&context), config.gpu_job_mapping_dir.clone(), stop.child_token()));
         }
         tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
-        tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
+        context.work.tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
         tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.work.checkpoint), stop.child_token()));
         tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
         tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster.clone(), stop.child_token()));
@@ -139,12 +139,13 @@ impl Adopted {
             heads: service::Heads::default(),
             tasks: tasks.clone(),
         };
-        let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token()));
+        let cut = CancellationToken::new();
+        let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token(), cut.clone()));
         tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
         report_ready(&tasks, &context, (session, view), stop.child_token());
         unmap_when_settled(&tasks, stop.clone());
         let (driver, driver_stop) = (self.driver, self.driver_stop);
-        Serving { stop, serving, tasks, driver, driver_stop, context, idle_leases, state_dir }
+        Serving { stop, serving, cut, tasks, driver, driver_stop, context, idle_leases, state_dir }
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Serving {
     pub(super) stop: CancellationToken,
     /// The API.
     pub(super) serving: tokio::task::JoinHandle<Result<(), transport::Error>>,
+    /// Cuts the connections to the API.
+    pub(super) cut: CancellationToken,
     pub(super) tasks: TaskTracker,
     pub(super) driver: JoinHandle<Result<(), JournalError>>,
     pub(super) driver_stop: CancellationToken,
@@ -30,10 +32,11 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Waits until the agent must stop, or the driver cannot go on; then stops the API, the other
-    /// tasks, the mesh and the driver, in this order.
+    /// Waits until the agent must stop, or the driver cannot go on; then stops the API, the roles
+    /// and the session, the mesh, the driver, and the tasks of work and requests, in this order:
+    /// first whoever would pass on that another task has ended.
     pub async fn until_stopped(self) -> anyhow::Result<()> {
-        let Self { stop, serving, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
+        let Self { stop, serving, cut, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
         let driver_over = tokio::task::spawn_blocking(move || driver.join());
         tokio::pin!(driver_over);
         let early = tokio::select! {
@@ -43,6 +46,7 @@ impl Serving {
         stop.cancel();
         supervisor::stopping();
         let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+        cut.cancel();
         tasks.close();
         let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;
         context.work.mesh.close().await;
@@ -51,6 +55,7 @@ impl Serving {
             Some(over) => Some(over),
             None => tokio::time::timeout(Duration::from_secs(2), driver_over).await.ok(),
         };
+        context.work.tasks.end(Duration::from_secs(1)).await;
         let _ = std::fs::remove_file(&context.setup.socket);
         drop((idle_leases, state_dir));
         match over {

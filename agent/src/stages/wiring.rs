@@ -10,6 +10,7 @@ use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::setup::Setup;
+use lattice_agent_common::tasks::Tasks;
 use lattice_allocation::adoption::Adoption;
 use lattice_allocation::handles::Handles;
 use lattice_allocation::latencies::Latencies;
@@ -127,13 +128,13 @@ pub struct Wiring<'a> {
 impl Wiring<'_> {
     /// The context that all tasks hold.
     pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
-        let (workers, gpu_readings) = (Allocations::default(), GpuReadings::default());
+        let (workers, gpu_readings, tasks) = (Allocations::default(), GpuReadings::default(), Tasks::default());
         let facts = Facts::new(self.own_fact(), self.for_facts());
         let config = &self.base.config;
         let for_measuring = self.for_measuring(&workers, &gpu_readings);
         let measuring = Measuring::new(config.alerts.clone(), config.window_smoothing, for_measuring);
-        let launches = Launches::new(self.for_launches(&workers));
-        let checkpoint = Arc::new(self.for_checkpoints(&workers));
+        let launches = Launches::new(self.for_launches(&workers, &tasks));
+        let checkpoint = Arc::new(self.for_checkpoints(&workers, &tasks));
         let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
         let Stores { traces, spools, images, .. } = stores;
         let setup = Arc::new(Setup {
@@ -180,6 +181,7 @@ impl Wiring<'_> {
             troubles: connections.troubles.clone(),
             acknowledged: channels.acknowledged.clone(),
             events: channels.events.clone(),
+            tasks,
         });
         Ok(Context {
             setup,
@@ -246,7 +248,7 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_launches(&self, workers: &Allocations) -> launch::Handles {
+    fn for_launches(&self, workers: &Allocations, tasks: &Tasks) -> launch::Handles {
         let config = &self.base.config;
         launch::Handles {
             me: self.base.me.clone(),
@@ -256,10 +258,11 @@ impl Wiring<'_> {
             fabric: self.connections.fabric.clone(),
             fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
             fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
+            tasks: tasks.clone(),
         }
     }
 
-    fn for_checkpoints(&self, workers: &Allocations) -> checkpoint::Handles {
+    fn for_checkpoints(&self, workers: &Allocations, tasks: &Tasks) -> checkpoint::Handles {
         checkpoint::Handles {
             me: self.base.me.clone(),
             checkpoints: self.stores.checkpoints.clone(),
@@ -270,6 +273,7 @@ impl Wiring<'_> {
             cluster: self.channels.cluster.clone(),
             troubles: self.connections.troubles.clone(),
             events: self.channels.events.clone(),
+            tasks: tasks.clone(),
         }
     }
 }

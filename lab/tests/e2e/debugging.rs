@@ -128,7 +128,7 @@ fn kept(w: &World) {
         let seconds = (times[times.len() - 1] - times[0]) as f64 / 1e3;
         // A busy machine measures less often; windows of 30 s would be far from that.
         assert!(looks.len() as f64 >= seconds / 3.0, "{} looks in {seconds} s", looks.len());
-        assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.1)), "{looks:?}");
+        assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.02)), "{looks:?}");
         assert!(looks.iter().all(|look| look["numbers"]["memory_used"].as_f64().is_some_and(|bytes| bytes > 0.0)), "{looks:?}");
     }
     let audit = w.ok(&["audit", "query", "--alloc", &id]);

@@ -52,7 +52,8 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 /// Starts a session. One that may move is moved when this member becomes the leader.
 pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>), may_move: MayMove, up: Streaming<Packed>) -> Packets {
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
-    tokio::spawn(async move {
+    let tasks = core.tasks.clone();
+    tasks.spawn(async move {
         let down = DownLink { tx };
         let ended = tokio::select! {
             () = down.tx.closed() => return,

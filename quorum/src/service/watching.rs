@@ -76,7 +76,8 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>)
         return Err(Status::unavailable("this member has no leader"));
     }
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
-    tokio::spawn(async move {
+    let tasks = core.tasks.clone();
+    tasks.spawn(async move {
         // Reserved for the end, so that a watcher that reads nothing still finds the reason.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
         let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), down: &tx };

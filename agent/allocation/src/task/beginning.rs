@@ -150,7 +150,7 @@ impl AllocationTask {
     fn begin_entry_launch(&self, launch: LaunchSpec) {
         let Some(own) = self.own.upgrade() else { return };
         let mut end = self.context.launches.begin(&self.share, launch);
-        tokio::spawn(async move {
+        self.context.tasks.spawn(async move {
             let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
             if let Some(end) = end {
                 let _ = own.send(Command::EntryOver { end }).await;

@@ -39,7 +39,7 @@ impl AllocationTask {
                 WalltimeAction::NotifyLaunches => self.launches.values_mut().for_each(LocalLaunch::walltime_over),
                 WalltimeAction::FindCheckpoint => self.find_awaited_checkpoint().await,
                 WalltimeAction::AwaitHead => {
-                    tokio::spawn(walltime::end_without_head(Arc::clone(&self.context), Arc::clone(&self.share)));
+                    self.context.tasks.spawn(walltime::end_without_head(Arc::clone(&self.context), Arc::clone(&self.share)));
                 }
                 WalltimeAction::ReportExceeded => self.ended(EndReason::WalltimeExceeded).await,
             }
@@ -51,11 +51,11 @@ impl AllocationTask {
         match walltime::awaited(&context, &share, &self.dir).await {
             Some(Awaited::UnderWay(view)) => {
                 self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
-                tokio::spawn(walltime::end(context, share, view));
+                self.context.tasks.spawn(walltime::end(context, share, view));
             }
             Some(Awaited::Whole(checkpoint)) => {
                 self.say("its walltime is over; it saved itself before that");
-                tokio::spawn(walltime::end_saved(context, share, checkpoint));
+                self.context.tasks.spawn(walltime::end_saved(context, share, checkpoint));
             }
             None => self.ended(EndReason::WalltimeExceeded).await,
         }

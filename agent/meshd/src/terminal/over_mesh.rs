@@ -11,6 +11,7 @@ use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_pki::identity::{Caller, Role};
 use quinn::{RecvStream, SendStream};
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Opens a session at the agent of `node`. That agent's first message says whether the terminal is
 /// there.
@@ -19,14 +20,14 @@ pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOp
     frame::write(&mut send, &Open::Attach(open)).await?;
     let (keyboard, mut typed) = mpsc::channel(QUEUE);
     let (to_screen, screen) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
+    context.work.tasks.spawn(async move {
         while let Some(message) = typed.recv().await {
             if frame::write(&mut send, &message).await.is_err() {
                 return;
             }
         }
     });
-    tokio::spawn(read::<FromTerminal>(recv, to_screen));
+    context.work.tasks.spawn(read::<FromTerminal>(recv, to_screen));
     Ok(Ends { keyboard, screen })
 }
 
@@ -49,7 +50,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
     };
     // Reading a frame is not cancel-safe, so a task of its own does it. It ends with the stream,
     // and the session with it.
-    tokio::spawn(read::<ToTerminal>(recv, ends.keyboard));
+    let _reader = AbortOnDropHandle::new(tokio::spawn(read::<ToTerminal>(recv, ends.keyboard)));
     loop {
         let item = tokio::select! {
             _ = send.stopped() => return Ok(()),

@@ -1,0 +1,78 @@
+//! Tasks that may go on until the agent has ended everything that they could notify.
+
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A group of tasks that end together. Clones share one group.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    /// Runs `task` until it is over. If the group ends before, the task is dropped where it waits:
+    /// for everything outside, as if the agent had been killed there.
+    pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
+        // A token of its own: all polls of all tasks would meet at the lock of a shared one.
+        let stop = self.stop.child_token();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                // A channel that closes because another task was dropped is no news.
+                biased;
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// Runs `work` on a blocking thread. It cannot be ended, and must be short.
+    pub fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, work: F) {
+        self.tracker.spawn_blocking(work);
+    }
+
+    /// Ends all tasks, and waits until none is left, at most for `within`.
+    pub async fn end(&self, within: Duration) {
+        self.stop.cancel();
+        self.tracker.close();
+        if tokio::time::timeout(within, self.tracker.wait()).await.is_err() {
+            tracing::warn!(left = self.tracker.len(), "tasks did not end in time");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::{mpsc, oneshot};
+
+    #[tokio::test]
+    async fn a_task_that_ends_with_the_group_does_not_hear_of_the_others_end() {
+        let tasks = Tasks::default();
+        let (held, mut closes) = mpsc::channel::<()>(1);
+        let (noticed, notice) = oneshot::channel();
+        tasks.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        tasks.spawn(async move {
+            let _closed = closes.recv().await;
+            let _ = noticed.send(());
+        });
+        tokio::task::yield_now().await;
+        tasks.end(Duration::from_secs(5)).await;
+        assert!(notice.await.is_err(), "it took the other task's end for news");
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_does_not_end_delays_the_end_no_longer_than_asked() {
+        let tasks = Tasks::default();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        tasks.spawn_blocking(move || {
+            let _released = wait.recv();
+        });
+        tasks.end(Duration::from_millis(20)).await;
+        drop(release);
+    }
+}
