@@ -30,6 +30,8 @@ pub mod handles;
 pub mod latencies;
 pub mod node_environment;
 pub mod preemption;
+#[cfg(any(test, feature = "test-builders"))]
+pub mod test_builders;
 
 mod final_usage;
 mod find;

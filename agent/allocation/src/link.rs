@@ -41,3 +41,59 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as Socket;
+
+    fn line() -> (Link, Socket) {
+        let (ours, shim) = Socket::pair().unwrap();
+        (Link::new(ours).unwrap(), shim)
+    }
+
+    #[tokio::test]
+    async fn messages_are_whole_however_their_bytes_arrive() {
+        let (mut link, mut shim) = line();
+        let (ready, synced) = (FromShim::Ready { failed: Some("no image".into()) }, FromShim::Synced);
+        let bytes = [encode(&ready).unwrap(), encode(&synced).unwrap()].concat();
+        shim.write_all(&bytes[..7]).unwrap();
+        assert_eq!(link.next().now_or_never(), None, "a part of a message, kept although nobody waits any more");
+        shim.write_all(&bytes[7..]).unwrap();
+        assert_eq!((link.next().await, link.next().await), (Some(ready), Some(synced)));
+        drop(shim);
+        assert_eq!(link.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_kind_of_a_later_version_is_skipped_and_what_is_no_message_closes_the_line() {
+        let frame = |body: &[u8]| [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], body].concat();
+        let too_long = u32::try_from(FRAME_BYTES_MAX + 1).unwrap().to_le_bytes().to_vec();
+        for bad in [frame(b"\xc1"), frame(b""), too_long] {
+            let (mut link, mut shim) = line();
+            shim.write_all(&encode(&"KindOfALaterVersion").unwrap()).unwrap();
+            shim.write_all(&encode(&FromShim::Going).unwrap()).unwrap();
+            shim.write_all(&bad).unwrap();
+            assert_eq!((link.next().await, link.next().await), (Some(FromShim::Going), None), "{bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_to_a_shim_arrives_in_order_and_to_a_dead_one_fails() {
+        let (mut link, mut shim) = line();
+        let sent = [ToShim::Go { walltime_ms: 7 }, ToShim::Quit];
+        for message in &sent {
+            link.send(message).await.unwrap();
+        }
+        let mut bytes = vec![0; 4096];
+        let n = shim.read(&mut bytes).unwrap();
+        let mut decoder = Decoder::<ToShim>::default();
+        decoder.push(&bytes[..n]);
+        assert_eq!([decoder.next().unwrap().unwrap(), decoder.next().unwrap().unwrap()], sent);
+        drop(shim);
+        assert!(link.send(&ToShim::Quit).await.is_err());
+    }
+}

@@ -48,3 +48,64 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     env.extend(context.checkpoint.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
     mpirun::environment(env, &context.setup.state_dir, share);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_builders::{Bench, ME};
+    use lattice_model::test_builders::desired_share;
+
+    fn share() -> DesiredShare {
+        let mut share = desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
+        share.nodes = ["n0", ME].map(|node| (node.parse().unwrap(), String::new())).into();
+        share
+    }
+
+    #[tokio::test]
+    async fn work_learns_its_node_and_nothing_of_the_allocation_that_submitted_it() {
+        let (bench, share) = (Bench::new(), share());
+        let outer = ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM", "LATTICE_NODE", "LATTICE_NODE_INDEX"];
+        let mut env: BTreeMap<String, String> = outer.map(|name| (name.to_owned(), "outer".to_owned())).into();
+        env.insert("OWN".to_owned(), "kept".to_owned());
+        of_this_node(&mut env, &share, &bench.handles);
+        let endpoint = format!("unix:{}", bench.handles.setup.socket.display());
+        let want = [("LATTICE_ENDPOINT", endpoint.as_str()), ("LATTICE_NODE", ME), ("LATTICE_NODE_INDEX", "1"), ("OWN", "kept")];
+        assert_eq!(env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect::<Vec<_>>(), want);
+    }
+
+    #[tokio::test]
+    async fn the_topology_file_is_named_once_it_exists() {
+        let (bench, share) = (Bench::new(), share());
+        let file = machine::file(&bench.handles.setup.state_dir, share.allocation, share.epoch);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "{}").unwrap();
+        let mut env = BTreeMap::new();
+        of_this_node(&mut env, &share, &bench.handles);
+        assert_eq!(env["LATTICE_TOPOLOGY_FILE"], file.display().to_string());
+    }
+
+    #[tokio::test]
+    async fn slurms_names_are_set_for_scripts_that_ask_for_them() {
+        let (bench, mut share) = (Bench::new(), share());
+        let names = |share: &DesiredShare| {
+            let env: BTreeMap<String, String> = of_script(share, &bench.handles).into_iter().collect();
+            ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME"].map(|name| env.get(name).cloned())
+        };
+        assert_eq!(names(&share), [const { None }; 4]);
+        share.spec.launch.shape.slurm_env = true;
+        assert_eq!(names(&share), ["0", "0", "0", ME].map(|value| Some(value.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn a_terminal_has_its_callers_kind_and_the_owners_shell_unless_the_work_has_one() {
+        let (bench, mut share) = (Bench::new(), share());
+        let of = |share: &DesiredShare, term| {
+            let env: BTreeMap<String, String> = of_terminal(share, &bench.handles, term, "/bin/zsh").into_iter().collect();
+            (env["TERM"].clone(), env["SHELL"].clone())
+        };
+        assert_eq!(of(&share, "xterm"), ("xterm".to_owned(), "/bin/zsh".to_owned()));
+        assert_eq!(of(&share, "").0, "dumb");
+        share.spec.env.insert("SHELL".to_owned(), "/bin/sh".to_owned());
+        assert_eq!(of(&share, "xterm").1, "/bin/sh");
+    }
+}

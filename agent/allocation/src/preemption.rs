@@ -259,6 +259,9 @@ async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_builders::Bench;
+    use lattice_model::{CheckpointPolicy, PreemptCause, test_builders};
+    use lattice_node::{Local, Phase};
     use std::future::{pending, ready};
 
     fn ended(id: CheckpointId, complete: bool) -> CheckpointItem {
@@ -296,5 +299,55 @@ mod tests {
         let (send, items) = mpsc::channel(4);
         send.send(ended(id, false)).await.unwrap();
         assert!(matches!(follow(items, after(60_000), pending()).await, Followed::Came { of, why } if of == id && why == "failed"));
+    }
+
+    #[tokio::test]
+    async fn a_later_request_may_only_shorten_the_time_and_only_under_the_same_id() {
+        let bench = Bench::new();
+        let (id, other) = (CheckpointId(Uuid::from_u128(7)), CheckpointId(Uuid::from_u128(8)));
+        let share = test_builders::desired_share(AllocationId(Uuid::from_u128(1)));
+        let order = |id, deadline_ms| {
+            let (by, reason) = ("ada".to_owned(), String::new());
+            Preemption { id, by, reason, cause: PreemptCause::Request, deadline_ms, hold: false, failed: None }
+        };
+        let mut limit = Limit::of(&bench.handles, &share, &order(id, 60_000));
+        let at = limit.at;
+        let listed = |epoch, order| {
+            let share = DesiredShare { epoch: Epoch(epoch), preempt: Some(order), ..share.clone() };
+            let local = Local { share, phase: Phase::Running, assignment: None };
+            bench.view.send_replace(Arc::new(NodeView { locals: vec![local], ..NodeView::default() }));
+        };
+        for (epoch, order) in [(1, order(id, 60_000)), (1, order(id, 90_000)), (1, order(other, 10)), (2, order(id, 10))] {
+            listed(epoch, order.clone());
+            assert!(!limit.is_over() && limit.at == at, "{epoch} {order:?}");
+        }
+        let began = Instant::now();
+        listed(1, order(id, 10_000));
+        assert!(!limit.is_over());
+        assert!((began + Duration::from_millis(15_000)..=Instant::now() + Duration::from_millis(15_000)).contains(&limit.at));
+        // A longer one afterwards does not take that back.
+        let at = limit.at;
+        listed(1, order(id, 20_000));
+        assert!(!limit.is_over() && limit.at == at);
+        listed(1, order(id, 0));
+        assert!(limit.is_over());
+        assert_eq!(extended(u64::MAX), Duration::from_millis(u64::MAX));
+    }
+
+    #[tokio::test]
+    async fn what_was_submitted_without_a_policy_is_refused_at_once() {
+        let mut bench = Bench::new();
+        let mut share = test_builders::desired_share(AllocationId(Uuid::from_u128(1)));
+        let id = CheckpointId(Uuid::from_u128(7));
+        let (by, reason) = ("ada".to_owned(), String::new());
+        share.preempt = Some(Preemption { id, by, reason, cause: PreemptCause::Request, deadline_ms: 1, hold: false, failed: None });
+        let (allocation, epoch) = (share.allocation, share.epoch);
+        run(Arc::clone(&bench.handles), share.clone()).await;
+        let saved = Err("it was submitted without --checkpoint".to_owned());
+        assert_eq!(bench.events.try_recv(), Ok(Event::Saved { allocation, epoch, request: id, saved }));
+        // Work that has left this node meanwhile has nothing to report.
+        share.spec.checkpoint = Some(CheckpointPolicy::default());
+        run(Arc::clone(&bench.handles), share).await;
+        assert!(bench.events.try_recv().is_err());
     }
 }

@@ -121,6 +121,8 @@ fn in_words(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::test_builders;
+    use tokio::net::TcpListener;
 
     #[test]
     fn only_a_status_line_has_a_code() {
@@ -131,5 +133,61 @@ mod tests {
         {
             assert_eq!(status_code(other), None, "{other:?}");
         }
+    }
+
+    fn probe(port: u16, check: ProbeCheck) -> LivenessProbe {
+        let second = Duration::from_secs(1);
+        LivenessProbe { check, port, initial_delay: second, period: second, timeout: second, failures_max: 1 }
+    }
+
+    fn http() -> ProbeCheck {
+        ProbeCheck::Http { path: "/ready".into() }
+    }
+
+    /// Probes a service that gives this answer; returns the request as well.
+    async fn probed(answer: &[u8]) -> (Result<(), String>, String) {
+        let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let probe = probe(service.local_addr().unwrap().port(), http());
+        let serve = async {
+            let (mut stream, _) = service.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let n = stream.read(&mut request).await.unwrap();
+            // A probe that has read enough closes the connection.
+            let _closed = stream.write_all(answer).await;
+            String::from_utf8_lossy(&request[..n]).into_owned()
+        };
+        let (outcome, request) = tokio::join!(make(&probe), serve);
+        (outcome.map_err(|error| error.to_string()), request)
+    }
+
+    #[tokio::test]
+    async fn an_http_service_is_alive_with_a_good_status_alone() {
+        let (outcome, request) = probed(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        assert_eq!(outcome, Ok(()));
+        assert!(request.starts_with("GET /ready HTTP/1.1\r\nHost: 127.0.0.1:") && request.ends_with("\r\n\r\n"), "{request}");
+        assert_eq!(probed(b"HTTP/1.1 399 Odd\r\n").await.0, Ok(()));
+        assert_eq!(probed(b"HTTP/1.1 400 Bad Request\r\n").await.0, Err("status 400".to_owned()));
+        assert_eq!(probed(b"HTTP/1.1 199 Odd\r\n").await.0, Err("status 199".to_owned()));
+        assert_eq!(probed(b"").await.0, Err("the answer is not HTTP".to_owned()));
+        assert_eq!(probed(&b"x".repeat(1 << 20)).await.0, Err("the answer is not HTTP".to_owned()), "not all of it is read");
+    }
+
+    #[tokio::test]
+    async fn a_service_of_tcp_is_alive_when_it_listens() {
+        let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let probe = probe(service.local_addr().unwrap().port(), ProbeCheck::Tcp);
+        assert!(make(&probe).await.is_ok());
+        drop(service);
+        assert_eq!(make(&probe).await.unwrap_err().to_string(), "connection refused");
+    }
+
+    #[test]
+    fn a_script_is_probed_on_its_head_and_a_command_everywhere() {
+        let mut share = test_builders::desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
+        share.nodes = ["n1", "n2"].map(|node| (node.parse().unwrap(), String::new())).into();
+        let on = |share: &DesiredShare| ["n1", "n2"].map(|node| is_probed_on(share, &node.parse().unwrap()));
+        assert_eq!(on(&share), [true, true]);
+        share.spec.entrypoint = Entrypoint::Script { text: "serve".into(), args: vec![] };
+        assert_eq!(on(&share), [true, false]);
     }
 }

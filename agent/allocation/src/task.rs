@@ -34,29 +34,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Begins the task of an allocation.
 pub(super) fn begin(context: &Shared, ends: TaskEnds) {
-    let TaskEnds { share, dir, own, queue, says } = ends;
-    let task = AllocationTask {
-        own,
-        context: Arc::clone(context),
-        dir,
-        line: ShimLine::Absent,
-        preparing: None,
-        assigned: None,
-        probing: None,
-        warning: None,
-        phase: TaskPhase::default(),
-        image: None,
-        launches: BTreeMap::new(),
-        typed_ahead: VecDeque::new(),
-        terminals: Terminals::default(),
-        signals: Signals::default(),
-        walltime: Walltime::default(),
-        script_kill: None,
-        acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
-        lease: RunLease::of(share.run_lease_ms),
-        share,
-        says,
-    };
+    let (task, queue) = AllocationTask::new(context, ends);
     context.tasks.spawn(task.run(queue));
 }
 
@@ -93,6 +71,32 @@ struct AllocationTask {
 }
 
 impl AllocationTask {
+    fn new(context: &Shared, TaskEnds { share, dir, own, queue, says }: TaskEnds) -> (Self, mpsc::Receiver<Command>) {
+        let task = Self {
+            own,
+            context: Arc::clone(context),
+            dir,
+            line: ShimLine::Absent,
+            preparing: None,
+            assigned: None,
+            probing: None,
+            warning: None,
+            phase: TaskPhase::default(),
+            image: None,
+            launches: BTreeMap::new(),
+            typed_ahead: VecDeque::new(),
+            terminals: Terminals::default(),
+            signals: Signals::default(),
+            walltime: Walltime::default(),
+            script_kill: None,
+            acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
+            lease: RunLease::of(share.run_lease_ms),
+            share,
+            says,
+        };
+        (task, queue)
+    }
+
     async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         loop {
             if let Some(due) = self.lease.take_due() {
@@ -147,10 +151,13 @@ impl AllocationTask {
 
     /// Publishes whether launches can begin.
     fn stand(&self) {
-        let now = match (*self.says.standing.borrow(), self.phase.is_started() && self.line.is_synced() && self.lease.may_begin()) {
-            (Standing::Ending, _) => Standing::Ending,
-            (_, true) => Standing::Running,
-            (_, false) => Standing::NotYet,
+        let runs = self.phase.is_started() && self.line.is_synced() && self.lease.may_begin();
+        let now = match *self.says.standing.borrow() {
+            // The shim of a lapsed lease begins nothing again.
+            _ if self.lease.is_lapsed() => Standing::Ending,
+            Standing::Ending => Standing::Ending,
+            Standing::NotYet | Standing::Running if runs => Standing::Running,
+            Standing::NotYet | Standing::Running => Standing::NotYet,
         };
         self.says.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
     }
@@ -206,7 +213,12 @@ impl AllocationTask {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
                     self.line = ShimLine::Absent;
-                    return self.shim_lost(&why).await;
+                    self.shim_lost(&why).await;
+                    // No shim is left that could report that the processes are gone.
+                    if self.phase.is_stopping() {
+                        self.handle_phase(TaskEvent::LineBroken).await;
+                    }
+                    return;
                 }
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
@@ -349,3 +361,6 @@ impl AllocationTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -260,3 +260,94 @@ pub(super) async fn end_without_head(context: Shared, share: Arc<DesiredShare>) 
     }
     report_end(&context, &share, None, EndReason::WalltimeExceeded).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_builders::Bench;
+    use lattice_model::test_builders::desired_share;
+    use lattice_model::{AllocationId, CheckpointPolicy, Epoch};
+
+    fn share() -> DesiredShare {
+        let mut share = desired_share(AllocationId(Uuid::from_u128(1)));
+        (share.spec.checkpoint, share.spec.walltime) = (Some(CheckpointPolicy::default()), Some(Duration::from_secs(60)));
+        share
+    }
+
+    fn dir(bench: &Bench, share: &DesiredShare) -> ShimDir {
+        let dir = ShimDir::of(&bench.handles.setup.state_dir, share.allocation, share.epoch);
+        std::fs::create_dir_all(&dir.0).unwrap();
+        dir
+    }
+
+    #[tokio::test]
+    async fn walltime_begins_once_for_each_claim_of_work_that_can_save_itself() {
+        let (bench, share) = (Bench::new(), share());
+        let dir = dir(&bench, &share);
+        let mut unable = share.clone();
+        unable.spec.checkpoint = None;
+        begins(&unable, &dir).await;
+        assert!(!dir.walltime_began().exists());
+        begins(&share, &dir).await;
+        let began = began_at(&share, &dir).await.unwrap();
+        std::fs::write(dir.walltime_began(), format!("{} {}", share.epoch, began - 1)).unwrap();
+        begins(&share, &dir).await;
+        assert_eq!(began_at(&share, &dir).await, Some(began - 1), "the first time counts");
+        let next = DesiredShare { epoch: Epoch(2), ..share };
+        assert_eq!(began_at(&next, &dir).await, None, "the file is of an earlier claim");
+        for torn in ["", "1", "1 x", "x 5"] {
+            std::fs::write(dir.walltime_began(), torn).unwrap();
+            assert_eq!(began_at(&next, &dir).await, None, "{torn:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_is_awaited_again_only_at_the_end_for_which_it_was_noted() {
+        let (bench, share, id) = (Bench::new(), share(), CheckpointId(Uuid::from_u128(7)));
+        let dir = dir(&bench, &share);
+        assert_eq!(noted(&share, &dir).await, None);
+        note(&share, &dir, id).await;
+        assert_eq!(noted(&share, &dir).await, Some(id));
+        assert_eq!(noted(&DesiredShare { epoch: Epoch(2), ..share.clone() }, &dir).await, None);
+        let mut longer = share.clone();
+        longer.spec.walltime = Some(Duration::from_secs(61));
+        assert_eq!(noted(&longer, &dir).await, None, "its walltime was changed since");
+        std::fs::write(dir.walltime_awaits(), format!("x {}", end_name(&share))).unwrap();
+        assert_eq!(noted(&share, &dir).await, None);
+    }
+
+    #[tokio::test]
+    async fn work_without_walltime_or_without_a_policy_is_not_warned() {
+        let (bench, mut share) = (Bench::new(), share());
+        let dir = dir(&bench, &share);
+        assert!(warn(&bench.handles, &Arc::new(share.clone()), &dir).is_some());
+        share.spec.walltime = None;
+        assert!(warn(&bench.handles, &Arc::new(share.clone()), &dir).is_none());
+        (share.spec.checkpoint, share.spec.walltime) = (None, Some(Duration::from_secs(60)));
+        assert!(warn(&bench.handles, &Arc::new(share), &dir).is_none());
+    }
+
+    #[test]
+    fn a_report_is_about_the_checkpoint_that_it_names() {
+        let (share, id) = (share(), CheckpointId(Uuid::from_u128(7)));
+        let bytes = *id.0.as_bytes();
+        let ended =
+            |complete| CheckpointItem::Ended { id: bytes, word: "failed".into(), why: String::new(), complete, step: None, bytes: 0 };
+        let stands = CheckpointItem::Stands { id: bytes, word: "saving".into(), detail: String::new() };
+        assert_eq!(answered(&share, stands), LastSaveEvent::UnderWay { id });
+        assert_eq!(answered(&share, ended(true)), LastSaveEvent::Ended { id, is_whole: true });
+        assert_eq!(answered(&share, ended(false)), LastSaveEvent::Ended { id, is_whole: false });
+        assert_eq!(answered(&share, CheckpointItem::Refused { why: "no".into() }), LastSaveEvent::Refused);
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_is_reported_before_the_end_that_it_explains() {
+        let (mut bench, share, id) = (Bench::new(), share(), CheckpointId(Uuid::from_u128(7)));
+        let (allocation, epoch) = (share.allocation, share.epoch);
+        let checkpoint = CheckpointRef { id, epoch, step: Some(3), bytes: 5 };
+        end_saved(Arc::clone(&bench.handles), Arc::new(share), checkpoint.clone()).await;
+        let events: Vec<Event> = std::iter::from_fn(|| bench.events.try_recv().ok()).collect();
+        let reason = EndReason::WalltimeSaved { checkpoint: id };
+        assert_eq!(events, [Event::Checkpointed { allocation, epoch, checkpoint }, Event::Ended { allocation, epoch, reason }]);
+    }
+}

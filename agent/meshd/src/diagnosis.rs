@@ -195,3 +195,42 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
 fn not_had(part: &str, about: &str, why: &str) -> WireFact {
     fact(part, about, "none", format!("unsupported: {why}"), false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(processes: bool, network: bool, storage: bool) -> DiagnosisOpen {
+        DiagnosisOpen { allocation: [1; 16], epoch: 1, uid: 1000, user: "u".into(), processes, stacks: false, network, storage }
+    }
+
+    fn known(disks: Vec<Said>) -> Known {
+        Known { disks, topology: Arc::default(), gpus: vec![], newest: None, readings: GpuReadings::default() }
+    }
+
+    fn parts(found: &WireDiagnosis) -> std::collections::BTreeSet<&str> {
+        found.facts.iter().map(|fact| fact.part.as_str()).collect()
+    }
+
+    #[test]
+    fn a_diagnosis_has_the_parts_that_were_asked_for() {
+        let nothing_runs = Path::new("/nonexistent");
+        let find = |processes, network, storage| find(nothing_runs, &open(processes, network, storage), &known(vec![]));
+        assert_eq!(parts(&find(false, false, false)), [].into());
+        assert_eq!(parts(&find(true, false, false)), ["gpus"].into(), "CUPTI is unsupported, and says so");
+        assert!(parts(&find(false, true, false)).contains("network") && !parts(&find(false, true, false)).contains("storage"));
+        let storage = find(false, false, true);
+        assert_eq!(storage.facts.len(), 1);
+        assert_eq!(storage.facts[0].text, "nothing of it runs here: its mounts are not known");
+    }
+
+    #[test]
+    fn a_reading_of_before_names_its_age_beside_its_fact_and_too_many_facts_are_cut_with_their_ages() {
+        let said = |age_ms| Said { about: "sda".into(), text: "slow".into(), age: Duration::from_millis(age_ms) };
+        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known(vec![said(5), said(7)]));
+        assert_eq!(found.ages, [(1, 5), (2, 7)]);
+        assert!(found.facts[1..].iter().all(|fact| (fact.about.as_str(), fact.text.as_str()) == ("sda", "slow")));
+        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known((0..2 * FACTS_MAX as u64).map(said).collect()));
+        assert_eq!((found.facts.len(), found.ages.len()), (FACTS_MAX, FACTS_MAX));
+    }
+}

@@ -31,3 +31,22 @@ impl DiagnosisSlots {
         slot.ok().and_then(Result::ok).ok_or(NoFreeSlot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_diagnoses_run_at_once_and_the_next_waits_for_one_of_them() {
+        let slots = DiagnosisSlots::default();
+        let mut taken = Vec::new();
+        for _ in 0..SLOTS {
+            taken.push(slots.clone().take(Duration::ZERO).await.unwrap());
+        }
+        let refused = slots.take(Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.to_string(), "others ask the same of this node; try again in a moment");
+        let waiting = slots.take(Duration::from_secs(60));
+        let (slot, ()) = tokio::join!(waiting, async { drop(taken.pop()) });
+        assert!(slot.is_ok());
+    }
+}

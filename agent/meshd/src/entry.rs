@@ -76,3 +76,62 @@ async fn tell(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Agent, id};
+    use lattice_agent_common::node_view::NodeView;
+    use lattice_model::DesiredShare;
+    use lattice_registry::Standing;
+    use std::sync::Arc;
+
+    fn asked(agent: &Agent, uid: u32) -> mpsc::Receiver<EntryItem> {
+        follow(&agent.context, EntryOpen { allocation: *id(1).0.as_bytes(), epoch: 2, uid, user: "u".into() })
+    }
+
+    /// The driver's journal has the end of this claim's entry point.
+    fn ended(agent: &Agent, epoch: u64, code: i32) {
+        agent.bench.view.send_modify(|view| {
+            Arc::make_mut(view).ended.insert((id(1), Epoch(epoch)), code);
+        });
+    }
+
+    #[tokio::test]
+    async fn its_owner_learns_that_it_runs_and_how_it_ended_even_if_it_asks_before_it_comes() {
+        let agent = Agent::new();
+        let mut items = asked(&agent, 1000);
+        tokio::task::yield_now().await;
+        let held = agent.holds(1, |_| {});
+        agent.bench.view.send_replace(Arc::new(NodeView::default()));
+        held.says.standing.send_replace(Standing::Running);
+        assert_eq!(items.recv().await, Some(EntryItem::Runs));
+        ended(&agent, 1, 9);
+        held.says.standing.send_replace(Standing::NotYet);
+        held.says.standing.send_replace(Standing::Running);
+        ended(&agent, 2, 3);
+        assert_eq!(items.recv().await, Some(EntryItem::Ended { code: 3 }), "of its own claim, and it began once");
+        assert_eq!(items.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn of_work_that_may_begin_again_the_quorum_tells_the_end() {
+        let agent = Agent::new();
+        let _held = agent.holds(1, |share| share.spec.requeue = RequeuePolicy::OnNodeFailure);
+        ended(&agent, 2, 3);
+        assert_eq!(asked(&agent, 1000).recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn others_and_nodes_that_are_not_its_head_learn_nothing() {
+        let agent = Agent::new();
+        ended(&agent, 2, 3);
+        let swapped = |share: &mut DesiredShare| share.nodes.reverse();
+        let held = agent.holds(1, swapped);
+        assert_eq!(asked(&agent, 1000).recv().await, None, "its head is n2");
+        agent.context.work.workers.forget(&held.handle.share);
+        let _held = agent.holds(1, |_| {});
+        assert_eq!(asked(&agent, 1001).recv().await, None);
+        assert_eq!(asked(&agent, 1000).recv().await, Some(EntryItem::Ended { code: 3 }));
+    }
+}

@@ -532,3 +532,6 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
     launch.stdin()?;
     Ok(launch)
 }
+
+#[cfg(test)]
+mod tests;

@@ -237,3 +237,55 @@ async fn of_node(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Agent, id};
+    use lattice_telemetry::alert::rules::Severity;
+
+    fn open(what: MonitorWhat) -> MonitorOpen {
+        MonitorOpen { allocation: *id(1).0.as_bytes(), epoch: 2, uid: 1000, user: "u".into(), what }
+    }
+
+    fn silent() -> MonitorWhat {
+        MonitorWhat::Follow { interval_ms: 0, metrics: vec![] }
+    }
+
+    #[test]
+    fn an_alert_is_as_old_as_its_beginning_and_never_younger_than_now() {
+        let change = Change {
+            alert: "hang".into(),
+            launch: Some(3),
+            severity: Severity::Critical,
+            raised: true,
+            since_ms: 4000,
+            text: "all ranks wait".into(),
+        };
+        let wire = |for_ms| {
+            let (alert, severity, text) = ("hang".to_owned(), Severity::Critical.name().to_owned(), "all ranks wait".to_owned());
+            MonitorItem::Alert(Box::new(WireAlert { alert, launch: Some(3), severity, raised: true, for_ms, text }))
+        };
+        assert_eq!(alert(change.clone(), 10_000), wire(6000));
+        assert_eq!(alert(change, 3000), wire(0));
+    }
+
+    #[tokio::test]
+    async fn what_runs_here_is_followed_until_the_reader_has_gone_and_the_rest_says_why_not() {
+        let agent = Agent::new();
+        let me = agent.context.setup.me.clone();
+        let mut refused = items(&agent.context, &me, None, open(silent()));
+        let gone = format!("allocation {} is not running on this node", id(1).short());
+        assert!(matches!(refused.recv().await, Some(Err(NoMore::Refused(why))) if why == gone));
+        assert!(refused.recv().await.is_none());
+        let _held = agent.holds(1, |_| {});
+        let mut followed = items(&agent.context, &me, None, open(silent()));
+        assert!(matches!(followed.recv().await, Some(Ok(MonitorItem::Begun))));
+        let mut idle = items(&agent.context, &me, None, open(MonitorWhat::Idle { launch: 1 }));
+        let Some(Ok(MonitorItem::Refused { why })) = idle.recv().await else { panic!("an answer") };
+        assert_eq!(why, "it was not measured here yet");
+        let mut unknown = items(&agent.context, &"n2".parse().unwrap(), None, open(silent()));
+        let Some(Err(NoMore::Away(why))) = unknown.recv().await else { panic!("an answer") };
+        assert_eq!(why, "its mesh address is unknown: the quorum has not reported it");
+    }
+}

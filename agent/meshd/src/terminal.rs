@@ -389,7 +389,9 @@ fn suspended(short: &str, held: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::RankOutcome;
+    use crate::tests::{Agent, id};
+    use lattice_membership::cluster::Cluster;
+    use lattice_model::{CheckpointPolicy, RankOutcome};
     use lattice_runtime::pty::Size;
     use std::process::{Command, Stdio};
 
@@ -529,5 +531,34 @@ mod tests {
         for other in [of("root", 0, Some("login")), of("eve", 8, None), of("eve", 7, None), of("ada", 8, None)] {
             assert!(!other.may_attach_to(&owner));
         }
+    }
+
+    #[tokio::test]
+    async fn a_terminal_of_work_that_saved_itself_says_how_to_come_back() {
+        let agent = Agent::new();
+        let policy = Some(CheckpointPolicy::default());
+        let held = agent.holds(1, |share| share.spec.checkpoint = policy);
+        let share = Arc::clone(&held.handle.share);
+        let saved = EndReason::Preempted { by: "ada".into(), why: String::new(), saved: Err("no".into()) };
+        let now = |state, reason: Option<EndReason>, held| {
+            let mut allocation = lattice_model::test_builders::allocation(id(1));
+            (allocation.epoch, allocation.state, allocation.reason, allocation.held) = (Epoch(2), state, reason, held);
+            let allocations = [(allocation.id, allocation)].into();
+            agent.bench.cluster.send_replace(Arc::new(Cluster { allocations, ..Cluster::default() }));
+            preempted(Arc::clone(&agent.context), Arc::clone(&share))
+        };
+        let short = id(1).short();
+        let text = now(AllocationState::Suspended, Some(saved.clone()), false).await.unwrap();
+        let again = format!("Use 'lattice attach {short}' to reconnect after rescheduling.");
+        assert_eq!(text, format!("Allocation preempted. Session suspended. {again}"));
+        let text = now(AllocationState::Suspended, Some(saved.clone()), true).await.unwrap();
+        let again = format!("Use 'lattice resume {short}' to have it go on, and 'lattice attach {short}' to reconnect then.");
+        assert_eq!(text, format!("Allocation preempted. Session suspended. {again}"));
+        assert_eq!(now(AllocationState::Suspended, Some(EndReason::WalltimeExceeded), false).await, None);
+        assert_eq!(now(AllocationState::Failed, Some(saved), false).await, None);
+        agent.bench.cluster.send_replace(Arc::default());
+        let unable = Arc::new(DesiredShare { spec: lattice_model::test_builders::spec(), ..(*share).clone() });
+        assert_eq!(preempted(Arc::clone(&agent.context), unable).await, None);
+        assert_eq!(preempted(Arc::clone(&agent.context), share).await, None, "the quorum has forgotten it");
     }
 }

@@ -95,3 +95,49 @@ impl Collect for Rounds {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_telemetry::sample::Value;
+
+    fn collected(rounds: &Rounds, name: &str) -> Vec<(String, f64)> {
+        let mut samples = Samples::new(Vec::new());
+        rounds.collect(&mut samples, Whose::Ours);
+        let of = |samples: &[lattice_telemetry::sample::Sample]| {
+            let number = |value: &Value| if let Value::Number(number) = value { *number } else { f64::NAN };
+            samples.iter().map(|sample| (sample.labels.join("/"), number(&sample.value))).collect()
+        };
+        samples.families().find(|(family, _)| family.name == name).map(|(_, samples)| of(samples)).unwrap_or_default()
+    }
+
+    fn named(pairs: &[(&str, f64)]) -> Vec<(String, f64)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn a_queue_that_this_agent_no_longer_serves_has_no_depth_and_keeps_its_counters() {
+        let rounds = Rounds::default();
+        rounds.wait(&[("a", 3), ("b", 0)].into());
+        assert_eq!(collected(&rounds, family::QUEUE_DEPTH.name), named(&[("a", 3.0), ("b", 0.0)]));
+        rounds.proposed("a", Proposed::Accepted);
+        rounds.proposed("a", Proposed::Accepted);
+        rounds.proposed("a", Proposed::Unanswered);
+        rounds.clone().proposed("c", Proposed::Rejected);
+        rounds.wait(&[("b", 1)].into());
+        assert_eq!(collected(&rounds, family::QUEUE_DEPTH.name), named(&[("b", 1.0)]));
+        let claims = [
+            ("a/accepted", 2.0),
+            ("a/rejected", 0.0),
+            ("a/unanswered", 1.0),
+            ("b/accepted", 0.0),
+            ("b/rejected", 0.0),
+            ("b/unanswered", 0.0),
+            ("c/accepted", 0.0),
+            ("c/rejected", 1.0),
+            ("c/unanswered", 0.0),
+        ];
+        assert_eq!(collected(&rounds, family::CLAIMS.name), named(&claims));
+        assert_eq!(collected(&rounds, family::PLACEMENTS.name), named(&[("a", 2.0), ("b", 0.0), ("c", 0.0)]));
+    }
+}

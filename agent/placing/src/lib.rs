@@ -62,27 +62,33 @@ impl Placing {
     /// Whether this agent holds the lease of the default queue. Its holder is also the checkpoint
     /// broker.
     pub fn leads(&self) -> bool {
-        self.leases.borrow().get(DEFAULT_VCLUSTER).is_some_and(|lease| lease.ours && Instant::now() < lease.until)
+        leads(&self.leases.borrow(), Instant::now())
     }
 
     /// A claim to submit a new allocation with. `None` unless the token of its queue's lease is
     /// known, the allocation fits now, and nobody waits in the queue.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
-        if spec.hold {
-            return None;
-        }
         let (token, view) = {
             let cluster = self.cluster.borrow();
-            let queue = cluster.queue_named(&spec.vcluster);
-            let token = self.leases.borrow().get(queue).filter(|l| Instant::now() < l.until)?.token;
-            if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue) {
-                return None;
-            }
+            let token = newcomer_token(&cluster, &self.leases.borrow(), spec, Instant::now())?;
             (token, cluster.with_alive(self.membership.alive()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
         lattice_scheduler::place_newcomer(view, newcomer, token)
     }
+}
+
+/// Whether the lease of the default queue is this agent's.
+fn leads(leases: &Leases, now: Instant) -> bool {
+    leases.get(DEFAULT_VCLUSTER).is_some_and(|lease| lease.ours && now < lease.until)
+}
+
+/// The token to claim nodes with for a new allocation, unless it must wait.
+fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
+    let queue = cluster.queue_named(&spec.vcluster);
+    let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
+    let waits = spec.hold || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
+    (!waits).then_some(token)
 }
 
 /// Places work until `stop`, then releases the leases. `held` publishes the known leases.
@@ -178,17 +184,22 @@ async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease
     }
     let mut answers = futures::stream::iter(asking).buffer_unordered(ASKED_AT_ONCE);
     while let Some((name, asked_at, kept)) = answers.next().await {
-        let until = asked_at + Duration::from_millis(lease_ms);
-        match kept {
-            Kept::Ours(token) => drop(leases.insert(name, Lease { token, until, ours: true })),
-            Kept::Others(Some(token)) => drop(leases.insert(name, Lease { token, until, ours: false })),
-            Kept::Others(None) => drop(leases.remove(&name)),
-            Kept::Unknown => {}
-        }
+        record_lease(leases, name, asked_at + Duration::from_millis(lease_ms), kept);
+    }
+}
+
+/// Records the result of a lease request that was made one lease's length before `until`.
+fn record_lease(leases: &mut Leases, name: String, until: Instant, kept: Kept) {
+    match kept {
+        Kept::Ours(token) => drop(leases.insert(name, Lease { token, until, ours: true })),
+        Kept::Others(Some(token)) => drop(leases.insert(name, Lease { token, until, ours: false })),
+        Kept::Others(None) => drop(leases.remove(&name)),
+        Kept::Unknown => {}
     }
 }
 
 /// The result of a lease request: the holder, and the lease's token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Ours(u64),
     /// `None`: the quorum did not send the token.
@@ -209,15 +220,27 @@ async fn keep(me: &NodeId, quorum: &QuorumClient, queue: String, held: Option<u6
 async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Option<u64>, ttl_ms: u64) -> Kept {
     if let Some(token) = held {
         let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: me.clone(), user: None };
-        match quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await {
-            Ok(Answer::Lease { token, .. }) => return Kept::Ours(token),
-            // The lease has ended, or the cluster's level has no renewal yet: acquire it again.
-            Ok(_) | Err(CallError::Refused(_)) => {}
-            Err(CallError::Unavailable { .. }) => return Kept::Unknown,
+        if let Some(kept) = renewed(&quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await) {
+            return kept;
         }
     }
     let request = Request::AcquireLease { name: lease.to_owned(), holder: me.clone(), ttl_ms, user: None };
-    match quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await {
+    acquired(quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await, lease)
+}
+
+/// The result of a renewal; `None`: the lease must be acquired again.
+fn renewed(answer: &Result<Answer, CallError>) -> Option<Kept> {
+    match answer {
+        Ok(Answer::Lease { token, .. }) => Some(Kept::Ours(*token)),
+        // The lease has ended, or the cluster's level has no renewal yet.
+        Ok(_) | Err(CallError::Refused(_)) => None,
+        Err(CallError::Unavailable { .. }) => Some(Kept::Unknown),
+    }
+}
+
+/// The result of a request to acquire a lease.
+fn acquired(answer: Result<Answer, CallError>, lease: &str) -> Kept {
+    match answer {
         Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
         Ok(other) => {
             tracing::error!(?other, "the quorum answered a lease with something else");
@@ -260,30 +283,21 @@ async fn propose(
             continue;
         }
         let answer = quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await;
-        rounds.proposed(
-            queue,
-            match &answer {
-                Ok(_) => Proposed::Accepted,
-                Err(CallError::Refused(_)) => Proposed::Rejected,
-                Err(CallError::Unavailable { .. }) => Proposed::Unanswered,
-            },
-        );
+        let (result, next) = after_claim(&answer);
+        rounds.proposed(queue, result);
         match answer {
             Ok(_) => tracing::info!(%allocation, queue, "claimed"),
-            Err(CallError::Refused(Refusal::StaleLease { .. })) => drop(lost.insert(queue.to_owned())),
-            // Only this allocation has to wait, and it takes no nodes: the round goes on.
-            Err(CallError::Refused(refusal @ (Refusal::NoVni(_) | Refusal::OverUserLimit { .. }))) => {
-                tracing::info!(%allocation, queue, %refusal, "a claim was refused");
-            }
-            Err(error @ CallError::Unavailable { .. }) => {
-                tracing::info!(%allocation, queue, %error, "a claim had no answer");
-                // The other claims would get no answer either.
+            Err(CallError::Refused(Refusal::StaleLease { .. })) => {}
+            Err(error @ CallError::Unavailable { .. }) => tracing::info!(%allocation, queue, %error, "a claim had no answer"),
+            Err(error @ CallError::Refused(_)) => tracing::info!(%allocation, queue, %error, "a claim was refused"),
+        }
+        match next {
+            Next::GoOn => {}
+            Next::LeaseLost => drop(lost.insert(queue.to_owned())),
+            Next::EndQueue => drop(refused.insert(queue)),
+            Next::EndRound => {
                 refused.insert(queue);
                 break;
-            }
-            Err(error @ CallError::Refused(_)) => {
-                tracing::info!(%allocation, queue, %error, "a claim was refused");
-                refused.insert(queue);
             }
         }
     }
@@ -299,10 +313,88 @@ async fn propose(
     lost
 }
 
+/// How a round goes on after a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    /// The lease of the claim's queue is another agent's.
+    LeaseLost,
+    /// The view of the claim's queue is outdated.
+    EndQueue,
+    /// The other claims would get no answer either.
+    EndRound,
+}
+
+/// The result of a claim, for the counters, and how the round goes on.
+fn after_claim(answer: &Result<Answer, CallError>) -> (Proposed, Next) {
+    match answer {
+        Ok(_) => (Proposed::Accepted, Next::GoOn),
+        Err(CallError::Unavailable { .. }) => (Proposed::Unanswered, Next::EndRound),
+        Err(CallError::Refused(Refusal::StaleLease { .. })) => (Proposed::Rejected, Next::LeaseLost),
+        // Only this allocation has to wait, and it takes no nodes.
+        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. })) => (Proposed::Rejected, Next::GoOn),
+        Err(CallError::Refused(_)) => (Proposed::Rejected, Next::EndQueue),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::test_builders::node;
+    use lattice_ledger::UserLimit;
+    use lattice_model::network::NoVni;
+    use lattice_model::test_builders::{self, node};
+    use lattice_model::{AllocationState, Epoch, Revision, SchedulerKind, Timestamp, VCluster};
+
+    const OTHER: &str = "gpu";
+
+    fn id(n: u64) -> AllocationId {
+        format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
+    }
+
+    fn vcluster(name: &str) -> VCluster {
+        VCluster {
+            name: name.to_owned(),
+            scheduler: SchedulerKind::InteractiveFifo,
+            tenant: String::new(),
+            nodes: 0,
+            made_by: String::new(),
+            made_at: Timestamp(0),
+            revision: Revision(1),
+        }
+    }
+
+    fn pending(n: u64, label: &str) -> Allocation {
+        let mut allocation = test_builders::allocation(id(n));
+        label.clone_into(&mut allocation.spec.vcluster);
+        allocation
+    }
+
+    /// A cluster of one ready node with the queue [`OTHER`] besides the default one.
+    fn cluster(allocations: Vec<Allocation>) -> Cluster {
+        Cluster {
+            nodes: [("n1".parse().unwrap(), node("n1", NodeState::Ready))].into(),
+            vclusters: [(OTHER.to_owned(), vcluster(OTHER))].into(),
+            allocations: allocations.into_iter().map(|a| (a.id, a)).collect(),
+            fresh: true,
+            ..Cluster::default()
+        }
+    }
+
+    fn refused(refusal: Refusal) -> Result<Answer, CallError> {
+        Err(CallError::Refused(refusal))
+    }
+
+    fn unanswered() -> Result<Answer, CallError> {
+        Err(CallError::Unavailable { why: "n1: no answer in time".to_owned() })
+    }
+
+    fn held_by_another(token: Option<u64>) -> Refusal {
+        Refusal::LeaseHeld { name: scheduler_lease(OTHER), holder: "n2".parse().unwrap(), user: None, token }
+    }
+
+    fn stale_lease() -> Refusal {
+        Refusal::StaleLease { name: scheduler_lease(OTHER), token: 7 }
+    }
 
     #[test]
     fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {
@@ -314,5 +406,113 @@ mod tests {
         };
         assert!(apart(3, &["n1"]) && apart(4, &["n1", "n4"]));
         assert!(!apart(3, &["n1", "n3"]) && !apart(2, &["n1"]) && !apart(1, &["n1"]) && !apart(0, &[]));
+    }
+
+    #[test]
+    fn only_the_living_lease_of_the_default_queue_makes_an_agent_the_broker() {
+        let now = Instant::now();
+        let lease = |ours, until| Lease { token: 7, until, ours };
+        let later = now + Duration::from_millis(1);
+        let of = |name: &str, lease| Leases::from([(name.to_owned(), lease)]);
+        assert!(leads(&of(DEFAULT_VCLUSTER, lease(true, later)), now));
+        for leases in [
+            Leases::new(),
+            of(DEFAULT_VCLUSTER, lease(false, later)),
+            of(DEFAULT_VCLUSTER, lease(true, now)),
+            of(OTHER, lease(true, later)),
+        ] {
+            assert!(!leads(&leases, now), "{leases:?}");
+        }
+    }
+
+    #[test]
+    fn a_newcomer_uses_the_token_of_its_own_queue_whoever_holds_that_lease() {
+        let now = Instant::now();
+        let lease = |token, ours| Lease { token, until: now + Duration::from_secs(1), ours };
+        let leases = Leases::from([(DEFAULT_VCLUSTER.to_owned(), lease(7, true)), (OTHER.to_owned(), lease(8, false))]);
+        let token = |label| newcomer_token(&cluster(vec![]), &leases, &pending(1, label).spec, now);
+        assert_eq!((token(OTHER), token(""), token("unknown")), (Some(8), Some(7), Some(7)));
+    }
+
+    #[test]
+    fn a_newcomer_waits_behind_others_and_where_the_agent_knows_too_little() {
+        let now = Instant::now();
+        let until = now + Duration::from_secs(1);
+        let leases = Leases::from([(DEFAULT_VCLUSTER.to_owned(), Lease { token: 7, until, ours: true })]);
+        let spec = pending(1, "").spec;
+        let token = |cluster: &Cluster| newcomer_token(cluster, &leases, &spec, now);
+        assert_eq!(token(&cluster(vec![pending(2, OTHER)])), Some(7), "those of another queue do not count");
+        assert_eq!(token(&cluster(vec![pending(2, "")])), None);
+        assert_eq!(token(&Cluster { fresh: false, ..cluster(vec![]) }), None);
+        let nodes = |n: usize| (0..n).map(|n| format!("n{n}")).map(|id| (id.parse().unwrap(), node(&id, NodeState::Ready))).collect();
+        assert_eq!(token(&Cluster { nodes: nodes(NEWCOMER_NODES_MAX), ..cluster(vec![]) }), Some(7));
+        assert_eq!(token(&Cluster { nodes: nodes(NEWCOMER_NODES_MAX + 1), ..cluster(vec![]) }), None);
+        let held = AllocationSpec { hold: true, ..spec.clone() };
+        assert_eq!(newcomer_token(&cluster(vec![]), &leases, &held, now), None);
+        assert_eq!(newcomer_token(&cluster(vec![]), &leases, &spec, until), None, "the lease has ended");
+        assert_eq!(newcomer_token(&cluster(vec![]), &Leases::new(), &spec, now), None);
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_renewed_is_acquired_again_unless_nobody_answered() {
+        assert_eq!(renewed(&Ok(Answer::Lease { token: 9, ttl_ms: 1 })), Some(Kept::Ours(9)));
+        assert_eq!(renewed(&refused(stale_lease())), None);
+        assert_eq!(renewed(&Ok(Answer::Done { revision: Revision(1) })), None);
+        assert_eq!(renewed(&unanswered()), Some(Kept::Unknown));
+    }
+
+    #[test]
+    fn a_lease_that_another_agent_holds_is_known_by_its_token() {
+        let acquired = |answer| acquired(answer, "scheduler/gpu");
+        assert_eq!(acquired(Ok(Answer::Lease { token: 9, ttl_ms: 1 })), Kept::Ours(9));
+        assert_eq!(acquired(refused(held_by_another(Some(5)))), Kept::Others(Some(5)));
+        assert_eq!(acquired(refused(held_by_another(None))), Kept::Others(None));
+        let hold =
+            Refusal::Held { node: "n1".parse().unwrap(), kind: lattice_model::HoldKind::Drain, by: "ada".into(), reason: String::new() };
+        assert_eq!(acquired(refused(hold)), Kept::Others(None), "an agent on a drained node knows no token");
+        assert_eq!(acquired(Ok(Answer::Done { revision: Revision(1) })), Kept::Unknown);
+        assert_eq!(acquired(refused(Refusal::Malformed { why: String::new() })), Kept::Unknown);
+        assert_eq!(acquired(unanswered()), Kept::Unknown);
+    }
+
+    #[test]
+    fn an_unknown_result_leaves_a_lease_as_it_was_and_a_lost_one_is_forgotten() {
+        let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let after = |kept| {
+            let mut leases = Leases::from([(OTHER.to_owned(), Lease { token: 7, until: then, ours: true })]);
+            record_lease(&mut leases, OTHER.to_owned(), now, kept);
+            leases.remove(OTHER).map(|lease| (lease.token, lease.until, lease.ours))
+        };
+        assert_eq!(after(Kept::Unknown), Some((7, then, true)));
+        assert_eq!(after(Kept::Ours(8)), Some((8, now, true)));
+        assert_eq!(after(Kept::Others(Some(8))), Some((8, now, false)));
+        assert_eq!(after(Kept::Others(None)), None);
+    }
+
+    #[test]
+    fn a_refused_claim_ends_its_queue_and_an_unanswered_one_the_round() {
+        let user =
+            Refusal::OverUserLimit { limit: UserLimit::Running, whose: "u".into(), current: 1, requested: 1, most: 1, retry_ms: None };
+        let vni = Refusal::NoVni(NoVni::Exhausted { domain: "d".into(), used: 1, size: 1 });
+        let claimed = Answer::Claimed { epoch: Epoch(1), revision: Revision(1) };
+        assert_eq!(after_claim(&Ok(claimed)), (Proposed::Accepted, Next::GoOn));
+        assert_eq!(after_claim(&refused(user)), (Proposed::Rejected, Next::GoOn));
+        assert_eq!(after_claim(&refused(vni)), (Proposed::Rejected, Next::GoOn));
+        assert_eq!(after_claim(&refused(stale_lease())), (Proposed::Rejected, Next::LeaseLost));
+        assert_eq!(after_claim(&refused(Refusal::Conflict { conflicts: vec![] })), (Proposed::Rejected, Next::EndQueue));
+        let stale = Refusal::StaleRequeueCount { id: id(1), seen: 0, now: 1 };
+        assert_eq!(after_claim(&refused(stale)), (Proposed::Rejected, Next::EndQueue));
+        assert_eq!(after_claim(&unanswered()), (Proposed::Unanswered, Next::EndRound));
+    }
+
+    #[test]
+    fn the_depth_of_a_queue_counts_what_waits_in_it_and_other_agents_count_theirs() {
+        let running = Allocation { state: AllocationState::Running, ..pending(4, "") };
+        let held = Allocation { held: true, ..pending(5, "") };
+        let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held]);
+        assert_eq!(depths(&view, &[(DEFAULT_VCLUSTER, 7)].into()), [(DEFAULT_VCLUSTER, 2)].into());
+        let both = [(DEFAULT_VCLUSTER, 7), (OTHER, 8)].into();
+        assert_eq!(depths(&view, &both), [(DEFAULT_VCLUSTER, 2), (OTHER, 1)].into());
+        assert_eq!(depths(&cluster(vec![]), &both), [(DEFAULT_VCLUSTER, 0), (OTHER, 0)].into(), "an empty queue is reported too");
     }
 }

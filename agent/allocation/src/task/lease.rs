@@ -29,6 +29,7 @@ impl AllocationTask {
                     tracing::warn!(allocation = %self.share.allocation, "its run lease lapsed: the shim killed its work");
                     self.say("its run lease lapsed, its work was killed");
                     self.ended(EndReason::RunLeaseLapsed { node: self.context.setup.me.clone() }).await;
+                    self.stand();
                 }
             }
         }

@@ -135,5 +135,6 @@ impl AllocationTask {
         } else if self.is_head() {
             self.begin_entry();
         }
+        self.stand();
     }
 }

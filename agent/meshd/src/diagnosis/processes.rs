@@ -363,4 +363,66 @@ mod tests {
         assert!(process.memory_bytes > 0 && process.threads >= 1 && process.open_files.unwrap() > 0, "{process:?}");
         assert!(process.open_files_max.is_some());
     }
+
+    /// A directory that looks like a work's cgroup.
+    struct Work(PathBuf);
+
+    impl Work {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let path = std::env::temp_dir().join(format!("lattice-diag-{name}-{}", std::process::id()));
+            let _old = fs::remove_dir_all(&path);
+            for (file, text) in files {
+                let file = path.join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, text).unwrap();
+            }
+            Self(path)
+        }
+    }
+
+    impl Drop for Work {
+        fn drop(&mut self) {
+            let _gone = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn processes_are_listed_by_launch_and_those_of_terminals_last() {
+        let work = Work::new(
+            "list",
+            &[
+                ("cgroup.procs", "30\n0\nx\n"),
+                ("launch-10/cgroup.procs", "12\n"),
+                ("launch-2/rank-0/cgroup.procs", "21\n20\n"),
+                ("launch-2/launch-7/cgroup.procs", "22\n"),
+                ("attach-5/cgroup.procs", "5\n"),
+                ("launch-x/cgroup.procs", "6\n"),
+            ],
+        );
+        let of = |launch, pids: &[i32]| pids.iter().map(move |pid| Listed { pid: *pid, launch }).collect::<Vec<_>>();
+        assert_eq!(list(&work.0), [of(Some(2), &[20, 21, 22]), of(Some(10), &[12]), of(None, &[5, 6, 30])].concat());
+        assert_eq!(list(&work.0.join("gone")), []);
+    }
+
+    #[test]
+    fn more_processes_than_an_answer_takes_are_counted() {
+        let procs: String = (1..=LISTED_MAX + 5).map(|pid| format!("{pid}\n")).collect();
+        let work = Work::new("many", &[("cgroup.procs", &procs)]);
+        let listed = list(&work.0);
+        assert_eq!(listed.len(), LISTED_MAX);
+        // No process has such a number, so none is described.
+        let listed: Vec<_> = listed.into_iter().map(|one| Listed { pid: i32::MAX, ..one }).collect();
+        let (processes, left_out) = read(&work.0, &listed, false);
+        assert_eq!((processes, left_out as usize), (vec![], LISTED_MAX - PROCESSES_MAX));
+    }
+
+    #[test]
+    fn pressure_is_reported_for_each_resource_that_the_kernel_averages() {
+        let psi = |ten: &str| format!("some avg10={ten} avg60=1.25 avg300=0.00 total=1\nfull avg10=9.00 avg60=9.00 avg300=0.00 total=1\n");
+        let work =
+            Work::new("psi", &[("cpu.pressure", &psi("50.00")), ("io.pressure", &psi("50.01")), ("memory.pressure", "some avg10=x\n")]);
+        let facts: Vec<_> = pressure(&work.0).into_iter().map(|fact| (fact.about, fact.text, fact.wrong)).collect();
+        let text = |resource| format!("50.0 % of the last 10 s, 1.2 % of the last minute some thread waited for {resource}");
+        assert_eq!(facts, [("pressure cpu".to_owned(), text("cpu"), false), ("pressure io".to_owned(), text("io"), true)]);
+    }
 }

@@ -1,0 +1,418 @@
+//! A task on an empty machine. The test is its shim, at the other end of a socket, and its driver.
+
+use super::*;
+use crate::prepare::{Line, PrepareError};
+use crate::test_builders::{Bench, ME};
+use lattice_model::test_builders::desired_share;
+use lattice_model::{Entrypoint, LaunchSpec};
+use lattice_node::LaunchEnd;
+use lattice_registry::{AllocationHandle, SendSignal};
+use lattice_runtime::exits::{ExitRecord, Writer};
+use lattice_runtime::shim::{Decoder, SignalWhom};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The launch's number that [`launch`] gives.
+const NUMBER: u32 = 3;
+
+fn id(n: u64) -> AllocationId {
+    format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
+}
+
+struct Work {
+    bench: Bench,
+    task: AllocationTask,
+    handle: AllocationHandle,
+    shim: UnixStream,
+    decoder: Decoder<ToShim>,
+    _queue: mpsc::Receiver<Command>,
+}
+
+/// Work of one node, this one.
+fn work(change: impl FnOnce(&mut DesiredShare)) -> Work {
+    let bench = Bench::new();
+    let mut share = DesiredShare { nodes: vec![(ME.parse().unwrap(), "127.0.0.1:1".to_owned())], ..desired_share(id(1)) };
+    change(&mut share);
+    let mut made = None;
+    let context = Arc::clone(&bench.handles);
+    let handle = context.workers.ensure(&context.setup.state_dir, &share, |ends| made = Some(AllocationTask::new(&context, ends)));
+    std::fs::create_dir_all(&handle.dir().0).unwrap();
+    let (task, queue) = made.unwrap();
+    let (shim, _) = UnixStream::pair().unwrap();
+    Work { bench, task, handle, shim, decoder: Decoder::default(), _queue: queue }
+}
+
+fn script(share: &mut DesiredShare) {
+    share.spec.entrypoint = Entrypoint::Script { text: "true".into(), args: vec![] };
+}
+
+/// A launch of two ranks here, which no entry point began.
+fn launch() -> LaunchSpec {
+    let share = DesiredShare { nodes: vec![(ME.parse().unwrap(), String::new())], ..desired_share(id(1)) };
+    let mut launch = lattice_agent_common::environment::entry_launch(&share, vec!["a".into()]);
+    (launch.id, launch.number) = ("00000000-0000-4000-8000-0000000000ff".parse().unwrap(), NUMBER);
+    launch.nodes[0].count = 2;
+    launch
+}
+
+impl Work {
+    /// Connects the task to a shim.
+    async fn connect(&mut self, fresh: bool) {
+        let (ours, shim) = UnixStream::pair().unwrap();
+        shim.set_nonblocking(true).unwrap();
+        (self.shim, self.decoder) = (shim, Decoder::default());
+        self.task.take_link(Line { stream: ours, fresh, image: None }).await.unwrap();
+        assert_eq!(self.sent(), [ToShim::Hello { protocol: lattice_runtime::shim::PROTOCOL_MAJOR }]);
+    }
+
+    /// Started work whose shim has reported everything.
+    async fn running(change: impl FnOnce(&mut DesiredShare)) -> Self {
+        let mut work = work(change);
+        work.connect(true).await;
+        work.task.handle_phase(TaskEvent::ShimGreeted).await;
+        for message in [work.hello(1), FromShim::Ready { failed: None }, FromShim::Synced] {
+            work.task.heard(message).await;
+        }
+        let (allocation, epoch) = (id(1), Epoch(1));
+        assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Ok(()) }]);
+        work.task.obey(Command::Start(Box::new(work.handle.share.as_ref().clone()))).await;
+        work.sent();
+        work
+    }
+
+    fn hello(&self, epoch: u64) -> FromShim {
+        FromShim::Hello { protocol: 1, allocation: id(1), epoch: Epoch(epoch), pid: 77 }
+    }
+
+    /// What the shim received.
+    fn sent(&mut self) -> Vec<ToShim> {
+        let mut bytes = vec![0; 1 << 20];
+        while let Ok(n @ 1..) = self.shim.read(&mut bytes) {
+            self.decoder.push(&bytes[..n]);
+        }
+        std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
+    }
+
+    /// What the driver received.
+    fn reported(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.bench.events.try_recv().ok()).collect()
+    }
+
+    /// How the work ended, as the driver was notified.
+    fn ends(&mut self) -> Vec<EndReason> {
+        let reason = |event| match event {
+            Event::Ended { allocation, epoch: Epoch(1), reason } if allocation == id(1) => reason,
+            other => panic!("{other:?}"),
+        };
+        self.reported().into_iter().map(reason).collect()
+    }
+
+    fn standing(&self) -> Standing {
+        *self.handle.standing.borrow()
+    }
+
+    fn text(&self) -> String {
+        self.handle.detail.borrow().text.clone()
+    }
+
+    fn leave_records(&self, records: &[ExitRecord]) {
+        let mut writer = Writer::open(self.handle.dir()).unwrap();
+        records.iter().for_each(|record| writer.append(record).unwrap());
+    }
+}
+
+fn me() -> lattice_model::NodeId {
+    ME.parse().unwrap()
+}
+
+fn stopped() -> Event {
+    Event::Stopped { allocation: id(1), epoch: Epoch(1) }
+}
+
+const KILL: MemoryKill = MemoryKill { launch: 0, whole: false, had_bytes: Some(2), limit_bytes: Some(1) };
+
+fn stranger_lost() -> EndReason {
+    EndReason::NodeLost { node: me(), why: format!("its shim is gone, and another one answers in its place: {} under epoch 2", id(1)) }
+}
+
+#[tokio::test]
+async fn a_shim_of_another_claim_is_not_adopted() {
+    let mut work = work(|_| {});
+    work.connect(false).await;
+    work.task.heard(work.hello(2)).await;
+    assert_eq!(work.ends(), [stranger_lost()]);
+    assert!(!work.task.line.is_there());
+    assert_eq!(work.handle.detail.borrow().shim_pid, None);
+    work.connect(false).await;
+    work.task.heard(work.hello(1)).await;
+    assert_eq!((work.ends(), work.handle.detail.borrow().shim_pid), (vec![], Some(77)));
+}
+
+#[tokio::test]
+async fn a_stranger_in_the_place_of_a_shim_that_ends_the_work_does_not_keep_the_share() {
+    let mut work = Work::running(script).await;
+    work.task.obey(Command::Stop).await;
+    assert_eq!(work.sent(), [ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 }]);
+    assert_eq!(work.reported(), []);
+    work.task.heard(work.hello(2)).await;
+    let ended = Event::Ended { allocation: id(1), epoch: Epoch(1), reason: stranger_lost() };
+    assert_eq!(work.reported(), [ended, stopped()]);
+    assert_eq!(work.task.phase, TaskPhase::Stopped);
+}
+
+#[tokio::test]
+async fn a_shim_that_dies_while_it_ends_the_work_does_not_keep_the_share() {
+    let mut work = Work::running(script).await;
+    work.task.obey(Command::Stop).await;
+    work.task.link_ended().await;
+    assert_eq!(work.reported(), [stopped()]);
+}
+
+#[tokio::test]
+async fn work_without_a_shim_is_stopped_by_its_scope_alone() {
+    let mut work = work(|_| {});
+    work.task.obey(Command::Stop).await;
+    assert_eq!((work.reported(), work.standing()), (vec![stopped()], Standing::Ending));
+}
+
+#[tokio::test]
+async fn work_whose_run_lease_lapsed_is_ending_and_never_begins_again() {
+    let mut work = Work::running(|share| share.run_lease_ms = Some(5000)).await;
+    assert_eq!(work.standing(), Standing::NotYet, "its lease was not granted yet");
+    work.task.heard(FromShim::RunLease { until_ms: Some(u64::MAX) }).await;
+    let due = work.task.lease.take_due().unwrap();
+    work.task.begin_what_waited(due).await;
+    assert_eq!(work.standing(), Standing::Running);
+    work.sent();
+    work.task.heard(FromShim::RunLeaseLapsed).await;
+    assert_eq!(work.ends(), [EndReason::RunLeaseLapsed { node: me() }]);
+    assert_eq!((work.standing(), work.text().as_str()), (Standing::Ending, "its run lease lapsed, its work was killed"));
+    // Neither what the kill caused nor a new connection changes that.
+    work.task.heard(FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 9 } }).await;
+    work.connect(false).await;
+    for message in [work.hello(1), FromShim::RunLeaseLapsed, FromShim::Synced] {
+        work.task.heard(message).await;
+    }
+    assert_eq!((work.ends(), work.standing()), (vec![], Standing::Ending));
+    assert!(!work.sent().iter().any(|message| matches!(message, ToShim::StartLaunch { .. } | ToShim::Go { .. })));
+}
+
+#[tokio::test]
+async fn of_a_lost_shim_its_last_records_decide_how_the_work_ended() {
+    let exited = |code| ExitRecord::Script { outcome: RankOutcome::Exited { code } };
+    let (kill, walltime) = (ExitRecord::OutOfMemory { launch: None, kill: KILL }, ExitRecord::Stopped { why: StopReason::Walltime });
+    let lost = EndReason::NodeLost { node: me(), why: "its shim is gone".into() };
+    let cases = [
+        (vec![], lost.clone()),
+        (vec![ExitRecord::Stopped { why: StopReason::Asked }], lost),
+        (vec![exited(3)], EndReason::Exited { code: 3 }),
+        (vec![kill.clone(), exited(3)], EndReason::Exited { code: 3 }),
+        (vec![kill, exited(137)], EndReason::OutOfMemory { node: me(), kill: KILL }),
+        (vec![exited(143), walltime], EndReason::WalltimeExceeded),
+        (vec![ExitRecord::RunLeaseLapsed, exited(137)], EndReason::RunLeaseLapsed { node: me() }),
+    ];
+    for (records, reason) in cases {
+        let mut work = work(|share| {
+            script(share);
+            share.run_lease_ms = Some(5000);
+        });
+        work.leave_records(&records);
+        work.task.shim_lost("its shim is gone").await;
+        assert_eq!(work.ends(), [reason], "{records:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_ends_the_allocation_on_its_head_alone() {
+    let mut work = work(|share| {
+        script(share);
+        share.nodes.insert(0, ("n0".parse().unwrap(), String::new()));
+    });
+    work.leave_records(&[ExitRecord::Script { outcome: RankOutcome::Exited { code: 0 } }]);
+    work.task.shim_lost("its shim is gone").await;
+    assert_eq!(work.ends(), [EndReason::NodeLost { node: me(), why: "its shim is gone".into() }]);
+}
+
+#[tokio::test]
+async fn the_end_of_a_script_ends_the_allocation_unless_it_is_being_ended() {
+    let ended = |code| FromShim::ScriptEnded { outcome: RankOutcome::Exited { code } };
+    let mut work = Work::running(script).await;
+    work.task.heard(ended(4)).await;
+    assert_eq!(work.ends(), [EndReason::Exited { code: 4 }]);
+    assert!(work.handle.activity.borrow().over.contains(&0), "readers may reach the end of its output");
+    let mut killed = Work::running(script).await;
+    killed.task.heard(FromShim::OutOfMemory { launch: None, kill: KILL }).await;
+    killed.task.heard(ended(137)).await;
+    assert_eq!(killed.ends(), [EndReason::OutOfMemory { node: me(), kill: KILL }]);
+    let mut stopping = Work::running(script).await;
+    stopping.task.obey(Command::Stop).await;
+    stopping.task.heard(ended(143)).await;
+    assert_eq!(stopping.ends(), []);
+    let mut over = Work::running(script).await;
+    over.task.heard(FromShim::Stopping { why: StopReason::Walltime }).await;
+    over.task.heard(ended(143)).await;
+    assert_eq!(over.ends(), [EndReason::WalltimeExceeded]);
+}
+
+#[tokio::test]
+async fn how_an_inline_commands_launch_ended_is_how_the_allocation_ended() {
+    let end = |code| LaunchEnd { code, aborted: None, walltime_over: false, out_of_memory: None, bad: Arc::default() };
+    let cases = [
+        (end(3), EndReason::Exited { code: 3 }),
+        (LaunchEnd { aborted: Some("rank 1 died".into()), ..end(9) }, EndReason::LaunchAborted { code: 9, why: "rank 1 died".into() }),
+        (
+            LaunchEnd { out_of_memory: Some((me(), KILL)), aborted: Some("no memory".into()), ..end(137) },
+            EndReason::OutOfMemory { node: me(), kill: KILL },
+        ),
+        (LaunchEnd { walltime_over: true, aborted: Some("walltime".into()), ..end(143) }, EndReason::WalltimeExceeded),
+    ];
+    for (end, reason) in cases {
+        let mut work = Work::running(|_| {}).await;
+        work.task.obey(Command::EntryOver { end }).await;
+        assert_eq!(work.ends(), [reason]);
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_prepared_says_why() {
+    let mut work = work(|_| {});
+    work.task.prepared(Err(PrepareError::RootRefused)).await;
+    let why = "work as root is refused on this node (allow_root is false)".to_owned();
+    assert_eq!(work.text(), why);
+    assert_eq!(work.reported(), [Event::Prepared { allocation: id(1), epoch: Epoch(1), result: Err(why) }]);
+    // A shim that is gone before it answers.
+    let (ours, _) = UnixStream::pair().unwrap();
+    work.task.prepared(Ok(Line { stream: ours, fresh: true, image: None })).await;
+    let [Event::Prepared { result: Err(why), .. }] = &work.reported()[..] else { panic!("not one failure") };
+    assert!(why.starts_with("the shim does not answer: "), "{why}");
+}
+
+#[tokio::test]
+async fn nothing_is_started_before_the_shim_is_ready_or_while_it_ends() {
+    let mut work = work(script);
+    work.connect(true).await;
+    work.task.handle_phase(TaskEvent::ShimGreeted).await;
+    let share = Box::new(work.handle.share.as_ref().clone());
+    work.task.obey(Command::Start(share.clone())).await;
+    assert_eq!((work.sent(), work.reported(), work.standing()), (vec![], vec![], Standing::NotYet));
+    work.task.heard(FromShim::Ready { failed: Some("no image".into()) }).await;
+    let (allocation, epoch) = (id(1), Epoch(1));
+    assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err("no image".into()) }]);
+    work.task.obey(Command::Stop).await;
+    work.sent();
+    work.task.obey(Command::Start(share)).await;
+    assert_eq!((work.sent(), work.standing()), (vec![], Standing::Ending));
+}
+
+#[tokio::test]
+async fn a_script_begins_once_with_its_walltime_first() {
+    let mut work = Work::running(|_| {}).await;
+    let mut share = work.handle.share.as_ref().clone();
+    script(&mut share);
+    share.spec.walltime = Some(Duration::from_secs(60));
+    work.task.obey(Command::Start(Box::new(share.clone()))).await;
+    let sent = work.sent();
+    assert_eq!(sent[0], ToShim::Go { walltime_ms: 60_000 });
+    assert!(matches!(&sent[1], ToShim::StartScript { text, .. } if text == "true"), "{sent:?}");
+    assert_eq!(sent.len(), 2);
+    share.spec.walltime = None;
+    work.task.obey(Command::ChangeWalltime(Box::new(share))).await;
+    assert_eq!(work.sent(), [ToShim::Go { walltime_ms: u64::MAX }]);
+}
+
+#[tokio::test]
+async fn a_signal_is_sent_on_a_line_whose_shim_reported_everything_and_never_twice() {
+    let mut work = work(|_| {});
+    work.connect(false).await;
+    let signal = |work: &mut Work| {
+        let (answer, processes) = oneshot::channel();
+        (Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer }), processes, work.sent())
+    };
+    let (command, processes, _) = signal(&mut work);
+    work.task.obey(command).await;
+    assert_eq!((work.sent(), processes.await.is_err()), (vec![], true), "nobody knows whether it would reach the ranks");
+    work.task.heard(FromShim::Synced).await;
+    let (command, mut processes, _) = signal(&mut work);
+    work.task.obey(command).await;
+    let sent = work.sent();
+    let [ToShim::Signal { request, signal: 10, to: SignalWhom::Ranks }] = sent[..] else { panic!("{sent:?}") };
+    work.task.heard(FromShim::Signalled { request: request.wrapping_add(1), processes: 9 }).await;
+    assert!(processes.try_recv().is_err(), "an answer to another request");
+    work.task.heard(FromShim::Signalled { request, processes: 2 }).await;
+    assert_eq!(processes.await, Ok(2));
+}
+
+#[tokio::test]
+async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_everything() {
+    let mut work = work(|_| {});
+    work.connect(false).await;
+    let (to_head, mut head) = mpsc::channel(16);
+    work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
+    assert_eq!(work.sent(), [], "the shim may have it already");
+    work.task.heard(FromShim::Synced).await;
+    let sent = work.sent();
+    let [ToShim::StartLaunch { launch: asked }] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((asked.id, asked.number, asked.env["LATTICE_NODE"].as_str()), (launch().id, NUMBER, ME));
+    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    let mut messages = Vec::new();
+    while let Ok(message) = head.try_recv() {
+        messages.push(message);
+    }
+    assert_eq!(messages, [lattice_mesh::launch::ToHead::Synced, lattice_mesh::launch::ToHead::Begun]);
+    for rank in 0..2 {
+        assert!(!work.handle.activity.borrow().over.contains(&NUMBER));
+        work.task.heard(FromShim::RankEnded { launch: launch().id, rank, outcome: RankOutcome::Exited { code: 0 } }).await;
+    }
+    assert!(work.handle.activity.borrow().over.contains(&NUMBER), "readers may reach the end of its output");
+    // The head repeats its request on a new connection: the shim repeats what its ranks said.
+    let (to_head, _head) = mpsc::channel(16);
+    work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
+    assert_eq!(work.sent(), [ToShim::AskAgain { launch: launch().id }]);
+}
+
+#[tokio::test]
+async fn a_launch_with_output_that_an_old_shim_does_not_report_is_over() {
+    for (fresh, over) in [(false, vec![1, 4]), (true, vec![])] {
+        let mut work = work(|_| {});
+        for number in [0, 1, NUMBER, 4] {
+            std::fs::create_dir_all(work.handle.dir().launch_logs(number)).unwrap();
+        }
+        work.connect(fresh).await;
+        if !fresh {
+            work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+        }
+        work.task.heard(FromShim::Synced).await;
+        assert_eq!(work.handle.activity.borrow().over.iter().copied().collect::<Vec<_>>(), over);
+    }
+}
+
+#[tokio::test]
+async fn what_is_typed_ahead_waits_in_order_and_beyond_the_bound_the_oldest_is_dropped() {
+    let mut work = work(|_| {});
+    work.connect(false).await;
+    let piece = |n: u8| ToTerminal::Input(vec![n; 20 * 1024]);
+    for n in 1..=4 {
+        work.task.obey(Command::Typed { launch: launch().id, message: piece(n) }).await;
+    }
+    work.task.obey(Command::Typed { launch: launch().id, message: ToTerminal::EndOfInput }).await;
+    assert_eq!(work.sent(), []);
+    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    let typed = |n: u8| ToShim::Typed { launch: launch().id, bytes: vec![n; 20 * 1024] };
+    assert_eq!(work.sent(), [typed(2), typed(3), typed(4)]);
+}
+
+#[tokio::test]
+async fn a_launch_is_forgotten_only_after_its_last_rank() {
+    let mut work = Work::running(script).await;
+    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    let forget = || Command::FromHead { launch: launch().id, message: lattice_mesh::launch::ToPart::Forget };
+    work.sent();
+    work.task.obey(forget()).await;
+    assert_eq!(work.sent(), []);
+    work.task.heard(FromShim::Aborted { launch: launch().id, code: REFUSED_CODE, why: "its number is taken".into() }).await;
+    work.task.obey(forget()).await;
+    work.task.obey(forget()).await;
+    assert_eq!(work.sent(), [ToShim::Forget { launch: launch().id }]);
+}
