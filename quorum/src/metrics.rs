@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -145,11 +146,20 @@ fn allocated(path: &Path, depth: u32) -> u64 {
 }
 
 /// Whether this member can commit together with the others; the error says why not, for people.
-fn ready(core: &Core) -> Result<(), String> {
+fn ready(core: &Core) -> Result<(), NotServing> {
     if core.has_leader() {
         return Ok(());
     }
-    Err(format!("in touch with no leader, or as leader with no majority, for {} s", core.silence().as_secs()))
+    Err(NotServing::NoLeader { silent_s: core.silence().as_secs() })
+}
+
+/// Why this member cannot answer clients now.
+#[derive(Debug, Error)]
+enum NotServing {
+    #[error("in touch with no leader, or as leader with no majority, for {silent_s} s")]
+    NoLeader { silent_s: u64 },
+    #[error("it stops")]
+    Stopping,
 }
 
 /// Serves `/metrics` and pushes metrics, as far as possible: a member works without metrics, too.
@@ -193,7 +203,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     match TcpListener::bind(listen).await {
         Ok(listener) => {
             let of = Arc::downgrade(core);
-            let ready: Ready = Arc::new(move || of.upgrade().map_or_else(|| Err("it stops".to_owned()), |core| ready(&core)));
+            let ready: Ready = Arc::new(move || Ok(of.upgrade().map_or(Err(NotServing::Stopping), |core| ready(&core))?));
             tasks.push(tokio::spawn(serve::run(exporter, listener, token, ready, core.stop.clone())));
         }
         Err(error) => {
