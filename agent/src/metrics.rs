@@ -241,7 +241,7 @@ pub async fn begin(
     match TcpListener::bind(listen).await {
         Ok(listener) => {
             let session = session.clone();
-            let ready: Ready = Arc::new(move || session.borrow().ready());
+            let ready: Ready = Arc::new(move || Ok(session.borrow().ready()?));
             tasks.spawn(serve::run(exporter, listener, token, ready, stop.child_token()));
         }
         Err(error) => {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use thiserror::Error;
 
 /// Largest number of components of one node.
 pub const COMPONENTS_MAX: usize = 32;
@@ -42,17 +43,17 @@ pub fn fingerprint(components: &Components) -> String {
     })
 }
 
+/// Components beyond the limits on their number or lengths.
+#[derive(Debug, Error)]
+#[error("1 to {COMPONENTS_MAX} components, their names of 1 to {NAME_BYTES_MAX} and their values of 1 to {VALUE_BYTES_MAX} bytes")]
+pub struct BadComponents;
+
 /// Checks the number of components and their lengths.
-///
-/// # Errors
-/// A message that states the limit.
-pub fn check(components: &Components) -> Result<(), String> {
+pub fn check(components: &Components) -> Result<(), BadComponents> {
     let fits = |text: &str, most| (1..=most).contains(&text.len()) && !text.chars().any(char::is_control);
     let fine = components.iter().all(|(name, value)| fits(name, NAME_BYTES_MAX) && fits(value, VALUE_BYTES_MAX));
     if components.is_empty() || components.len() > COMPONENTS_MAX || !fine {
-        return Err(format!(
-            "1 to {COMPONENTS_MAX} components, their names of 1 to {NAME_BYTES_MAX} and their values of 1 to {VALUE_BYTES_MAX} bytes"
-        ));
+        return Err(BadComponents);
     }
     Ok(())
 }

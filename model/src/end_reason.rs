@@ -5,6 +5,7 @@ use crate::ids::{CheckpointId, NodeId};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use thiserror::Error;
 
 /// Why work ended, as reported by the node where its entry point ran, or by the quorum if no node
 /// can know it.
@@ -34,13 +35,19 @@ pub enum EndReason {
     /// the lease, so its shim ended it.
     RunLeaseLapsed { node: NodeId },
     /// It had to release its nodes. `saved`: the checkpoint made before, or why none was made.
-    Preempted { by: String, why: String, saved: Result<CheckpointId, String> },
+    Preempted { by: String, why: String, saved: Result<CheckpointId, NotSaved> },
     /// Its walltime ran out, and the checkpoint in progress became complete before the grace period
     /// ended.
     WalltimeSaved { checkpoint: CheckpointId },
     /// This user put it back into the queue; it starts again.
     Requeued { by: String, why: String },
 }
+
+/// Why work that had to release its nodes has no checkpoint, as the node of its head reported it.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct NotSaved(pub String);
 
 impl EndReason {
     /// The allocation's state after this end.

@@ -198,15 +198,20 @@ pub enum LayoutError {
     Cpus(u32),
 }
 
-impl FromStr for Distribution {
-    type Err = String;
+/// A text that names no distribution, cut to its first characters.
+#[derive(Debug, Error)]
+#[error("{0:?} is none of block, cyclic, plane=N")]
+pub struct NoSuchDistribution(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Distribution {
+    type Err = NoSuchDistribution;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchDistribution> {
         match (text, text.strip_prefix("plane=").map(str::parse)) {
             ("block", _) => Ok(Self::Block),
             ("cyclic", _) => Ok(Self::Cyclic),
             (_, Some(Ok(size))) if size > 0 => Ok(Self::Plane(size)),
-            _ => Err(format!("{:?} is none of block, cyclic, plane=N", text.chars().take(40).collect::<String>())),
+            _ => Err(NoSuchDistribution(text.chars().take(40).collect())),
         }
     }
 }
@@ -453,7 +458,7 @@ mod tests {
         assert_eq!(told(1, 4, None, "plane=2"), "0000");
         assert_eq!(told(3, 7, None, "block"), "0001122");
         for bad in ["", "plane", "plane=0", "plane=-1", "blocks", "arbitrary"] {
-            assert!(bad.parse::<Distribution>().unwrap_err().contains("plane=N"), "{bad}");
+            assert!(bad.parse::<Distribution>().unwrap_err().to_string().contains("plane=N"), "{bad}");
         }
     }
 

@@ -10,6 +10,8 @@
 //!    ╰─────────────────────────────────────────────────┴─────────────────╯
 //! ```
 
+use thiserror::Error;
+
 /// How long background processes get between SIGTERM and SIGKILL after the entry point has ended.
 const LEFTOVER_GRACE_MS: u64 = 5000;
 /// The interval at which the task checks what keeps work from ending.
@@ -51,7 +53,7 @@ pub enum TaskEvent {
     /// The prologue is done: the connection to the shim is open.
     ShimGreeted,
     /// The shim's mounts are ready, or why they are not.
-    Ready { result: Result<(), String> },
+    Ready { result: Result<(), NotPrepared> },
     /// The brain starts the work.
     Start,
     /// The work must end. It has `grace_ms` between SIGTERM and SIGKILL; killing may take
@@ -80,7 +82,7 @@ pub enum EntryEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskAction {
     /// Report that the allocation is prepared, or why it is not.
-    ReportPrepared { result: Result<(), String> },
+    ReportPrepared { result: Result<(), NotPrepared> },
     /// Have the shim end the work's processes; without a shim, kill the scope. The answer is
     /// [`TaskEvent::ProcessesGone`].
     EndProcesses { grace_ms: u64 },
@@ -92,8 +94,21 @@ pub enum TaskAction {
     Reconnect,
 }
 
+/// Why an allocation could not be prepared on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotPrepared {
+    /// The prologue failed, for this reason.
+    #[error("{0}")]
+    Prologue(String),
+    /// The shim reported that it cannot start the work's processes, for this reason.
+    #[error("{0}")]
+    Shim(String),
+    #[error("the shim ended before it was ready (its shim.log says why)")]
+    ShimEnded,
+}
+
 /// Why an allocation cannot be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotStarted {
     #[error("its shim is not ready yet")]
     NotReady,
@@ -141,8 +156,7 @@ impl TaskPhase {
             TaskEvent::LineBroken => match self {
                 Self::AwaitingReady => {
                     *self = Self::Idle;
-                    let result = Err("the shim ended before it was ready (its shim.log says why)".to_owned());
-                    out.push(TaskAction::ReportPrepared { result });
+                    out.push(TaskAction::ReportPrepared { result: Err(NotPrepared::ShimEnded) });
                 }
                 Self::Stopping { .. } => out.push(TaskAction::KillScope),
                 Self::Idle | Self::Started { .. } | Self::Stopped => out.push(TaskAction::Reconnect),
@@ -239,8 +253,7 @@ mod tests {
     #[test]
     fn a_shim_that_ends_before_it_is_ready_fails_the_prologue() {
         let mut phase = awaiting_ready();
-        let why = "the shim ended before it was ready (its shim.log says why)".to_owned();
-        assert_eq!(step(&mut phase, 0, TaskEvent::LineBroken), [ReportPrepared { result: Err(why) }]);
+        assert_eq!(step(&mut phase, 0, TaskEvent::LineBroken), [ReportPrepared { result: Err(NotPrepared::ShimEnded) }]);
         assert_eq!(step(&mut phase, 0, TaskEvent::LineBroken), [Reconnect]);
     }
 

@@ -11,9 +11,11 @@
 //! After every event [`Brain::reconcile`] compares what the list wants with what is on the node.
 //! Work begins or stops because of the quorum nowhere else.
 
+use crate::allocation::NotPrepared;
 use crate::assign::assign;
 use crate::durable::Durable;
 use crate::record::{Local, Phase, Record};
+use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
     NodeId, NodeReport, NodeTopology, ReportItem, Timestamp, WorkUsage,
@@ -38,7 +40,7 @@ pub enum Event {
     /// that.
     Superseded { allocation: AllocationId, epoch: Epoch },
     /// Preparing has ended.
-    Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), String> },
+    Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), NotPrepared> },
     /// The head's entry point has ended, or this node's walltime, or its shim is lost with its
     /// processes.
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
@@ -47,7 +49,7 @@ pub enum Event {
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
     /// Work that must give its nodes back under this request has saved itself as this checkpoint,
     /// or could not, and why. The head's node gets this.
-    Saved { allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String> },
+    Saved { allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved> },
     /// No process of the allocation is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of the allocation is left on the node.
@@ -297,7 +299,7 @@ impl Turn<'_> {
                         self.report(ReportItem::Prepared { allocation, epoch });
                     }
                     Err(why) => {
-                        self.report(ReportItem::PrepareFailed { allocation, epoch, why });
+                        self.report(ReportItem::PrepareFailed { allocation, epoch, why: why.to_string() });
                         self.undo(allocation);
                     }
                 }
@@ -359,7 +361,7 @@ impl Turn<'_> {
 
     /// Work that must give its nodes back ends once it has saved itself. If it could not, the
     /// reason for the request decides.
-    fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String>) {
+    fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved>) {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
         // The request as the list has it now: it may ask for more than at first.
         let order =
@@ -372,7 +374,7 @@ impl Turn<'_> {
             return;
         };
         match saved {
-            Err(why) if !order.cause.ends_unsaved() => {
+            Err(NotSaved(why)) if !order.cause.ends_unsaved() => {
                 let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };
                 let said = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
                 if !self.brain.durable.outbox().iter().any(said) {

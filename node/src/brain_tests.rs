@@ -127,7 +127,7 @@ fn a_new_epoch_waits_until_the_old_one_is_gone() {
 fn a_failed_prologue_is_reported_and_undone() {
     let mut b = brain();
     step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 1)]));
-    let failed = Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Err("no image".into()) };
+    let failed = Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Err(NotPrepared::Prologue("no image".into())) };
     assert_eq!(names(&step(&mut b, failed)), ["report", "undo"]);
     assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None })), ["report"]);
     assert_eq!(b.locals().count(), 0);
@@ -475,7 +475,7 @@ fn running(b: &mut Brain, nodes: usize) {
 }
 
 fn saved(request: u128, saved: Result<u128, &str>) -> Event {
-    let saved = saved.map(checkpoint).map_err(str::to_owned);
+    let saved = saved.map(checkpoint).map_err(|why| NotSaved(why.to_owned()));
     Event::Saved { allocation: alloc(1), epoch: Epoch(1), request: checkpoint(request), saved }
 }
 

@@ -44,6 +44,7 @@ use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, LINE_BYTES_MAX, MAPPI
 use lattice_model::call::{Call, Service};
 use std::cell::OnceCell;
 use std::fmt;
+use thiserror::Error;
 
 /// Input events. Events with a `local` that is not a rank of this node are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,7 +307,7 @@ impl Server {
         while self.aborted.is_none() && !matches!(self.session(local).phase, Phase::Aborting { .. }) {
             let version = self.session(local).version;
             let whole = match version {
-                Version::One => take_line(&mut held, &mut data),
+                Version::One => take_line(&mut held, &mut data).map_err(|too_long| too_long.to_string()),
                 Version::Two => take_message(&mut held, &mut data).map_err(|garbage| garbage.to_string()),
             };
             match (whole, version) {
@@ -604,13 +605,17 @@ fn answer(local: u32, answer: Answer, out: &mut Vec<Action>) {
     out.push(Action::Send { local, bytes: answer.bytes() });
 }
 
-/// Moves bytes from `data` to `held` until the line is complete; returns whether it is. The error
-/// describes what the rank did.
-fn take_line(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, String> {
+/// What a rank did whose line does not end.
+#[derive(Debug, Error)]
+#[error("sent a line of more than {LINE_BYTES_MAX} bytes, which is not PMI")]
+struct LineTooLong;
+
+/// Moves bytes from `data` to `held` until the line is complete; returns whether it is.
+fn take_line(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, LineTooLong> {
     let end = data.iter().position(|byte| *byte == b'\n');
     let piece = &data[..end.unwrap_or(data.len())];
     if held.len() + piece.len() > LINE_BYTES_MAX {
-        return Err(format!("sent a line of more than {LINE_BYTES_MAX} bytes, which is not PMI"));
+        return Err(LineTooLong);
     }
     held.extend_from_slice(piece);
     *data = end.map_or(&[], |end| &data[end + 1..]);

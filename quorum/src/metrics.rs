@@ -146,21 +146,21 @@ fn allocated(path: &Path, depth: u32) -> u64 {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
 }
 
-/// Why this member is not ready.
-#[derive(Debug, Error)]
-enum NotReady {
-    #[error("in touch with no leader, or as leader with no majority, for {} s", silence.as_secs())]
-    NoMajority { silence: Duration },
-    #[error("it stops")]
-    Stopping,
-}
-
-/// Whether this member can commit together with the others.
-fn ready(core: &Core) -> Result<(), NotReady> {
+/// Whether this member can commit together with the others; the error says why not, for people.
+fn ready(core: &Core) -> Result<(), NotServing> {
     if core.has_leader() {
         return Ok(());
     }
-    Err(NotReady::NoMajority { silence: core.silence() })
+    Err(NotServing::NoLeader { silent_s: core.silence().as_secs() })
+}
+
+/// Why this member cannot answer clients now.
+#[derive(Debug, Error)]
+enum NotServing {
+    #[error("in touch with no leader, or as leader with no majority, for {silent_s} s")]
+    NoLeader { silent_s: u64 },
+    #[error("it stops")]
+    Stopping,
 }
 
 /// Serves `/metrics` and pushes metrics, as far as possible: a member works without metrics, too.
@@ -204,10 +204,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     match TcpListener::bind(listen).await {
         Ok(listener) => {
             let of = Arc::downgrade(core);
-            let ready: Ready = Arc::new(move || {
-                let is_ready = of.upgrade().ok_or(NotReady::Stopping).and_then(|core| ready(&core));
-                is_ready.map_err(|not_ready| not_ready.to_string())
-            });
+            let ready: Ready = Arc::new(move || Ok(of.upgrade().map_or(Err(NotServing::Stopping), |core| ready(&core))?));
             tasks.push(tokio::spawn(serve::run(exporter, listener, token, ready, core.stop.clone())));
         }
         Err(error) => {

@@ -2,12 +2,14 @@
 //! older one.
 
 use crate::shim_log::say;
-use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FromShim, PROTOCOL_MAJOR, ToShim, encode};
+use lattice_model::with_causes;
+use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FrameError, FromShim, PROTOCOL_MAJOR, ToShim, encode};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use thiserror::Error;
 
 /// Bytes that an agent may leave unread. Beyond that it is disconnected; the replay reports everything again.
 const UNREAD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
@@ -19,6 +21,25 @@ const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 /// Pause of a listener after an accept failed, in milliseconds: missing resources (descriptors, memory) will be missing
 /// in the next moment too, and waiting peers stay in the queue.
 pub const REST_MS: u64 = 1000;
+
+/// Why the agent's connection is dropped.
+#[derive(Debug, Error)]
+enum Dropped {
+    #[error("the agent closed it")]
+    Closed,
+    #[error("another one came")]
+    Replaced,
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it speaks protocol {protocol}, this shim {PROTOCOL_MAJOR}")]
+    Protocol { protocol: u32 },
+    #[error("it did not begin with Hello")]
+    NoHello,
+    #[error("it has left {bytes} bytes unread")]
+    Unread { bytes: usize },
+}
 
 /// The listening socket and the present connection.
 pub struct AgentLink {
@@ -84,7 +105,7 @@ impl AgentLink {
                 say(&format!("a connection could not be taken: {error}"));
                 continue;
             }
-            self.drop_connection(epoll, "another one came");
+            self.drop_connection(epoll, &Dropped::Replaced);
             self.connection = Some(Connection {
                 stream,
                 decoder: Decoder::default(),
@@ -158,13 +179,13 @@ impl AgentLink {
         }
     }
 
-    fn drop_connection(&mut self, epoll: &Epoll, why: &str) {
+    fn drop_connection(&mut self, epoll: &Epoll, why: &Dropped) {
         if let Some(connection) = self.connection.take() {
             // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
             // registered.
             let _ = epoll.delete(&connection.stream);
-            if !why.is_empty() {
-                say(&format!("the agent's connection was dropped: {why}"));
+            if !matches!(why, Dropped::Closed) {
+                say(&format!("the agent's connection was dropped: {}", with_causes(why)));
             }
         }
     }
@@ -183,25 +204,25 @@ pub fn accepted<T>(taken: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Connection {
-    /// An error is the reason to drop the connection; an empty text means that the agent closed it.
-    fn receive(&mut self, messages: &mut Vec<ToShim>) -> Result<(), String> {
+    /// An error is the reason to drop the connection.
+    fn receive(&mut self, messages: &mut Vec<ToShim>) -> Result<(), Dropped> {
         let mut chunk = vec![0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
             let n = match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(String::new()),
+                Ok(0) => return Err(Dropped::Closed),
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             self.decoder.push(&chunk[..n]);
-            while let Some(message) = self.decoder.next().map_err(|e| e.to_string())? {
+            while let Some(message) = self.decoder.next()? {
                 match message {
                     ToShim::Hello { protocol, .. } if protocol != PROTOCOL_MAJOR => {
-                        return Err(format!("it speaks protocol {protocol}, this shim {PROTOCOL_MAJOR}"));
+                        return Err(Dropped::Protocol { protocol });
                     }
                     ToShim::Hello { .. } => self.greeted = true,
-                    _ if !self.greeted => return Err("it did not begin with Hello".to_owned()),
+                    _ if !self.greeted => return Err(Dropped::NoHello),
                     _ => {}
                 }
                 messages.push(message);
@@ -210,7 +231,7 @@ impl Connection {
         Ok(())
     }
 
-    fn flush(&mut self, epoll: &Epoll, token: u64) -> Result<(), String> {
+    fn flush(&mut self, epoll: &Epoll, token: u64) -> Result<(), Dropped> {
         while let Some(frame) = self.unread.front() {
             match self.stream.write(&frame[self.sent..]) {
                 Ok(n) => {
@@ -231,12 +252,12 @@ impl Connection {
             }
         }
         if self.unread_bytes > self.unread_bytes_max {
-            return Err(format!("it has left {} bytes unread", self.unread_bytes));
+            return Err(Dropped::Unread { bytes: self.unread_bytes });
         }
         let waits = !self.unread.is_empty();
         if waits != self.waits_to_write {
             let flags = if waits { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
-            epoll.modify(&self.stream, &mut EpollEvent::new(flags, token)).map_err(|e| e.to_string())?;
+            epoll.modify(&self.stream, &mut EpollEvent::new(flags, token)).map_err(io::Error::from)?;
             self.waits_to_write = waits;
         }
         Ok(())

@@ -12,9 +12,11 @@ use crate::rank_socket::PmiSocket;
 use crate::surroundings::Surroundings;
 use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};
 use lattice_pmi::PmixServer;
-use lattice_pmi::bridge::{BridgeJob, Frames, FromBridge, ToBridge, encode};
+use lattice_pmi::bridge::{BridgeError, BridgeJob, Frames, FromBridge, ToBridge, encode};
+use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::remove::remove_tree;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::fs::File;
@@ -22,6 +24,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Its program, in the directory of our own.
 const PROGRAM: &str = "lattice-pmix";
@@ -33,6 +36,39 @@ const UNREAD_BYTES_MAX: usize = 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks read before other events are handled.
 const CHUNKS_PER_TURN: usize = 64;
+
+/// Why a launch's bridge could not be started.
+#[derive(Debug, Error)]
+pub enum BridgeStartError {
+    #[error("cannot find the shim's own program")]
+    OwnProgram(#[source] io::Error),
+    #[error("{} is not there: install {PROGRAM} beside lattice-shim", .program.display())]
+    NoProgram { program: PathBuf },
+    #[error("making a directory for it")]
+    Directory(#[source] io::Error),
+    #[error("the launch has no ranks here")]
+    NoRanks,
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("making its socket")]
+    Socket(#[source] io::Error),
+    // Without the error's name: its description suffices for people.
+    #[error("watching its socket: {}", .0.desc())]
+    Watch(Errno),
+    #[error(transparent)]
+    Process(#[from] NotStarted),
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+/// Why a bridge was not sent a message.
+#[derive(Debug, Error)]
+pub enum SendError {
+    #[error("it does not read what it is told")]
+    Unread,
+    #[error(transparent)]
+    Encode(#[from] BridgeError),
+}
 
 /// A running bridge.
 pub struct Bridge {
@@ -87,14 +123,19 @@ pub fn remove_directory(path: &Path) {
 
 impl Bridge {
     /// Starts it in its own cgroup and sends it its launch.
-    pub fn start(spec: &LaunchSpec, namespace: &str, node: &NodeId, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
-        let program = program().map_err(|error| format!("cannot find the shim's own program: {error}"))?;
+    pub fn start(
+        spec: &LaunchSpec,
+        namespace: &str,
+        node: &NodeId,
+        around: &Surroundings<'_>,
+        token: u64,
+    ) -> Result<Self, BridgeStartError> {
+        let program = program().map_err(BridgeStartError::OwnProgram)?;
         if !program.exists() {
-            return Err(format!("{} is not there: install {PROGRAM} beside lattice-shim", program.display()));
+            return Err(BridgeStartError::NoProgram { program });
         }
-        let directory = make_directory(spec.allocation, around.owner).map_err(|error| format!("making a directory for it: {error}"))?;
-        let job =
-            BridgeJob::new(spec, namespace, node, &directory.to_string_lossy()).ok_or_else(|| "the launch has no ranks here".to_owned());
+        let directory = make_directory(spec.allocation, around.owner).map_err(BridgeStartError::Directory)?;
+        let job = BridgeJob::new(spec, namespace, node, &directory.to_string_lossy()).ok_or(BridgeStartError::NoRanks);
         let started = job.and_then(|job| Self::start_in(spec, &job, &program, around, token));
         if started.is_err() {
             remove_directory(&directory);
@@ -102,16 +143,20 @@ impl Bridge {
         started
     }
 
-    fn start_in(spec: &LaunchSpec, job: &BridgeJob, program: &Path, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
-        let refused = |refused: NotStarted| refused.why;
-        let system = |error: io::Error| format!("making its socket: {error}");
+    fn start_in(
+        spec: &LaunchSpec,
+        job: &BridgeJob,
+        program: &Path,
+        around: &Surroundings<'_>,
+        token: u64,
+    ) -> Result<Self, BridgeStartError> {
         let first = job.local().first().copied().unwrap_or_default();
-        log_files::create_directory(around.dir, spec.number).map_err(refused)?;
+        log_files::create_directory(around.dir, spec.number)?;
         // The library's complaints go to the rank's error log, where its user looks first.
-        let [_, err] = log_files::create(around.dir, spec.number, first, around.owner).map_err(refused)?;
-        let group = around.work.pmix_group(spec.number).map_err(|error| error.to_string())?;
-        let (ours, theirs) = UnixStream::pair().map_err(system)?;
-        ours.set_nonblocking(true).map_err(system)?;
+        let [_, err] = log_files::create(around.dir, spec.number, first, around.owner)?;
+        let group = around.work.pmix_group(spec.number)?;
+        let (ours, theirs) = UnixStream::pair().map_err(BridgeStartError::Socket)?;
+        ours.set_nonblocking(true).map_err(BridgeStartError::Socket)?;
         let child = process::spawn(&Program {
             argv: &[program.to_string_lossy().into_owned()],
             env: &[("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
@@ -127,16 +172,12 @@ impl Bridge {
             open_files: around.open_files,
             binding: None,
             terminal: false,
-        })
-        .map_err(refused)?;
+        })?;
         let pid = child.pid;
         let directory = PathBuf::from(&job.directory);
         let mut bridge = Self { pid, directory, start: child.into_start(), socket: PmiSocket::new(ours), frames: Frames::default(), token };
-        around
-            .epoll
-            .add(&bridge.socket, EpollEvent::new(EpollFlags::EPOLLIN, token))
-            .map_err(|errno| format!("watching its socket: {}", errno.desc()))?;
-        bridge.tell(&ToBridge::Serve(job.clone()), around.epoll)?;
+        around.epoll.add(&bridge.socket, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(BridgeStartError::Watch)?;
+        bridge.send(&ToBridge::Serve(job.clone()), around.epoll)?;
         Ok(bridge)
     }
 
@@ -183,11 +224,11 @@ impl Bridge {
     /// Sends a message. A bridge that ended reports that itself. It runs as the user: what it does not read must not
     /// pile up here. A correct bridge has read the end of one fence before it enters the next, and reads the answers
     /// that it requested.
-    pub fn tell(&mut self, message: &ToBridge, epoll: &Epoll) -> Result<(), String> {
+    pub fn send(&mut self, message: &ToBridge, epoll: &Epoll) -> Result<(), SendError> {
         if self.socket.unread() > UNREAD_BYTES_MAX {
-            return Err("it does not read what it is told".to_owned());
+            return Err(SendError::Unread);
         }
-        let frame = encode(message).map_err(|error| error.to_string())?;
+        let frame = encode(message)?;
         self.socket.send(&frame, epoll, self.token);
         Ok(())
     }

@@ -12,6 +12,7 @@
 use crate::agent_link::accepted;
 use crate::log_files;
 use crate::work::Work;
+use lattice_model::with_causes;
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::fs::{self, File};
@@ -19,6 +20,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use thiserror::Error;
 
 /// The stream to and from a rank.
 trait Stream: Read + Write + AsFd {}
@@ -98,6 +100,19 @@ pub enum Came {
     Nobody,
 }
 
+/// Why a connection to a rank's port is refused.
+#[derive(Debug, Error)]
+enum ConnectionRefused {
+    #[error("its other end cannot be found")]
+    Search(#[source] io::Error),
+    #[error("its other end is gone")]
+    Gone,
+    #[error("no process of the launch made it")]
+    Stranger,
+    #[error("it cannot be used")]
+    Unusable(#[source] io::Error),
+}
+
 /// The owner of a port, and the processes that may connect.
 pub struct PortOf<'a> {
     pub dir: &'a ShimDir,
@@ -131,13 +146,13 @@ impl PmiPort {
         let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Came::Nobody) };
         let taken = self.check(peer, of).and_then(|()| {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            ready.map_err(|error| format!("it cannot be used: {error}"))
+            ready.map_err(ConnectionRefused::Unusable)
         });
         match taken {
             Ok(()) => return Ok(Came::Rank(PmiSocket::of(Box::new(stream)))),
-            Err(why) if !self.told => {
+            Err(error) if !self.told => {
                 self.told = true;
-                let text = format!("a connection to the PMI port of rank {} was refused: {why}", of.rank);
+                let text = format!("a connection to the PMI port of rank {} was refused: {}", of.rank, with_causes(&error));
                 log_files::tell(of.dir, of.launch, of.rank, &text);
             }
             Err(_) => {}
@@ -146,14 +161,13 @@ impl PmiPort {
     }
 
     /// Checks that the other end is a process of the launch.
-    fn check(&self, peer: SocketAddrV4, of: &PortOf<'_>) -> Result<(), String> {
-        let inode = inode_of(peer, self.address).map_err(|error| format!("its other end cannot be found: {error}"))?;
-        let inode = inode.ok_or_else(|| "its other end is gone".to_owned())?;
+    fn check(&self, peer: SocketAddrV4, of: &PortOf<'_>) -> Result<(), ConnectionRefused> {
+        let inode = inode_of(peer, self.address).map_err(ConnectionRefused::Search)?.ok_or(ConnectionRefused::Gone)?;
         let link = format!("socket:[{inode}]");
         // Most ranks connect themselves; processes that they started are searched afterwards.
         let held = of.pids.iter().any(|pid| holds(*pid, &link))
             || of.work.processes_of_launch(of.launch, of.pids).iter().any(|pid| holds(*pid, &link));
-        if held { Ok(()) } else { Err("no process of the launch made it".to_owned()) }
+        if held { Ok(()) } else { Err(ConnectionRefused::Stranger) }
     }
 }
 

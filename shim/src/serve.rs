@@ -20,10 +20,10 @@ use crate::shim_log::say;
 use crate::work::Work;
 use anyhow::Context;
 use attached::Attached;
-use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome};
+use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome, with_causes};
+use lattice_runtime::cgroup::Scope;
 use lattice_runtime::cgroup::controllers::open_v1_procs;
 use lattice_runtime::cgroup::memory::MemoryWatch;
-use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::exits::{ExitRecord, Writer};
 use lattice_runtime::process::{self, Start};
 use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim, boottime_ms as now_ms};
@@ -172,7 +172,7 @@ impl Shim {
         let work = match config.scope.clone().map(Scope::at) {
             Some(scope) => {
                 if let Err(error) = scope.work().create() {
-                    failed.get_or_insert(with_cause(&error));
+                    failed.get_or_insert_with(|| with_causes(&error));
                 }
                 Work::Scope(scope)
             }
@@ -180,7 +180,7 @@ impl Shim {
         };
         let v1_groups = config.v1_groups.iter().map(|group| open_v1_procs(group)).collect::<Result<Vec<_>, _>>();
         let v1_groups = v1_groups.unwrap_or_else(|error| {
-            failed.get_or_insert(with_cause(&error));
+            failed.get_or_insert_with(|| with_causes(&error));
             Vec::new()
         });
         let work_events = work.events();
@@ -495,9 +495,4 @@ impl Shim {
             say(&format!("{record:?} could not be written to disk: {error}"));
         }
     }
-}
-
-fn with_cause(error: &CgroupError) -> String {
-    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
-    format!("{error}{cause}")
 }

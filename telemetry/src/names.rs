@@ -2,6 +2,7 @@
 
 use crate::catalogue::{Family, allocation};
 use lattice_model::config::nearest;
+use thiserror::Error;
 
 /// Metric names of the requirement that are exported in the same unit, with our names.
 pub const ALSO: &[(&str, &str)] =
@@ -48,20 +49,28 @@ pub static PROMISED: [Promised; 10] = [
     promised(("io_latency_p99", "microseconds"), ("io_latency_p99", "seconds"), "× 1,000,000", (&allocation::IO_LATENCY, "p99")),
 ];
 
+/// A name that none of the known measures has; the text has the name to use instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OtherName {
+    /// The requirement's name of a measure that is exported in another unit.
+    #[error("{ours:?} tells it, in {unit}")]
+    OtherUnit { ours: &'static str, unit: &'static str },
+    #[error("did you mean {0:?}?")]
+    Similar(&'static str),
+    #[error("there are {}", .known.join(", "))]
+    Unknown { known: Vec<&'static str> },
+}
+
 /// The name among `known` that a name means; the name may be ours or the requirement's.
-///
-/// # Errors
-/// The name is unknown; the error has the name to use instead.
-pub fn meant(name: &str, known: impl Iterator<Item = &'static str> + Clone) -> Result<&'static str, String> {
+pub fn meant(name: &str, known: impl Iterator<Item = &'static str> + Clone) -> Result<&'static str, OtherName> {
     let ours = ALSO.iter().find(|(theirs, _)| *theirs == name).map_or(name, |(_, ours)| ours);
     if let Some(found) = known.clone().find(|known| *known == ours) {
         return Ok(found);
     }
     if let Some((_, ours, unit)) = OTHERWISE.iter().find(|(theirs, ..)| *theirs == name) {
-        return Err(format!("{ours:?} tells it, in {unit}"));
+        return Err(OtherName::OtherUnit { ours, unit });
     }
-    let all = known.clone().collect::<Vec<_>>().join(", ");
-    Err(nearest(name, known).map_or_else(|| format!("there are {all}"), |meant| format!("did you mean {meant:?}?")))
+    Err(nearest(name, known.clone()).map_or_else(|| OtherName::Unknown { known: known.collect() }, OtherName::Similar))
 }
 
 #[cfg(test)]
@@ -74,16 +83,16 @@ mod tests {
         let of = |name| meant(name, MEASURES.iter().map(|(name, _)| *name));
         assert_eq!(of("cpu_cores"), Ok("cpu_cores"));
         assert_eq!(of("network_tx_bytes"), Ok("network_sent_bytes"));
-        assert!(of("cpu_utilization").is_err_and(|why| why.starts_with("\"cpu_cores\" tells it, in cores")));
-        assert_eq!(of("cpu_core"), Err("did you mean \"cpu_cores\"?".to_owned()));
-        assert!(of("zzz").is_err_and(|why| why.starts_with("there are cpu_cores, ")));
+        assert!(of("cpu_utilization").is_err_and(|why| why.to_string().starts_with("\"cpu_cores\" tells it, in cores")));
+        assert_eq!(of("cpu_core"), Err(OtherName::Similar("cpu_cores")));
+        assert!(of("zzz").is_err_and(|why| why.to_string().starts_with("there are cpu_cores, ")));
         for (theirs, ours) in ALSO {
             assert_eq!(of(theirs), Ok(*ours));
         }
         for one in &PROMISED {
             assert!(MEASURES.contains(&(one.ours, one.unit)) && one.family.labels.contains(&"stat"), "{one:?}");
             // A query by the requirement's name is answered, or refused with the name to use.
-            assert!(of(one.theirs) == Ok(one.ours) || of(one.theirs).is_err_and(|why| why.contains(one.ours)), "{one:?}");
+            assert!(of(one.theirs) == Ok(one.ours) || of(one.theirs).is_err_and(|why| why.to_string().contains(one.ours)), "{one:?}");
         }
         for (theirs, ours, _) in OTHERWISE {
             assert!(of(theirs).is_err() && of(ours).is_ok(), "{theirs}");

@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lattice_model::with_causes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -51,8 +52,11 @@ const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Minimum length of a token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Whether the process can serve; an error is the reason for people. Called often, so it must return at once.
-pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Why the process cannot serve now: each kind of process has reasons of its own.
+pub type NotReady = Box<dyn std::error::Error>;
+
+/// Whether the process can serve. Called often, so it must return at once.
+pub type Ready = Arc<dyn Fn() -> Result<(), NotReady> + Send + Sync>;
 
 /// The token with which a scraper may see allocations. Only its digest is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,10 +288,13 @@ fn is_right(shown: &HeaderValue, token: &Token) -> bool {
 }
 
 /// The answer in the form of the requirement.
-fn health(ready: Result<(), String>) -> Response<Full<Bytes>> {
+fn health(ready: Result<(), NotReady>) -> Response<Full<Bytes>> {
     let (status, told) = match ready {
         Ok(()) => (StatusCode::OK, serde_json::json!({"status": "ok"})),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({"status": "unavailable", "reason": reason})),
+        Err(error) => {
+            let reason = with_causes(&*error);
+            (StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({"status": "unavailable", "reason": reason}))
+        }
     };
     body(status, "application/json", Bytes::from(format!("{told}\n")))
 }
@@ -362,7 +369,7 @@ mod tests {
         let exporter = Exporter::new("agent", Vec::new(), Vec::new());
         let (away, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         let is_away = Arc::clone(&away);
-        let ready: Ready = Arc::new(move || if is_away.load(Ordering::SeqCst) == 0 { Ok(()) } else { Err("no \"leader\"".to_owned()) });
+        let ready: Ready = Arc::new(move || if is_away.load(Ordering::SeqCst) == 0 { Ok(()) } else { Err("no \"leader\"".into()) });
         let serving = tokio::spawn(run(exporter, listener, Some(Token::of("0123456789abcdef")), ready, stop.clone()));
         let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
         let well = ask(address, request).await;

@@ -20,6 +20,7 @@ use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::{BeginError, broker};
 use lattice_agent_common::node_view::NodeView;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_model::end_reason::NotSaved;
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
 use lattice_node::Event;
 use lattice_registry::{NotRunning, Standing};
@@ -45,7 +46,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Why work that must give its nodes back has no checkpoint.
 #[derive(Debug, Error)]
-enum NotSaved {
+enum SaveError {
     #[error("it was submitted without --checkpoint")]
     NoPolicy,
     #[error(transparent)]
@@ -80,15 +81,15 @@ async fn run(context: Shared, share: DesiredShare) {
     }
     failpoint::pass(Point::PreemptSaved);
     let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);
-    let saved = saved.map_err(|why| why.to_string());
+    let saved = saved.map_err(|why| NotSaved(why.to_string()));
     context.tell(Event::Saved { allocation, epoch, request, saved }).await;
 }
 
 /// The checkpoint that the work made, or why it made none; `None`: the work is being ended for
 /// another reason.
-async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, NotSaved>> {
+async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
     if share.spec.checkpoint.is_none() {
-        return Some(Err(NotSaved::NoPolicy));
+        return Some(Err(SaveError::NoPolicy));
     }
     let begun = Instant::now();
     let mut limit = Limit::of(context, share, order);
@@ -131,17 +132,17 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         };
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),
-            Followed::Came { of, why } if of == order.id => return Some(Err(NotSaved::CameToNothing { why })),
+            Followed::Came { of, why } if of == order.id => return Some(Err(SaveError::CameToNothing { why })),
             // Another checkpoint was under way and failed: now begin this one.
             Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
             Followed::Came { .. } | Followed::Lost => {
-                return Some(Err(NotSaved::NoNews { after_s: begun.elapsed().as_secs() }));
+                return Some(Err(SaveError::NoNews { after_s: begun.elapsed().as_secs() }));
             }
             Followed::StoreAway(why) => {
-                return Some(Err(NotSaved::StoreAway { why }));
+                return Some(Err(SaveError::StoreAway { why }));
             }
             Followed::TooLong => {
-                return Some(Err(NotSaved::TooLong { after_s: begun.elapsed().as_secs() }));
+                return Some(Err(SaveError::TooLong { after_s: begun.elapsed().as_secs() }));
             }
         }
         tokio::time::sleep(AGAIN).await;

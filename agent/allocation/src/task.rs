@@ -17,7 +17,7 @@ use lattice_mesh::terminal::ToTerminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
-use lattice_node::allocation::{EntryEvent, TaskEvent, TaskPhase};
+use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent, TaskPhase};
 use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_output::spool::launches;
@@ -228,7 +228,7 @@ impl AllocationTask {
                 if self.phase == TaskPhase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
                 }
-                self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), Err) }).await;
+                self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), |why| Err(NotPrepared::Shim(why))) }).await;
             }
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),

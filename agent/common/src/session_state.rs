@@ -2,6 +2,15 @@
 
 use lattice_model::NodeId;
 use std::time::Instant;
+use thiserror::Error;
+
+/// A session that cannot carry a request to the quorum.
+#[derive(Debug, Error)]
+#[error("no session for {for_s} s ({why})")]
+pub struct NoSession {
+    for_s: u64,
+    why: String,
+}
 
 /// The state of the session with the quorum.
 #[derive(Clone, Debug)]
@@ -13,11 +22,11 @@ pub enum SessionState {
 }
 
 impl SessionState {
-    /// Whether the session can carry a request to the quorum; an error says why not, for people.
-    pub fn ready(&self) -> Result<(), String> {
+    /// Whether the session can carry a request to the quorum.
+    pub fn ready(&self) -> Result<(), NoSession> {
         match self {
             Self::Connected { .. } => Ok(()),
-            Self::Lost { since, why } => Err(format!("no session for {} s ({why})", since.elapsed().as_secs())),
+            Self::Lost { since, why } => Err(NoSession { for_s: since.elapsed().as_secs(), why: why.clone() }),
         }
     }
 }

@@ -13,13 +13,12 @@ const LATER: [(&str, &str); 2] = [("manual", "--checkpoint=manual"), ("dmtcp", "
 /// checkpoints.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
     let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
-    let invalid = |why: String| SpecError::Invalid { field: "checkpoint", why };
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
     // If `auto` has an interval, that interval applies. Agents that do not know intervals refuse
     // the strategy by its name.
-    let automatic = automatic(*auto || (strategy == "auto" && *every_ms == 0), *every_ms).map_err(invalid)?;
+    let automatic = automatic(*auto || (strategy == "auto" && *every_ms == 0), *every_ms)?;
     match strategy.as_str() {
         "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
         "signal" | "auto" if signal.is_empty() => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::default() })),
@@ -44,17 +43,21 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
     }
 }
 
+fn invalid(why: String) -> SpecError {
+    SpecError::Invalid { field: "checkpoint", why }
+}
+
 /// When checkpoints are requested automatically.
-fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, String> {
+fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, SpecError> {
     let (least, most) = EVERY_SECONDS;
     match (weighed, every_ms) {
         (false, 0) => Ok(None),
         (true, 0) => Ok(Some(Automatic::Weighed)),
-        (true, _) => Err("it is asked either when that is worth it (auto) or every so often, not both".to_owned()),
+        (true, _) => Err(invalid("it is asked either when that is worth it (auto) or every so often, not both".to_owned())),
         (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
             Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
         }
-        (false, every_ms) => Err(format!("every {every_ms} ms; whole seconds are possible, from 1 s to 30 days")),
+        (false, every_ms) => Err(invalid(format!("every {every_ms} ms; whole seconds are possible, from 1 s to 30 days"))),
     }
 }
 

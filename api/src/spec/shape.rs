@@ -34,7 +34,7 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
     let distribution = Some(distribution).filter(|text| !text.is_empty()).map(|text| text.parse::<Distribution>()).transpose();
     let place = |p: &RankPlace| Ok((p.node.parse::<NodeId>().map_err(|e| invalid("nodelist", e.to_string()))?, p.ranks));
     Ok(ShapeRequest {
-        distribution: distribution.map_err(|why| invalid("distribution", why))?,
+        distribution: distribution.map_err(|unknown| invalid("distribution", unknown.to_string()))?,
         listed: places.iter().map(place).collect::<Result<_, SpecError>>()?,
         programs: programs.iter().map(|p| Program { ranks: p.ranks, argv: p.argv.clone() }).collect(),
         cpus_per_task: *cpus_per_task,

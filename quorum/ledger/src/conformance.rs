@@ -52,7 +52,7 @@ impl Ledger {
         incarnation: Incarnation,
         components: &Components,
     ) -> Result<Outcome, Refusal> {
-        conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
+        conformance::check(components).map_err(|bad| Refusal::Malformed { why: bad.to_string() })?;
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         if known.incarnation != incarnation {
             return Err(Refusal::StaleIncarnation { node: id.clone(), seen: incarnation, now: known.incarnation });

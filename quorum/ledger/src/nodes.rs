@@ -40,7 +40,7 @@ impl Ledger {
         }
         self.check_admission(new)?;
         if let Some(components) = &new.conformance {
-            conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
+            conformance::check(components).map_err(|bad| Refusal::Malformed { why: bad.to_string() })?;
         }
         let (incarnation, report_seq) = match self.nodes.get(&new.node) {
             None if self.nodes.len() >= NODES_MAX => {

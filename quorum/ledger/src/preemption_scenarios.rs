@@ -5,6 +5,7 @@ use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome, Registration};
 use crate::Refusal;
 use lattice_model::constraint::CHECKPOINTS;
+use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationSpec, AllocationState, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch,
     NodeReport, PreemptCause, Preemption, ReportItem, RequeuePolicy, When,
@@ -117,7 +118,7 @@ impl Preempting {
         made
     }
 
-    fn ended(&mut self, from: u8, epoch: Epoch, saved: Result<CheckpointId, String>) {
+    fn ended(&mut self, from: u8, epoch: Epoch, saved: Result<CheckpointId, NotSaved>) {
         let reason = EndReason::Preempted { by: "x".into(), why: "x".into(), saved };
         self.says(from, ReportItem::Ended { allocation: id(1), epoch, reason });
     }
@@ -188,7 +189,7 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
         s.submit(saves(1, policy));
         let epoch = s.run(&[0]);
         s.preempt(epoch, 7, asked(1, true)).unwrap();
-        s.ended(0, epoch, Err("it ignored that".into()));
+        s.ended(0, epoch, Err(NotSaved("it ignored that".into())));
         assert_eq!((s.now().state, s.now().held, s.now().preemption.clone()), (state, false, None), "{policy:?}");
         assert!(s.now().reason.as_ref().unwrap().to_string().contains("not saved: it ignored that"));
     }
@@ -219,7 +220,7 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
         assert_eq!((s.now(), s.told(0)), (&before, None));
         s.kill(epoch, 7, asked(1, false)).unwrap();
         assert_eq!(s.told(0), Some(asked(1, false).id));
-        s.ended(0, epoch, Err("it was submitted without --checkpoint".into()));
+        s.ended(0, epoch, Err(NotSaved("it was submitted without --checkpoint".into())));
         assert_eq!(s.kill(epoch, 7, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
     }
     // Work that has not begun loses nothing.
@@ -238,7 +239,7 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     s.submit(saves(1, RequeuePolicy::Always));
     let epoch = s.run(&[0]);
     s.preempt(epoch, 7, asked(1, false)).unwrap();
-    s.ended(0, epoch, Err("it ignored that".into()));
+    s.ended(0, epoch, Err(NotSaved("it ignored that".into())));
     s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let second = s.run(&[1]);
     assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
@@ -377,7 +378,7 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, Some(asked(1, false).id)));
     s.says(0, ReportItem::Prepared { allocation: id(1), epoch });
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
-    s.ended(0, epoch, Err("it cannot".into()));
+    s.ended(0, epoch, Err(NotSaved("it cannot".into())));
     assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
 }
 

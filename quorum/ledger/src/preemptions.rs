@@ -16,6 +16,7 @@ use super::refusal::Refusal;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::end_reason::NotSaved;
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
@@ -116,7 +117,7 @@ impl Ledger {
             }
             context.changed.desired.extend(head);
         } else {
-            let saved = Err("it had not begun".to_owned());
+            let saved = Err(NotSaved("it had not begun".to_owned()));
             self.suspend(context, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
             if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.preempted_by = Some(order.id);
@@ -148,7 +149,8 @@ impl Ledger {
         let actor = format!("node:{node}");
         match reason {
             EndReason::Preempted { by, why, saved } => {
-                let saved = saved.and_then(|made| if known(made) { Ok(made) } else { Err(format!("checkpoint {made} never came here")) });
+                let unknown = |made| NotSaved(format!("checkpoint {made} never came here"));
+                let saved = saved.and_then(|made| if known(made) { Ok(made) } else { Err(unknown(made)) });
                 let (by, why, hold) = order.map_or((by, why, false), |order| (order.by, order.reason, order.hold));
                 let is_saved = saved.is_ok();
                 let reason = EndReason::Preempted { by, why, saved };
@@ -182,7 +184,7 @@ impl Ledger {
         let actor = format!("node:{node}");
         if order.cause.ends_unsaved() {
             // A request that requires more was merged meanwhile.
-            let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(why) };
+            let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(NotSaved(why)) };
             return self.end(context, id, reason, &actor);
         }
         let about = Subject { allocation: Some(id), node: Some(node) };
@@ -284,7 +286,7 @@ fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
     }
     let since = allocation.started_at.or(allocation.claimed_at).map_or_else(String::new, |at| format!(" since {at}"));
     let nodes = hostlist::fold(allocation.nodes());
-    let reason = EndReason::Preempted { by: String::new(), why: String::new(), saved: Err(String::new()) };
+    let reason = EndReason::Preempted { by: String::new(), why: String::new(), saved: Err(NotSaved(String::new())) };
     let then = if Requeue::of(allocation, &reason, true, Timestamp(0)).is_some() {
         "it would begin again from its beginning"
     } else {

@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
@@ -223,7 +224,7 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::DrainDeadline { .. } => EndReason::DrainDeadline { node: node.clone() },
         EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
         EndReason::Preempted { by, why, saved } => {
-            let saved = saved.as_ref().copied().map_err(|why| bounded(why));
+            let saved = saved.as_ref().copied().map_err(|NotSaved(why)| NotSaved(bounded(why)));
             EndReason::Preempted { by: bounded(by), why: bounded(why), saved }
         }
         EndReason::WalltimeSaved { checkpoint } => EndReason::WalltimeSaved { checkpoint: *checkpoint },

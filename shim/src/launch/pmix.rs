@@ -2,7 +2,7 @@
 
 use super::{Down, Happening, Launch, RankState};
 use crate::bridge::{Heard, Pmix};
-use lattice_model::RankOutcome;
+use lattice_model::{RankOutcome, with_causes};
 use lattice_pmi::bridge::{FromBridge, ToBridge};
 use lattice_pmi::{PmixAction, PmixEvent};
 use lattice_runtime::identity::process_stat;
@@ -33,7 +33,7 @@ impl Launch {
             };
             happenings.extend(self.handle_pmix(event, epoll));
             if let Some(rank) = leaves {
-                happenings.extend(self.tell_bridge(&ToBridge::Left { rank }, epoll));
+                happenings.extend(self.send_to_bridge(&ToBridge::Left { rank }, epoll));
             }
         }
         if let Some(why) = heard.lost {
@@ -69,7 +69,7 @@ impl Launch {
         pmix.server.handle(event, &mut actions);
         for action in actions {
             match action {
-                PmixAction::Tell(message) => happenings.extend(tell_bridge(pmix, &message, epoll)),
+                PmixAction::Tell(message) => happenings.extend(send_to_bridge(pmix, &message, epoll)),
                 PmixAction::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 PmixAction::Call(call) => calls.push(call),
                 PmixAction::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
@@ -79,8 +79,8 @@ impl Launch {
         happenings
     }
 
-    fn tell_bridge(&mut self, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
-        self.pmix.as_mut().and_then(|pmix| tell_bridge(pmix, message, epoll))
+    fn send_to_bridge(&mut self, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
+        self.pmix.as_mut().and_then(|pmix| send_to_bridge(pmix, message, epoll))
     }
 
     /// Whether a rank's process is ending: one that waits for an answer is not.
@@ -93,9 +93,9 @@ impl Launch {
     }
 }
 
-fn tell_bridge(pmix: &mut Pmix, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
-    let told = pmix.bridge.as_mut().map(|bridge| bridge.tell(message, epoll))?;
+fn send_to_bridge(pmix: &mut Pmix, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
+    let sent = pmix.bridge.as_mut().map(|bridge| bridge.send(message, epoll))?;
     // A death that could not be reported is no reason to end the other ranks.
-    let why = told.err().filter(|_| !matches!(message, ToBridge::Died { .. }))?;
-    Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {why}") })
+    let error = sent.err().filter(|_| !matches!(message, ToBridge::Died { .. }))?;
+    Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {}", with_causes(&error)) })
 }

@@ -6,7 +6,7 @@ use crate::bridge::Pmix;
 use crate::log_files;
 use crate::rank_input::RankInput;
 use crate::surroundings::Surroundings;
-use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
+use lattice_model::{LaunchSpec, NodeRanks, RankOutcome, with_causes};
 use lattice_pmi::{Job, Server, process_mapping};
 use lattice_runtime::process::{Environment, NotStarted};
 use std::collections::BTreeMap;
@@ -43,12 +43,8 @@ impl Launch {
             nodes: spec.nodes.iter().map(|part| part.node.clone()).collect(),
             runs,
         };
-        let group = log_files::create_directory(around.dir, spec.number).and_then(|()| {
-            around.work.launch_group(spec.number).map_err(|error| {
-                let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
-                NotStarted { code: 126, why: format!("{error}{source}") }
-            })
-        });
+        let group = log_files::create_directory(around.dir, spec.number)
+            .and_then(|()| around.work.launch_group(spec.number).map_err(|error| NotStarted { code: 126, why: with_causes(&error) }));
         let shared = group.and_then(|group| Ok((group, Environment::new(&spec.env)?)));
         let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut terminal = None;

@@ -40,7 +40,7 @@ impl Shim {
     fn spawn_attached(&mut self, tty: &Path, argv: &[String], env: &[(String, String)], working_dir: &Path) -> Result<Living, NotStarted> {
         let refused = |why: String| NotStarted { code: 126, why };
         if let Some(why) = self.unstartable() {
-            return Err(refused(why));
+            return Err(refused(why.to_string()));
         }
         if self.attached.living.len() >= LIVING_MAX {
             return Err(refused(format!("{LIVING_MAX} terminals are attached to this allocation on this node already")));

@@ -6,6 +6,7 @@
 //!
 //! It is only in memory: it ends with the shim (the agent then ends what is left), or with the machine.
 
+use super::starting::Unstartable;
 use lattice_runtime::shim::FromShim;
 
 /// State of the run lease; see the module. Times are of the shim's clock.
@@ -25,11 +26,11 @@ impl RunLease {
     }
 
     /// Why nothing may be started now.
-    pub(super) fn keeps_off(self) -> Option<String> {
+    pub(super) fn keeps_off(self) -> Option<Unstartable> {
         match self {
             Self::None | Self::Until(_) => None,
-            Self::Ungranted => Some("its run lease was not granted yet".to_owned()),
-            Self::Lapsed => Some("its run lease lapsed".to_owned()),
+            Self::Ungranted => Some(Unstartable::LeaseNotGranted),
+            Self::Lapsed => Some(Unstartable::LeaseLapsed),
         }
     }
 

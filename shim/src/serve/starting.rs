@@ -2,16 +2,17 @@
 
 use super::waiting::Waiting;
 use super::{Ending, Process, Script, Shim, socket_token};
-use crate::bridge::{Bridge, Pmix, READY_MS_MAX, Variables};
+use crate::bridge::{Bridge, BridgeStartError, Pmix, READY_MS_MAX, Variables};
 use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
 use crate::shim_log::say;
 use crate::surroundings::Surroundings;
 use crate::{log_files, script};
-use lattice_model::binding::RankPlace;
-use lattice_model::launch::Pmi;
+use lattice_model::binding::{RankPlace, TooFew};
+use lattice_model::input::NoSuchStdin;
+use lattice_model::launch::{NoSuchPmi, Pmi};
 use lattice_model::layout::TASKS_PER_NODE_MAX;
-use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Placement, RankOutcome};
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeId, NodeRanks, Placement, RankOutcome, with_causes};
 use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::FromBridge;
 use lattice_runtime::cgroup::Scope;
@@ -21,14 +22,53 @@ use lattice_runtime::shim::{FromShim, REFUSED_CODE, boottime_ms as now_ms};
 use nix::sys::epoll::EpollFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use thiserror::Error;
+
+/// Why nothing can be started now.
+#[derive(Debug, Error)]
+pub(super) enum Unstartable {
+    /// Setting up this shim failed, for this reason.
+    #[error("{0}")]
+    SetUp(String),
+    #[error("its run lease was not granted yet")]
+    LeaseNotGranted,
+    #[error("its run lease lapsed")]
+    LeaseLapsed,
+    #[error("the allocation is being ended")]
+    Ending,
+}
+
+/// Why a launch is refused.
+#[derive(Debug, Error)]
+enum LaunchRefused {
+    #[error(transparent)]
+    Unstartable(#[from] Unstartable),
+    #[error("it belongs to allocation {allocation} under epoch {epoch}, not to this one")]
+    OtherClaim { allocation: AllocationId, epoch: Epoch },
+    #[error("its number {0} is taken")]
+    NumberTaken(u32),
+    #[error("it has no ranks for {0}")]
+    NoRanks(NodeId),
+    #[error("{count} ranks from {first} on {node} cannot be")]
+    BadRanks { count: u32, first: u32, node: NodeId },
+    #[error(transparent)]
+    Stdin(#[from] NoSuchStdin),
+    #[error(transparent)]
+    Pmi(#[from] NoSuchPmi),
+    #[error(transparent)]
+    Places(#[from] TooFew),
+    // The remedy comes last, so the cause is part of the text.
+    #[error("{}", no_pmix(&with_causes(.0)))]
+    NoBridge(BridgeStartError),
+}
 
 impl Shim {
     /// Why nothing can be started now.
-    pub(super) fn unstartable(&self) -> Option<String> {
+    pub(super) fn unstartable(&self) -> Option<Unstartable> {
         match self.ending {
-            Ending::No => self.failed.clone().or_else(|| self.run_lease.keeps_off()),
+            Ending::No => self.failed.clone().map(Unstartable::SetUp).or_else(|| self.run_lease.keeps_off()),
             Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {
-                Some("the allocation is being ended".to_owned())
+                Some(Unstartable::Ending)
             }
         }
     }
@@ -65,7 +105,7 @@ impl Shim {
         let [out, err] = log_files::create(&self.dir, 0, 0, &self.config.owner)?;
         let refused = |why| NotStarted { code: 126, why };
         if let Some(why) = self.unstartable() {
-            return Err(refused(why));
+            return Err(refused(why.to_string()));
         }
         let file = script::write(&self.dir, text, &self.config.owner)?;
         let group = self.work.launch_group(0).map_err(|e| refused(e.to_string()))?;
@@ -106,7 +146,7 @@ impl Shim {
                 self.directories.insert(number, bridge.directory.clone());
                 self.waiting.insert(number, Waiting { spec, bridge, until: now_ms() + READY_MS_MAX });
             }
-            Err(why) => self.refuse(id, why),
+            Err(refused) => self.refuse(id, with_causes(&refused)),
         }
     }
 
@@ -118,9 +158,9 @@ impl Shim {
 
     /// Starts the PMIx server of a launch, if the launch requests PMIx. If it does not require PMIx, it starts without
     /// it.
-    fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, String> {
+    fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, LaunchRefused> {
         self.check(spec)?;
-        let asked = spec.pmi().map_err(|unknown| unknown.to_string())?;
+        let asked = spec.pmi()?;
         if !asked.has_pmix(spec.size()) {
             return Ok(None);
         }
@@ -128,11 +168,11 @@ impl Shim {
         let started = self.with_surroundings(Vec::new(), |around| Bridge::start(spec, &namespace(spec), &self.node, around, token));
         match started {
             Ok(bridge) => Ok(Some(bridge)),
-            Err(why) if asked == Pmi::Auto => {
-                say(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&why)));
+            Err(error) if asked == Pmi::Auto => {
+                say(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&with_causes(&error))));
                 Ok(None)
             }
-            Err(why) => Err(no_pmix(&why)),
+            Err(error) => Err(LaunchRefused::NoBridge(error)),
         }
     }
 
@@ -229,7 +269,7 @@ impl Shim {
         let number = spec.number;
         let (part, places) = match self.check(&spec) {
             Ok(checked) => checked,
-            Err(why) => return self.refuse(spec.id, why),
+            Err(refused) => return self.refuse(spec.id, with_causes(&refused)),
         };
         let pmix = bridge.map(|(bridge, env)| {
             let here = spec.nodes.iter().position(|one| one.node == part.node).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX);
@@ -255,26 +295,26 @@ impl Shim {
     }
 
     /// The ranks that this node starts for a launch and their places, or why it refuses.
-    fn check(&self, spec: &LaunchSpec) -> Result<(NodeRanks, Vec<RankPlace>), String> {
+    fn check(&self, spec: &LaunchSpec) -> Result<(NodeRanks, Vec<RankPlace>), LaunchRefused> {
         if let Some(why) = self.unstartable() {
-            return Err(why);
+            return Err(why.into());
         }
         if (spec.allocation, spec.epoch) != (self.config.allocation, self.config.epoch) {
-            return Err(format!("it belongs to allocation {} under epoch {}, not to this one", spec.allocation, spec.epoch));
+            return Err(LaunchRefused::OtherClaim { allocation: spec.allocation, epoch: spec.epoch });
         }
         if spec.number == 0 || self.launches.contains_key(&spec.number) || self.waiting.contains_key(&spec.number) {
-            return Err(format!("its number {} is taken", spec.number));
+            return Err(LaunchRefused::NumberTaken(spec.number));
         }
         let ranks: u64 = spec.nodes.iter().map(|n| u64::from(n.count)).sum();
-        let part = spec.part(&self.node).ok_or_else(|| format!("it has no ranks for {}", self.node))?;
+        let part = spec.part(&self.node).ok_or_else(|| LaunchRefused::NoRanks(self.node.clone()))?;
         let sane = u32::try_from(ranks).is_ok() && spec.nodes.iter().all(|n| (1..=TASKS_PER_NODE_MAX).contains(&n.count));
         if !sane || spec.check().is_err() || spec.ranks_on(&part.node).first() != Some(&part.first) {
-            return Err(format!("{} ranks from {} on {} cannot be", part.count, part.first, self.node));
+            return Err(LaunchRefused::BadRanks { count: part.count, first: part.first, node: self.node.clone() });
         }
-        spec.stdin().map_err(|e| e.to_string())?;
+        spec.stdin()?;
         let cpus_per_task = spec.shape.cpus_per_task;
         let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count, cpus_per_task)).transpose();
-        Ok((part.clone(), places.map_err(|e| e.to_string())?.unwrap_or_default()))
+        Ok((part.clone(), places?.unwrap_or_default()))
     }
 }
 

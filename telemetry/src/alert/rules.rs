@@ -1,6 +1,6 @@
 //! Alert rules: the four built-in ones, and those of the site.
 
-use crate::names::meant;
+use crate::names::{OtherName, meant};
 use lattice_model::config::nearest;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -171,7 +171,7 @@ pub enum AlertSettingsError {
     #[error("alert {HANG:?}: the agent has one of this name; `hang_seconds` sets it")]
     Hang,
     #[error("alert {name}: there is no measure {measure:?}; {hint}")]
-    Measure { name: String, measure: String, hint: String },
+    Measure { name: String, measure: String, hint: OtherName },
     #[error("alert {0}: one bound is needed: `above` or `below`")]
     Bound(String),
     #[error("alert {name}: cleared_at {cleared_at} would never clear what is raised {side} {raised_at}: it must be on the other side")]
@@ -301,7 +301,7 @@ fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str> + Clone) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::config::parse;
+    use lattice_model::config::{ConfigError, parse};
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -310,8 +310,8 @@ mod tests {
         alerts: AlertSettings,
     }
 
-    fn read(text: &str) -> Result<AlertSettings, String> {
-        parse::<File>("agent.yaml", text).map(|file| file.alerts).map_err(|e| e.to_string())
+    fn read(text: &str) -> Result<AlertSettings, ConfigError> {
+        parse::<File>("agent.yaml", text).map(|file| file.alerts)
     }
 
     #[test]
@@ -345,13 +345,13 @@ mod tests {
             ("alerts:\n  off: [gpu_idel]\n".to_owned(), "did you mean \"gpu_idle\""),
             ("alerts:\n  hang_seconds: 5\n".to_owned(), "not within 10 and"),
         ] {
-            let why = read(&text).unwrap_err();
+            let why = read(&text).unwrap_err().to_string();
             assert!(why.contains(told) && why.contains("line "), "{text}{why}");
         }
         let many: String = (0..RULES_MAX).map(|n| format!("    - {{name: a{n}, measure: threads, above: 1}}\n")).collect();
-        assert!(read(&format!("alerts:\n  rules:\n{many}")).unwrap_err().contains("at most 32"));
+        assert!(read(&format!("alerts:\n  rules:\n{many}")).unwrap_err().to_string().contains("at most 32"));
         let twice = "    - {name: a, measure: threads, above: 1}\n".repeat(2);
-        assert!(read(&format!("alerts:\n  rules:\n{twice}")).unwrap_err().contains("is there twice"));
+        assert!(read(&format!("alerts:\n  rules:\n{twice}")).unwrap_err().to_string().contains("is there twice"));
     }
 
     #[test]

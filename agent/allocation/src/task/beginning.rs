@@ -7,7 +7,7 @@ use crate::{probing, walltime};
 use futures::future::BoxFuture;
 use lattice_agent_common::environment;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
-use lattice_node::allocation::{EntryEvent, TaskEvent};
+use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent};
 use lattice_node::walltime::WalltimeEvent;
 use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
 use lattice_registry::Command;
@@ -25,15 +25,16 @@ impl AllocationTask {
                     failpoint::pass(Point::ShimGreeted);
                     None
                 }
-                Err(error) => Some(format!("the shim does not answer: {error}")),
+                Err(error) => Some(PrepareError::ConnectShim(error)),
             },
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(error),
         };
-        if let Some(why) = failure {
+        if let Some(error) = failure {
+            let why = error.to_string();
             self.context.adoption.lost(self.share.allocation);
             tracing::warn!(allocation = %self.share.allocation, %why, "an allocation could not be prepared");
             self.say(&why);
-            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
+            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(NotPrepared::Prologue(why)) }).await;
         }
     }
 

@@ -8,7 +8,7 @@ use crate::undo::{self, UndoError};
 use crate::walltime::{self, Awaited};
 use lattice_machine::hooks::Moment;
 use lattice_model::EndReason;
-use lattice_node::allocation::{EntryEvent, TaskAction, TaskEvent};
+use lattice_node::allocation::{EntryEvent, NotPrepared, TaskAction, TaskEvent};
 use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
 use lattice_node::{Event, RunLeaseEvent};
 use lattice_registry::Standing;
@@ -79,7 +79,7 @@ impl AllocationTask {
         while let Some(action) = actions.pop_front() {
             match action {
                 TaskAction::ReportPrepared { result } => {
-                    self.say(result.as_ref().err().map_or("prepared", String::as_str));
+                    self.say(&result.as_ref().err().map_or_else(|| "prepared".to_owned(), NotPrepared::to_string));
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
                 TaskAction::EndProcesses { grace_ms } => {

@@ -6,6 +6,7 @@
 //! has one more callback at its end.
 
 use std::ffi::{c_char, c_int, c_void};
+use thiserror::Error;
 
 /// `pmix_status_t`
 pub type Status = c_int;
@@ -197,11 +198,16 @@ pub type RegisterEventHandler =
 /// `PMIx_server_setup_fork`
 pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
 
+/// A namespace's name that does not fit into the library's type.
+#[derive(Debug, Error)]
+#[error("the name {0} is too long")]
+pub struct NameTooLong(String);
+
 /// The library's identifier of a rank in a namespace.
-pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
+pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, NameTooLong> {
     let mut made = Proc { namespace: [0; _], rank };
     if namespace.len() >= made.namespace.len() {
-        return Err(format!("the name {namespace} is too long"));
+        return Err(NameTooLong(namespace.to_owned()));
     }
     for (to, from) in made.namespace.iter_mut().zip(namespace.bytes()) {
         *to = from.cast_signed();

@@ -1,13 +1,15 @@
 //! The machine's libpmix, loaded at run time. Only this module calls it.
 
-use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type, give, proc_of, rank_of};
+use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, NameTooLong, Proc, Status, Value, data_type, give, proc_of, rank_of};
 use crate::gate;
 use crate::host::{HOST, Host, Leaving, WaitingFence, tell};
 use crate::publishing;
+use lattice_model::with_causes;
 use lattice_pmi::bridge::{AnswerStatus, BridgeJob, FromBridge, Published, listed};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
+use thiserror::Error;
 
 /// The library's file name for the loader, since version 2.0.
 const NAME: &str = "libpmix.so.2";
@@ -35,6 +37,36 @@ const FOR_OPEN_MPI: (&str, &str) = ("JSM_JSRUN_PORT", "1");
 /// node has more ranks than processors; for Open MPI 5 the attribute `pmix.ndosub` does so.
 const FOR_CROWDED_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
 
+/// Why the library cannot be used, or refused a call.
+#[derive(Debug, Error)]
+pub enum LibraryError {
+    // The remedy comes last, so the cause is part of the text.
+    #[error("{NAME} cannot be loaded ({}): install OpenPMIx, of a version {}", .0, majors())]
+    Load(libloading::Error),
+    #[error("this build of lattice-pmix cannot tell who connects: link it with --export-dynamic-symbol=accept")]
+    NoGate,
+    #[error("{NAME} is `{text}`, and OpenPMIx of a version {} is served", majors())]
+    UnknownVersion { text: String },
+    #[error("it serves already")]
+    ServesAlready,
+    #[error("{subject}: a zero byte")]
+    ZeroByte { subject: String },
+    #[error("{0} ranks on one node are too many for {NAME}")]
+    TooManyRanks(usize),
+    #[error(transparent)]
+    Namespace(#[from] NameTooLong),
+    #[error("{NAME} {version}")]
+    Symbol {
+        version: String,
+        #[source]
+        source: libloading::Error,
+    },
+    #[error("{function} of {NAME} {version}: {text} ({status})")]
+    Refused { function: String, version: String, text: String, status: Status },
+    #[error("{function} made nothing of {list:?}")]
+    Nothing { function: String, list: CString },
+}
+
 /// The loaded library.
 pub struct Library {
     loaded: libloading::Library,
@@ -46,16 +78,15 @@ impl Library {
     ///
     /// # Errors
     /// It is missing, or its version is unknown.
-    pub fn load() -> Result<Self, String> {
+    pub fn load() -> Result<Self, LibraryError> {
         for (name, value) in SETTINGS {
             // SAFETY: no other thread has been started yet.
             unsafe { std::env::set_var(name, value) };
         }
         // SAFETY: it is the system's own library; its vendor is responsible for its initialisers.
-        let loaded = unsafe { libloading::Library::new(NAME) }
-            .map_err(|error| format!("{NAME} cannot be loaded ({error}): install OpenPMIx, of a version {}", majors()))?;
+        let loaded = unsafe { libloading::Library::new(NAME) }.map_err(LibraryError::Load)?;
         if !gate::stands() {
-            return Err("this build of lattice-pmix cannot tell who connects: link it with --export-dynamic-symbol=accept".to_owned());
+            return Err(LibraryError::NoGate);
         }
         let mut library = Self { loaded, version: String::new() };
         // SAFETY: declared so in the header; it returns a string that lives as long as the library.
@@ -64,7 +95,7 @@ impl Library {
         let known = version(&text).filter(|version| MAJORS.contains(&major(version)));
         match known {
             Some(version) => library.version = version.to_owned(),
-            None => return Err(format!("{NAME} is `{text}`, and OpenPMIx of a version {} is served", majors())),
+            None => return Err(LibraryError::UnknownVersion { text: text.into_owned() }),
         }
         Ok(library)
     }
@@ -75,7 +106,7 @@ impl Library {
     }
 
     /// Starts to serve a launch. Returns each local rank's variables.
-    pub fn serve(&self, job: &BridgeJob, shim: UnixStream) -> Result<Vec<Vec<(String, String)>>, String> {
+    pub fn serve(&self, job: &BridgeJob, shim: UnixStream) -> Result<Vec<Vec<(String, String)>>, LibraryError> {
         let host = Host {
             shim: Mutex::new(shim),
             size: job.size(),
@@ -84,7 +115,7 @@ impl Library {
             namespace: job.namespace.clone(),
             questions: Mutex::default(),
         };
-        HOST.set(host).map_err(|_| "it serves already".to_owned())?;
+        HOST.set(host).map_err(|_| LibraryError::ServesAlready)?;
         let mut kept = Kept::default();
         let mut about = vec![
             kept.text("pmix.srvr.tmpdir", &job.directory)?,
@@ -115,7 +146,7 @@ impl Library {
         // what it keeps of it.
         let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
         self.good("PMIx_server_init", status)?;
-        self.hear_of_losses()?;
+        self.register_loss_handler()?;
         self.register(job, &mut kept)?;
         self.environments(job)
     }
@@ -201,13 +232,13 @@ impl Library {
             self.good("PMIx_Notify_event", status)
         });
         if let Err(why) = told {
-            eprintln!("lattice-pmix: the ranks here do not learn that rank {rank} died: {why}");
+            eprintln!("lattice-pmix: the ranks here do not learn that rank {rank} died: {}", with_causes(&why));
         }
     }
 
     /// Registers for lost connections: if a rank below a shell dies and the shell lives on, nothing
     /// else shows it.
-    fn hear_of_losses(&self) -> Result<(), String> {
+    fn register_loss_handler(&self) -> Result<(), LibraryError> {
         let register = self.function::<abi::RegisterEventHandler>("PMIx_Register_event_handler")?;
         let (mut event, none) = (abi::ERR_LOST_CONNECTION, std::ptr::null_mut());
         // SAFETY: the library copies the event's number before the call returns.
@@ -215,10 +246,11 @@ impl Library {
         if status >= 0 { Ok(()) } else { self.good("PMIx_Register_event_handler", status) }
     }
 
-    fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), String> {
+    fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), LibraryError> {
         let namespace = proc_of(&job.namespace, abi::RANK_WILDCARD)?;
         let mut about = self.job_info(job, kept)?;
-        let local = c_int::try_from(job.local().len()).map_err(|e| e.to_string())?;
+        let count = job.local().len();
+        let local = c_int::try_from(count).map_err(|_| LibraryError::TooManyRanks(count))?;
         let register = self.function::<abi::RegisterNamespace>("PMIx_server_register_nspace")?;
         // SAFETY: everything the array points to lives in `kept`, longer than the call, which
         // without a callback returns after all is copied.
@@ -236,7 +268,7 @@ impl Library {
     }
 
     /// The launch information that a rank may query locally.
-    fn job_info(&self, job: &BridgeJob, kept: &mut Kept) -> Result<Vec<Info>, String> {
+    fn job_info(&self, job: &BridgeJob, kept: &mut Kept) -> Result<Vec<Info>, LibraryError> {
         let uint32 = |key: &str, value: u32| number(key, data_type::UINT32, value);
         let (size, local) = (job.size(), job.local());
         let local_size = u32::try_from(local.len()).unwrap_or(u32::MAX);
@@ -296,22 +328,22 @@ impl Library {
     }
 
     /// The library's encoding of a list of nodes or of their ranks.
-    fn generated(&self, name: &str, list: &str) -> Result<String, String> {
-        let list = CString::new(list).map_err(|e| e.to_string())?;
+    fn generated(&self, name: &str, list: &str) -> Result<String, LibraryError> {
+        let list = CString::new(list).map_err(|_| LibraryError::ZeroByte { subject: name.to_owned() })?;
         let generate = self.function::<abi::Generate>(name)?;
         let mut made = std::ptr::null_mut();
         // SAFETY: both pointers are valid during the call.
         let status = unsafe { generate(list.as_ptr(), &mut made) };
         self.good(name, status)?;
         if made.is_null() {
-            return Err(format!("{name} made nothing of {list:?}"));
+            return Err(LibraryError::Nothing { function: name.to_owned(), list });
         }
         // SAFETY: with the settings above it is a string that ends with a zero byte. It belongs to
         // the caller and is not freed: the process is short-lived.
         Ok(unsafe { CStr::from_ptr(made) }.to_string_lossy().into_owned())
     }
 
-    fn environments(&self, job: &BridgeJob) -> Result<Vec<Vec<(String, String)>>, String> {
+    fn environments(&self, job: &BridgeJob) -> Result<Vec<Vec<(String, String)>>, LibraryError> {
         let setup = self.function::<abi::SetupFork>("PMIx_server_setup_fork")?;
         let one = |rank: &u32| {
             let rank = proc_of(&job.namespace, *rank)?;
@@ -334,20 +366,21 @@ impl Library {
         job.local().iter().map(one).collect()
     }
 
-    fn function<F: Copy>(&self, name: &str) -> Result<F, String> {
+    fn function<F: Copy>(&self, name: &str) -> Result<F, LibraryError> {
         // SAFETY: the types in `abi` match the functions, whose names are listed there.
         let found = unsafe { self.loaded.get::<F>(name.as_bytes()) };
-        found.map(|symbol| *symbol).map_err(|error| format!("{NAME} {}: {error}", self.version))
+        found.map(|symbol| *symbol).map_err(|source| LibraryError::Symbol { version: self.version.clone(), source })
     }
 
-    fn good(&self, what: &str, status: Status) -> Result<(), String> {
+    fn good(&self, function: &str, status: Status) -> Result<(), LibraryError> {
         if status == abi::SUCCESS || status == abi::OPERATION_SUCCEEDED {
             return Ok(());
         }
         let text = self.function::<abi::ErrorString>("PMIx_Error_string")?;
         // SAFETY: it returns a string that lives as long as the library.
         let text = unsafe { CStr::from_ptr(text(status)) };
-        Err(format!("{what} of {NAME} {}: {} ({status})", self.version, text.to_string_lossy()))
+        let (function, version) = (function.to_owned(), self.version.clone());
+        Err(LibraryError::Refused { function, version, text: text.to_string_lossy().into_owned(), status })
     }
 }
 
@@ -394,8 +427,8 @@ struct Kept {
 }
 
 impl Kept {
-    fn text(&mut self, key: &str, text: &str) -> Result<Info, String> {
-        let text = CString::new(text).map_err(|_| format!("{key}: a zero byte"))?;
+    fn text(&mut self, key: &str, text: &str) -> Result<Info, LibraryError> {
+        let text = CString::new(text).map_err(|_| LibraryError::ZeroByte { subject: key.to_owned() })?;
         // The bytes of a CString stay in place when it is moved.
         let string = text.as_ptr();
         self.texts.push(text);

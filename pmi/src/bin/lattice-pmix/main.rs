@@ -21,17 +21,36 @@ mod prompt;
 mod publishing;
 mod questions;
 
-use lattice_pmi::bridge::{Frames, FromBridge, ToBridge, encode};
+use lattice_model::with_causes;
+use lattice_pmi::bridge::{BridgeError, Frames, FromBridge, ToBridge, encode};
 use library::Library;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use thiserror::Error;
 
 /// The descriptor of the socket to the shim.
 const SOCKET_FD: i32 = 3;
 /// Size of a read, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Why serving ends without the shim's wish.
+#[derive(Debug, Error)]
+enum ServeError {
+    #[error("the shim's socket")]
+    Socket(#[source] io::Error),
+    #[error(transparent)]
+    Frame(#[from] BridgeError),
+    #[error("an answer before the launch")]
+    EarlyAnswer,
+    #[error("a fence before the launch")]
+    EarlyFence,
+    #[error("an end before the launch")]
+    EarlyEnd,
+    #[error("a second launch")]
+    SecondLaunch,
+}
 
 fn main() -> ExitCode {
     if let [_, argument] = std::env::args().collect::<Vec<_>>().as_slice()
@@ -46,7 +65,7 @@ fn main() -> ExitCode {
     match serve(socket) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("lattice-pmix: {why}");
+            eprintln!("lattice-pmix: {}", with_causes(&why));
             ExitCode::FAILURE
         }
     }
@@ -60,7 +79,7 @@ fn check() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(why) => {
-            println!("{why}");
+            println!("{}", with_causes(&why));
             ExitCode::FAILURE
         }
     }
@@ -83,7 +102,7 @@ fn inherited_socket() -> Option<UnixStream> {
 }
 
 /// Serves until the shim closes the socket.
-fn serve(socket: UnixStream) -> Result<(), String> {
+fn serve(socket: UnixStream) -> Result<(), ServeError> {
     let mut directory = None;
     let served = serve_in(socket, &mut directory);
     if let Some(directory) = directory {
@@ -93,7 +112,7 @@ fn serve(socket: UnixStream) -> Result<(), String> {
     served
 }
 
-fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<(), String> {
+fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<(), ServeError> {
     // A launch is ended by signals to all its processes; the ranks need this server until they have
     // ended.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -110,19 +129,19 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             // The shim closed it before it read all: the launch is over.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
-            Err(error) => return Err(format!("the shim's socket: {error}")),
+            Err(error) => return Err(ServeError::Socket(error)),
         };
-        for message in frames.push(&chunk[..read]).map_err(|e| e.to_string())? {
+        for message in frames.push(&chunk[..read])? {
             match (message, &library) {
                 (ToBridge::Serve(job), None) => {
-                    let told = socket.try_clone().map_err(|e| e.to_string())?;
+                    let for_callbacks = socket.try_clone().map_err(ServeError::Socket)?;
                     *directory = Some(job.directory.clone());
-                    match Library::load().and_then(|library| Ok((library.serve(&job, told)?, library))) {
+                    match Library::load().and_then(|library| Ok((library.serve(&job, for_callbacks)?, library))) {
                         Ok((env, loaded)) => {
-                            tell(&mut socket, &FromBridge::Ready { library: loaded.version().to_owned(), env })?;
+                            send(&mut socket, &FromBridge::Ready { library: loaded.version().to_owned(), env })?;
                             library = Some(loaded);
                         }
-                        Err(why) => return tell(&mut socket, &FromBridge::Failed { why }),
+                        Err(why) => return send(&mut socket, &FromBridge::Failed { why: with_causes(&why) }),
                     }
                 }
                 (ToBridge::Fenced { data }, Some(library)) => library.fenced(data),
@@ -132,21 +151,21 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
                 (ToBridge::Left { rank }, Some(library)) => library.left(rank),
                 (ToBridge::Died { rank, code }, Some(library)) => library.died(rank, code),
                 (ToBridge::Answered { .. } | ToBridge::Modex { .. } | ToBridge::GiveModex { .. }, None) => {
-                    return Err("an answer before the launch".to_owned());
+                    return Err(ServeError::EarlyAnswer);
                 }
-                (ToBridge::Serve(_), Some(_)) => return Err("a second launch".to_owned()),
-                (ToBridge::Fenced { .. }, None) => return Err("a fence before the launch".to_owned()),
-                (ToBridge::Left { .. } | ToBridge::Died { .. }, None) => return Err("an end before the launch".to_owned()),
+                (ToBridge::Serve(_), Some(_)) => return Err(ServeError::SecondLaunch),
+                (ToBridge::Fenced { .. }, None) => return Err(ServeError::EarlyFence),
+                (ToBridge::Left { .. } | ToBridge::Died { .. }, None) => return Err(ServeError::EarlyEnd),
             }
         }
     }
 }
 
-fn tell(socket: &mut UnixStream, message: &FromBridge) -> Result<(), String> {
-    let frame = encode(message).map_err(|e| e.to_string())?;
+fn send(socket: &mut UnixStream, message: &FromBridge) -> Result<(), ServeError> {
+    let frame = encode(message)?;
     match socket.write_all(&frame) {
         // The launch was over before this was ready: the next read finds the end, and the work's output has no line about it.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| format!("the shim's socket: {error}")),
+        written => written.map_err(ServeError::Socket),
     }
 }

@@ -65,7 +65,7 @@ impl Waiting {
             }
             Done::Lookup(Some(done)) => {
                 let texts: Vec<CString> = found.iter().map(|one| CString::new(one.value.clone()).unwrap_or_default()).collect();
-                let made = found.iter().zip(&texts).map(|(one, text)| found_of(one, text, namespace)).collect::<Result<Vec<_>, _>>();
+                let made = found.iter().zip(&texts).map(|(one, text)| found_of(one, text, namespace)).collect::<Option<Vec<_>>>();
                 let (status, mut made) = made.map_or((abi::ERR_NOT_SUPPORTED, Vec::new()), |made| (status, made));
                 // SAFETY: `cbdata` came with the callback; the library copies the data before the
                 // callback returns.
@@ -83,20 +83,21 @@ impl Waiting {
     }
 }
 
-/// A found value in the library's representation. It points into `one` and `text`.
-fn found_of(one: &Published, text: &CString, namespace: &str) -> Result<Found, String> {
+/// A found value in the library's representation. It points into `one` and `text`. `None`: it has
+/// none, because its number has another length, or its namespace's name is too long.
+fn found_of(one: &Published, text: &CString, namespace: &str) -> Option<Found> {
     let data = match one.data_type {
         data_type::STRING => Data { string: text.as_ptr() },
         data_type::BYTE_OBJECT => Data { object: ByteObject { bytes: one.value.as_ptr().cast(), size: one.value.len() } },
         _ => {
-            let bytes = one.value.as_slice().try_into().map_err(|_| "a number of another length".to_owned())?;
+            let bytes = one.value.as_slice().try_into().ok()?;
             Data { widest: [u64::from_ne_bytes(bytes), 0, 0] }
         }
     };
-    let mut found =
-        Found { publisher: proc_of(namespace, one.rank)?, key: [0; abi::KEY_BYTES], value: Value { data_type: one.data_type, data } };
+    let publisher = proc_of(namespace, one.rank).ok()?;
+    let mut found = Found { publisher, key: [0; abi::KEY_BYTES], value: Value { data_type: one.data_type, data } };
     for (to, from) in found.key[..abi::KEY_BYTES - 1].iter_mut().zip(one.key.bytes()) {
         *to = from.cast_signed();
     }
-    Ok(found)
+    Some(found)
 }

@@ -12,6 +12,7 @@ use crate::{
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
+use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
@@ -137,7 +138,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     ReportItem::Checkpointed { allocation, epoch, checkpoint }
                 }
                 13 => {
-                    let saved = if skip == 0 { Err("x".to_owned()) } else { Ok(saved(&allocation)) };
+                    let saved = if skip == 0 { Err(NotSaved("x".to_owned())) } else { Ok(saved(&allocation)) };
                     ReportItem::Ended { allocation, epoch, reason: EndReason::Preempted { by: "x".into(), why: "x".into(), saved } }
                 }
                 14 => ReportItem::Ended { allocation, epoch, reason: EndReason::WalltimeSaved { checkpoint: saved(&allocation) } },
