@@ -344,7 +344,7 @@ mod tests {
         share.preempt = Some(Preemption { id, by, reason, cause: PreemptCause::Request, deadline_ms: 1, hold: false, failed: None });
         let (allocation, epoch) = (share.allocation, share.epoch);
         run(Arc::clone(&bench.handles), share.clone()).await;
-        let saved = Err("it was submitted without --checkpoint".to_owned());
+        let saved = Err(NotSaved("it was submitted without --checkpoint".to_owned()));
         assert_eq!(bench.events.try_recv(), Ok(Event::Saved { allocation, epoch, request: id, saved }));
         // Work that has left this node meanwhile has nothing to report.
         share.spec.checkpoint = Some(CheckpointPolicy::default());

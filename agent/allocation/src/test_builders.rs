@@ -11,6 +11,7 @@ use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
+use lattice_agent_common::tasks::Tasks;
 use lattice_agent_common::troubles::Troubles;
 use lattice_launch as launch;
 use lattice_launch::Launches;
@@ -167,6 +168,7 @@ impl Bench {
             troubles: troubles.clone(),
             mesh: mesh.clone(),
         };
+        let tasks = Tasks::default();
         let launches = launch::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
@@ -175,6 +177,7 @@ impl Bench {
             fabric: fabric.clone(),
             fence_timeout: Duration::from_secs(60),
             fanout: None,
+            tasks: tasks.clone(),
         };
         let checkpoint = checkpoint::Handles {
             me: me.clone(),
@@ -186,6 +189,7 @@ impl Bench {
             cluster: cluster_view.clone(),
             troubles: troubles.clone(),
             events: events_out.clone(),
+            tasks: tasks.clone(),
         };
         let of_output = spool::Settings { state_dir: dir.0.clone(), flush: Duration::from_secs(30), bytes_max: 1 << 20 };
         let machine = Machine {
@@ -232,6 +236,7 @@ impl Bench {
             troubles,
             acknowledged: acknowledged_view,
             events: events_out,
+            tasks,
         };
         let handles = Arc::new(handles);
         Self { handles, address, events, cluster, view, acknowledged, incoming, stop, dir }

@@ -391,6 +391,7 @@ mod tests {
     use super::*;
     use crate::tests::{Agent, id};
     use lattice_membership::cluster::Cluster;
+    use lattice_model::end_reason::NotSaved;
     use lattice_model::{CheckpointPolicy, RankOutcome};
     use lattice_runtime::pty::Size;
     use std::process::{Command, Stdio};
@@ -539,7 +540,7 @@ mod tests {
         let policy = Some(CheckpointPolicy::default());
         let held = agent.holds(1, |share| share.spec.checkpoint = policy);
         let share = Arc::clone(&held.handle.share);
-        let saved = EndReason::Preempted { by: "ada".into(), why: String::new(), saved: Err("no".into()) };
+        let saved = EndReason::Preempted { by: "ada".into(), why: String::new(), saved: Err(NotSaved("no".into())) };
         let now = |state, reason: Option<EndReason>, held| {
             let mut allocation = lattice_model::test_builders::allocation(id(1));
             (allocation.epoch, allocation.state, allocation.reason, allocation.held) = (Epoch(2), state, reason, held);

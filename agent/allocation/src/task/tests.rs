@@ -281,12 +281,12 @@ async fn what_could_not_be_prepared_says_why() {
     work.task.prepared(Err(PrepareError::RootRefused)).await;
     let why = "work as root is refused on this node (allow_root is false)".to_owned();
     assert_eq!(work.text(), why);
-    assert_eq!(work.reported(), [Event::Prepared { allocation: id(1), epoch: Epoch(1), result: Err(why) }]);
+    assert_eq!(work.reported(), [Event::Prepared { allocation: id(1), epoch: Epoch(1), result: Err(NotPrepared::Prologue(why)) }]);
     // A shim that is gone before it answers.
     let (ours, _) = UnixStream::pair().unwrap();
     work.task.prepared(Ok(Line { stream: ours, fresh: true, image: None })).await;
     let [Event::Prepared { result: Err(why), .. }] = &work.reported()[..] else { panic!("not one failure") };
-    assert!(why.starts_with("the shim does not answer: "), "{why}");
+    assert!(why.to_string().starts_with("the shim does not answer: "), "{why}");
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn nothing_is_started_before_the_shim_is_ready_or_while_it_ends() {
     assert_eq!((work.sent(), work.reported(), work.standing()), (vec![], vec![], Standing::NotYet));
     work.task.heard(FromShim::Ready { failed: Some("no image".into()) }).await;
     let (allocation, epoch) = (id(1), Epoch(1));
-    assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err("no image".into()) }]);
+    assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err(NotPrepared::Shim("no image".into())) }]);
     work.task.obey(Command::Stop).await;
     work.sent();
     work.task.obey(Command::Start(share)).await;
