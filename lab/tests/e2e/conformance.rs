@@ -95,7 +95,7 @@ fn becomes(w: &World, name: &str, firmware: &str) {
     fs::rename(run.join("bmc.next"), run.join("bmc")).unwrap();
 }
 
-fn drifted(w: &World, name: &str) -> bool {
+pub fn drifted(w: &World, name: &str) -> bool {
     !node(w, name)["conformance"]["drifted_since"].is_null()
 }
 

@@ -1,37 +1,61 @@
-//! Runs the commands of the tutorial and of the users' how-to pages as they are written. The tutorial starts its own
-//! cluster with `lattice dev`; the pages share one cluster. [`pages`] lists what each page needs, and which cannot run.
+//! Runs the commands of the tutorial and of the how-to pages as they are written. The tutorial starts
+//! its own cluster with `lattice dev`; the pages for users share one cluster, and those for operators
+//! another one. [`pages`] lists what each page needs, and which cannot run.
 
 mod markdown;
 mod pages;
 mod shell;
 
-use crate::harness::{Folder, Group, JOB, World, alone, binaries, close};
+use crate::harness::{Folder, Group, JOB, Need, World, alone, binaries, close};
 use lattice_lab::down;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Identity};
+use lattice_lab::up::{self, Options};
 use libtest_mimic::Trial;
 use markdown::Command;
 use nix::sys::signal::Signal;
-use pages::{PAGES, Page, Plan};
+use pages::{Manual, OPERATORS, Page, Plan, USERS};
+use serde_json::Value;
 use shell::Shell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Four nodes, because some pages use four.
-static PAGES_CLUSTER: Group = Group { theme: "documentation", name: "documentation", nodes: 4, quorum: 1, tweak: |_| {} };
+static USERS_CLUSTER: Group = Group { theme: "documentation", name: "documentation", nodes: 4, quorum: 1, tweak: |_| {} };
+/// Three members, because a page removes two.
+static OPERATORS_CLUSTER: Group =
+    Group { theme: "documentation", name: "documentation-operators", nodes: 4, quorum: 3, tweak: as_operators_pages };
 
 /// The directory of the tutorial's cluster; the test replaces it by its own directory.
 const TUTORIAL_DIR: &str = "/tmp/lattice-tutorial";
 /// The placeholders for an allocation's id in pages.
 const ID_PLACEHOLDERS: [&str; 3] = ["ID", "ID1", "ID2"];
+/// What shows the settings of the cluster, which a page leaves as they were.
+const SETTINGS: [&[&str]; 5] = [
+    &["admin", "tenant", "list"],
+    &["admin", "limits"],
+    &["admin", "network", "pool"],
+    &["vcluster", "list", "-o", "name"],
+    &["node", "admit", "--list", "-o", "name"],
+];
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        alone("documentation::every_page_for_users_is_run_or_named_with_a_reason", &[], all_pages_are_planned),
-        PAGES_CLUSTER.test("commands_of_the_pages_for_users_work", &[], users_pages),
+        alone("documentation::every_page_for_users_is_run_or_named_with_a_reason", &[], || all_pages_are_planned(&USERS)),
+        alone("documentation::every_page_for_operators_is_run_or_named_with_a_reason", &[], || all_pages_are_planned(&OPERATORS)),
+        USERS_CLUSTER.test("commands_of_the_pages_for_users_work", &[], |w| run_pages(w, &USERS)),
+        OPERATORS_CLUSTER.test("commands_of_the_pages_for_operators_work", &[Need::Curl], |w| run_pages(w, &OPERATORS)),
         alone("documentation::commands_of_the_tutorial_work", &[], tutorial),
     ]
+}
+
+/// What pages for operators set in the configuration before their commands.
+fn as_operators_pages(options: &mut Options) {
+    options.node_admission = up::LISTED;
+    "backup: \"file://{dir}/backups\"\n".clone_into(&mut options.member_lines);
+    "wipe_hook: /bin/true\nconformance: {components: [{name: site image, file: \"{run}/site-image\"}]}\n"
+        .clone_into(&mut options.agent_lines);
 }
 
 fn docs() -> PathBuf {
@@ -43,33 +67,59 @@ fn read(page: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn users_page(name: &str) -> String {
-    read(&format!("how-to/users/{name}.md"))
+impl Manual {
+    fn read(&self, page: &str) -> String {
+        read(&format!("{}/{page}.md", self.folder))
+    }
 }
 
-fn all_pages_are_planned() {
-    let files = std::fs::read_dir(docs().join("how-to/users")).unwrap();
+fn all_pages_are_planned(manual: &Manual) {
+    let files = std::fs::read_dir(docs().join(manual.folder)).unwrap();
     let files: BTreeSet<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    let planned: BTreeSet<String> = PAGES.iter().map(|(name, _)| format!("{name}.md")).collect();
-    assert_eq!(files, planned, "left are the files, right the pages of lab/tests/e2e/documentation/pages.rs: name each of them there");
+    let planned: BTreeSet<String> = manual.pages.iter().map(|(name, _)| format!("{name}.md")).collect();
+    assert_eq!(
+        files, planned,
+        "left are the files, right the pages of lab/tests/e2e/documentation/{}: name each of them there",
+        manual.plans
+    );
+    for (name, _) in manual.pages.iter().filter(|(_, plan)| matches!(plan, Plan::NoCommands)) {
+        let there = markdown::commands(&manual.read(name));
+        assert!(there.is_empty(), "{name}.md has commands now: plan them in lab/tests/e2e/documentation/{}: {there:?}", manual.plans);
+    }
 }
 
-fn users_pages(w: &World) {
-    for (name, plan) in &PAGES {
+fn run_pages(w: &World, manual: &Manual) {
+    let before = settings(w);
+    for (name, plan) in manual.pages {
         let page = match plan {
             Plan::Run(page) => page,
             Plan::CannotRun(why) => {
                 println!("not run: {name}.md: {why}");
                 continue;
             }
+            Plan::NoCommands => continue,
         };
         let folder = Folder::new("page");
         let shell = Shell::new(&folder.0, &binaries().dir, w.lattice.socket());
-        PageRun { w, name, page, shell, ids: BTreeMap::new() }.run();
+        let began = Instant::now();
+        PageRun { w, name, page, shell, ids: BTreeMap::new() }.run(&manual.read(name));
         w.ok(&["cancel", "--all-mine"]);
         let cluster = w.cluster();
         w.wait(&format!("the work of {name}.md to be gone"), || down::leftovers(&cluster).is_empty());
+        (page.restore)(w);
+        up::wait_ready(&w.cluster(), JOB).unwrap_or_else(|e| panic!("after {name}.md: {e:#}"));
+        process::until(JOB, || settings(w) == before);
+        assert_eq!(settings(w), before, "left is what {name}.md leaves, right what was before it");
+        println!("{name}.md: {:.1} s", began.elapsed().as_secs_f64());
     }
+}
+
+/// The settings of the cluster, and the holds of its nodes.
+fn settings(w: &World) -> Vec<String> {
+    let holds = |node: &Value| format!("{}: {}", text(node, "id"), node["holds"]);
+    let nodes = w.lattice.json(&["nodes"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let nodes = nodes.as_array().unwrap().iter().map(holds);
+    SETTINGS.into_iter().map(|command| w.ok(command)).chain(nodes).collect()
 }
 
 /// One page on the shared cluster.
@@ -83,8 +133,7 @@ struct PageRun<'a> {
 }
 
 impl PageRun<'_> {
-    fn run(mut self) {
-        let markdown = users_page(self.name);
+    fn run(mut self, markdown: &str) {
         for program in pages::PROGRAMS {
             self.shell.write_program(program, "#!/bin/sh\nexit 0\n");
         }
@@ -92,22 +141,29 @@ impl PageRun<'_> {
         for script in ["job.sh", "train.sh"] {
             self.shell.write_program(script, "#!/bin/sh\nsleep 0.1\n");
         }
-        let script = self.page.script_of.map(users_page).and_then(|page| markdown::scripts(&page).pop());
-        if let Some(script) = markdown::scripts(&markdown).pop().or(script) {
+        let script = self.page.script_of.map(|page| USERS.read(page)).and_then(|page| markdown::scripts(&page).pop());
+        if let Some(script) = markdown::scripts(markdown).pop().or(script) {
             self.shell.write_program("train.sh", &script);
         }
+        (self.page.prepare)(self.w);
+        self.shell.ok("the cluster's folder", &format!("LAB={}", self.w.dir.display()));
         for command in self.page.before {
             self.shell.ok(&format!("before {}.md", self.name), command);
         }
-        let all = markdown::commands(&markdown);
+        let all = markdown::commands(markdown);
         for (prefix, why) in self.page.but {
             assert!(all.iter().any(|c| c.text.starts_with(prefix)), "{}.md has no command {prefix:?} to leave out ({why})", self.name);
         }
-        let runs: Vec<&Command> = all.iter().filter(|c| !self.page.but.iter().any(|(prefix, _)| c.text.starts_with(prefix))).collect();
+        let left_out = |c: &Command| self.page.but.iter().any(|(prefix, _)| c.text.starts_with(prefix));
+        let mut runs: Vec<Command> = all.into_iter().filter(|c| !left_out(c)).collect();
         assert!(!runs.is_empty(), "{}.md has no commands that are run", self.name);
+        for (text, by) in self.page.replace {
+            assert!(runs.iter().any(|c| c.text.contains(text)), "{}.md has no {text:?} to replace", self.name);
+            runs.iter_mut().for_each(|c| c.text = c.text.replace(text, by));
+        }
         match self.page.inside {
             Some(options) => self.run_inside(options, &runs),
-            None => runs.into_iter().for_each(|command| self.command(command)),
+            None => runs.iter().for_each(|command| self.command(command)),
         }
     }
 
@@ -128,10 +184,14 @@ impl PageRun<'_> {
             let shown = self.shell.ok(&place, &text);
             command.assert_shape(&place, &shown);
         }
+        if text.starts_with("lattice preempt ") {
+            // What is preempted may run for a moment.
+            self.ids.clear();
+        }
     }
 
     /// Runs all commands as the script of one allocation.
-    fn run_inside(&self, options: &str, commands: &[&Command]) {
+    fn run_inside(&self, options: &str, commands: &[Command]) {
         let commands: Vec<&str> = commands.iter().map(|command| command.text.as_str()).collect();
         self.shell.write_program("inside.sh", &format!("#!/bin/bash\nset -ex\n{}\n", commands.join("\n")));
         let place = format!("{}.md, inside an allocation", self.name);

@@ -55,6 +55,8 @@ pub enum Need {
     VictoriaMetrics,
     /// `promtool` (Debian's package `prometheus`).
     Promtool,
+    /// `curl`, which pages of the documentation use.
+    Curl,
     /// A kernel in which agents can use all their counters: Linux 6.5 with BTF.
     KernelProbes,
     /// Temporary directories on a file system whose block device requests the kernel counts.
@@ -171,6 +173,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Promtool if lattice_lab::machine::find("promtool").is_none() => {
             Some("there is no promtool here (package prometheus)".to_owned())
         }
+        Need::Curl if lattice_lab::machine::find("curl").is_none() => Some("there is no curl here".to_owned()),
         Need::KernelProbes if !counts_in_kernel() => Some(
             "this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF), or has no tracepoint block_io_start (Linux 6.5)".to_owned(),
         ),
@@ -195,6 +198,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::PrometheusClient
         | Need::VictoriaMetrics
         | Need::Promtool
+        | Need::Curl
         | Need::KernelProbes
         | Need::BlockDevice
         | Need::SystemdAnalyze => None,

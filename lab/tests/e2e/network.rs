@@ -19,8 +19,8 @@ fn pool(w: &World, start: &str, end: &str, grace: &str) {
     w.ok(&["admin", "network", "pool", "--start", start, "--end", end, "--grace", grace]);
 }
 
-/// Restores the initial state.
-fn tidy(w: &World) {
+/// Makes the pool as it is at first, without domains.
+pub fn restore_pool(w: &World) {
     pool(w, "1000", "4095", "0");
     for domain in domains(w) {
         // A domain may be released meanwhile.
@@ -106,7 +106,7 @@ fn shared(w: &World) {
     w.ok(&["cancel", &third, &other]);
     let told = w.ok(&["audit", "query", "--type", "vni-pool-set,network-domain-created"]);
     assert!(told.contains("VNIs 1000 to 4095, grace 30000 ms") && told.contains("\"ml\" of tenant \"physics\", VNI 1000"), "{told}");
-    tidy(w);
+    restore_pool(w);
     assert_eq!(w.run(&["network", "status", "ml"]).code(), 3);
 }
 
@@ -143,5 +143,5 @@ fn exhausted(w: &World) {
     w.ok(&["admin", "limits", "--no-sensitive-pool-size"]);
     assert!(w.lattice.json(&["admin", "limits"]).unwrap()["sensitive_pool_size"].is_null());
     assert!(w.ok(&["audit", "query", "--type", "limits-set"]).contains("sensitive_pool_size 4"));
-    tidy(w);
+    restore_pool(w);
 }

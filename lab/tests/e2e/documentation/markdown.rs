@@ -4,7 +4,7 @@
 //! each its output.
 
 /// The languages of blocks. Only `sh` and `console` have commands.
-const LANGUAGES: [&str; 7] = ["sh", "console", "python", "c", "yaml", "json", "text"];
+const LANGUAGES: [&str; 8] = ["sh", "console", "python", "c", "yaml", "json", "ini", "text"];
 
 /// One command as it is written.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,25 +32,27 @@ fn shape(output: &str) -> Vec<Vec<&str>> {
     output.trim_end().lines().map(|line| line.split_whitespace().map(word).collect()).collect()
 }
 
-/// The blocks of one language: the number of each block's first line, and its lines.
+/// The blocks of one language: the number of each block's first line, and its lines, without the
+/// indentation of a block in a list.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
-    let mut open: Option<(bool, usize, Vec<&str>)> = None;
+    let mut open: Option<(bool, &str, usize, Vec<&str>)> = None;
     for (number, line) in page.lines().enumerate() {
-        match (open.take(), line.trim_start().strip_prefix("```")) {
+        let trimmed = line.trim_start();
+        match (open.take(), trimmed.strip_prefix("```")) {
             (None, Some(opened)) => {
                 assert!(LANGUAGES.contains(&opened), "line {}: a block of the unknown language {opened:?}", number + 1);
-                open = Some((opened == language, number + 2, Vec::new()));
+                open = Some((opened == language, &line[..line.len() - trimmed.len()], number + 2, Vec::new()));
             }
             (None, None) => {}
-            (Some((wanted, first, lines)), Some(_)) => {
+            (Some((wanted, _, first, lines)), Some(_)) => {
                 if wanted {
                     found.push((first, lines));
                 }
             }
-            (Some((wanted, first, mut lines)), None) => {
-                lines.push(line);
-                open = Some((wanted, first, lines));
+            (Some((wanted, indentation, first, mut lines)), None) => {
+                lines.push(line.strip_prefix(indentation).unwrap_or(line));
+                open = Some((wanted, indentation, first, lines));
             }
         }
     }
@@ -76,20 +78,23 @@ pub fn commands(page: &str) -> Vec<Command> {
     all
 }
 
-/// A command ends with its line or its comment, except after a `\` at the end and in a here-document.
+/// A command ends with its line or its comment, except after a `\` at the end, in a here-document
+/// and in a loop.
 fn plain(first: usize, lines: &[&str]) -> Vec<Command> {
     let mut commands: Vec<Command> = Vec::new();
     let mut here_end: Option<&str> = None;
-    let mut continues = false;
+    let (mut continues, mut loops) = (false, false);
     for (number, line) in lines.iter().enumerate() {
-        if here_end.is_some() || continues {
+        if here_end.is_some() || continues || loops {
             let last = commands.last_mut().expect("the command that goes on");
             last.text = format!("{}\n{line}", last.text);
             here_end = here_end.filter(|end| end != line);
+            loops = loops && *line != "done";
         } else if !line.trim().is_empty() && !line.starts_with('#') {
             let text = line.split_once(" #").map_or(*line, |(text, _)| text.trim_end());
             commands.push(Command { line: first + number, text: text.to_owned(), shows: None });
             here_end = line.split_once("<<").map(|(_, end)| end.trim_matches('\''));
+            loops = line.ends_with("; do");
         }
         continues = here_end.is_none() && line.ends_with('\\');
     }
