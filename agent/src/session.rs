@@ -386,7 +386,7 @@ impl Session {
                 line.heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
                 line.heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 line.sent = report_seq;
-                self.context.work.tell(Event::Registered { incarnation, report_seq }).await;
+                self.context.work.driver.send(Event::Registered { incarnation, report_seq }).await;
                 self.reports.mark_changed();
                 let (member, through) = (line.member.clone(), line.through.clone());
                 let session = told(&member, through.as_ref());
@@ -396,13 +396,13 @@ impl Session {
             Down::Desired(list) => {
                 self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
                 self.wipes.ask(list.wipe);
-                self.context.work.tell(Event::Listed(list)).await;
+                self.context.work.driver.send(Event::Listed(list)).await;
             }
             Down::Acked { incarnation, seq, superseded } => {
-                self.context.work.tell(Event::Acknowledged { incarnation, seq }).await;
+                self.context.work.driver.send(Event::Acknowledged { incarnation, seq }).await;
                 for (allocation, epoch) in superseded {
                     tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
-                    self.context.work.tell(Event::Superseded { allocation, epoch }).await;
+                    self.context.work.driver.send(Event::Superseded { allocation, epoch }).await;
                 }
             }
         }

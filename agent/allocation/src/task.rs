@@ -156,7 +156,7 @@ impl AllocationTask {
     }
 
     async fn tell(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
-        self.context.tell(event(self.share.allocation, self.share.epoch)).await;
+        self.context.driver.send(event(self.share.allocation, self.share.epoch)).await;
     }
 
     async fn ended(&self, reason: EndReason) {

@@ -224,9 +224,9 @@ pub(super) async fn end_saved(context: Shared, share: Arc<DesiredShare>, checkpo
 async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<CheckpointRef>, reason: EndReason) {
     let (allocation, epoch) = (share.allocation, share.epoch);
     if let Some(checkpoint) = checkpoint {
-        context.tell(Event::Checkpointed { allocation, epoch, checkpoint }).await;
+        context.driver.send(Event::Checkpointed { allocation, epoch, checkpoint }).await;
     }
-    context.tell(Event::Ended { allocation, epoch, reason }).await;
+    context.driver.send(Event::Ended { allocation, epoch, reason }).await;
 }
 
 /// On the head: waits for the checkpoint under way, at most for the grace, and reports how the work

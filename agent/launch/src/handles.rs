@@ -1,9 +1,9 @@
 //! The parts of the agent that launches need.
 
 use lattice_machine::fabric::Fabric;
-use lattice_membership::cluster::{self, Cluster};
+use lattice_membership::cluster::Cluster;
 use lattice_mesh::Mesh;
-use lattice_model::{DesiredShare, NodeId};
+use lattice_model::NodeId;
 use lattice_registry::Allocations;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,4 @@ pub struct Handles {
     /// How many other agents each agent of a launch connects to, if the site sets it; `None`: by
     /// the launch's size.
     pub fanout: Option<u32>,
-}
-
-impl Handles {
-    /// A node's mesh address.
-    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        cluster::mesh_address(&self.cluster.borrow(), share, node)
-    }
 }
