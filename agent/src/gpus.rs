@@ -130,7 +130,7 @@ impl GpuWatching {
     }
 
     fn judge(&self) {
-        let unknown = self.unknown().into_iter().map(|key| (key, "no driver tells what it is (`lattice doctor`)".to_owned()));
+        let unknown = self.unknown().into_iter().map(|key| (key, "no driver identifies it (`lattice doctor`)".to_owned()));
         let newcomers = self.newcomers.keys().map(|key| (key.clone(), self.unfiltered.clone()));
         let standings = GpuStandings {
             policy: self.gpus.policy().shown(),

@@ -421,7 +421,7 @@ impl Session {
         }
         let waited = self.beats.is_lapsed();
         if let Err(Lapsed) = self.acknowledged(seq) {
-            return Err(Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned()));
+            return Err(Ended::Lost("run leases lapsed while the leader did not answer: the node registers anew".to_owned()));
         }
         // Not with the next heartbeat: the node gets no work before the leader has this.
         if waited && !self.beats.is_lapsed() { self.beat(line).await } else { Ok(()) }
@@ -513,7 +513,7 @@ impl Session {
         if generation <= view.generation.max(Generation(1)) {
             return None;
         }
-        tracing::warn!(generation = generation.0, shares = view.locals.len(), "the quorum was recovered: it is told what is on this node");
+        tracing::warn!(generation = generation.0, shares = view.locals.len(), "the quorum was recovered: this node reports what it has");
         let held = view.locals.iter().map(|local| HeldShare {
             share: local.share.clone(),
             phase: match local.phase {

@@ -164,7 +164,7 @@ impl AllocationTask {
     }
 
     async fn obey(&mut self, command: Command) {
-        tracing::debug!(allocation = %self.share.allocation, ?command, "told");
+        tracing::debug!(allocation = %self.share.allocation, ?command, "received from the driver");
         match command {
             Command::Prepare { assignment } => {
                 if self.preparing.is_none() {
@@ -199,7 +199,7 @@ impl AllocationTask {
     }
 
     async fn heard(&mut self, message: FromShim) {
-        tracing::debug!(allocation = %self.share.allocation, heard = ?message, "heard from the shim");
+        tracing::debug!(allocation = %self.share.allocation, ?message, "received from the shim");
         match message {
             FromShim::Hello { allocation, epoch, pid, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {

@@ -369,7 +369,7 @@ pub enum UsageError {
     NotMeasured { allocation: AllocationId },
     #[error(transparent)]
     MayNotKnow(#[from] MayNotKnow),
-    #[error("its drivers tell what cannot be shown")]
+    #[error("its drivers report what cannot be shown")]
     OddGpuReadings,
     #[error(transparent)]
     Node(#[from] UnansweredNode),

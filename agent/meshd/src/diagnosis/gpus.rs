@@ -265,7 +265,7 @@ mod tests {
             ("ECC errors", "not corrected: 2 of B; corrected: none", true),
             ("clocks", "held down: B by hardware_thermal", true),
             ("B", "91 °C: watch it", true),
-            ("C", "it was not measured yet, or its driver says nothing of it", false),
+            ("C", "it was not measured yet, or its driver does not report it", false),
         ];
         assert_eq!(said(&facts), want);
         assert_eq!((gpus.facts, gpus.busy.len(), gpus.source.as_str()), (3, 2, "nvml"));
