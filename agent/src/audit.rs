@@ -18,7 +18,7 @@ mod line;
 use lattice_agent_common::readiness::readable;
 use lattice_ebpf::Events;
 use lattice_meshd::context::Shared;
-use lattice_model::TelemetryMode;
+use lattice_model::{TelemetryMode, millis};
 use lattice_observe::kernel_counts::{KernelCounts, Key};
 use lattice_observe::traces::Recorder;
 use lattice_runtime::shim::boottime_ms;
@@ -316,5 +316,5 @@ impl Auditor {
 }
 
 fn ms(at: SystemTime) -> u64 {
-    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
 }

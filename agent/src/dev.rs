@@ -98,7 +98,7 @@ fn shortcomings(findings: &[Finding]) -> String {
     let mut degraded: Vec<&str> = of(Health::Degraded).map(|finding| finding.subject).collect();
     degraded.dedup();
     if !degraded.is_empty() {
-        text += &format!("{:<9} {} (`lattice doctor` tells why, and what to do)\n", Health::Degraded, degraded.join(", "));
+        text += &format!("{:<9} {} (`lattice doctor` shows why, and what to do)\n", Health::Degraded, degraded.join(", "));
     }
     text
 }
@@ -243,7 +243,7 @@ mod tests {
             finding("CUPTI", Health::Unsupported, "none"),
             finding("BPF", Health::Degraded, "no program could be attached"),
         ];
-        let want = "missing   privilege: not root\ndegraded  cgroup limits, BPF (`lattice doctor` tells why, and what to do)\n";
+        let want = "missing   privilege: not root\ndegraded  cgroup limits, BPF (`lattice doctor` shows why, and what to do)\n";
         assert_eq!(shortcomings(&findings), want);
         assert_eq!(shortcomings(&findings[3..5]), "");
     }

@@ -130,7 +130,7 @@ impl GpuWatching {
     }
 
     fn judge(&self) {
-        let unknown = self.unknown().into_iter().map(|key| (key, "no driver tells what it is (`lattice doctor`)".to_owned()));
+        let unknown = self.unknown().into_iter().map(|key| (key, "no driver identifies it (`lattice doctor`)".to_owned()));
         let newcomers = self.newcomers.keys().map(|key| (key.clone(), self.unfiltered.clone()));
         let standings = GpuStandings {
             policy: self.gpus.policy().shown(),
@@ -255,7 +255,7 @@ impl GpuWatching {
             if context.work.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
                 let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
                 tracing::warn!(allocation = %share.allocation, %why, "work is ended for an error of its GPU");
-                context.work.tell(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
+                context.work.driver.send(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
             }
         }
     }
@@ -335,7 +335,7 @@ impl GpuWatching {
             tracing::warn!(%why, "a GPU is lost");
         }
         self.told = Some(gpus.clone());
-        context.work.tell(Event::Gpus(Box::new(gpus))).await;
+        context.work.driver.send(Event::Gpus(Box::new(gpus))).await;
     }
 }
 

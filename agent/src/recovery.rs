@@ -140,7 +140,7 @@ enum UnusableConfig {
     Json(#[from] serde_json::Error),
     #[error("it is of node {node}")]
     OfAnotherNode { node: String },
-    #[error("its shim.json does not say what the allocation is")]
+    #[error("its shim.json does not describe the allocation")]
     NoShare,
     #[error("its shim.json speaks of another allocation")]
     OfAnotherAllocation,

@@ -386,7 +386,7 @@ impl Session {
                 line.heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
                 line.heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 line.sent = report_seq;
-                self.context.work.tell(Event::Registered { incarnation, report_seq }).await;
+                self.context.work.driver.send(Event::Registered { incarnation, report_seq }).await;
                 self.reports.mark_changed();
                 let (member, through) = (line.member.clone(), line.through.clone());
                 let session = told(&member, through.as_ref());
@@ -396,13 +396,13 @@ impl Session {
             Down::Desired(list) => {
                 self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
                 self.wipes.ask(list.wipe);
-                self.context.work.tell(Event::Listed(list)).await;
+                self.context.work.driver.send(Event::Listed(list)).await;
             }
             Down::Acked { incarnation, seq, superseded } => {
-                self.context.work.tell(Event::Acknowledged { incarnation, seq }).await;
+                self.context.work.driver.send(Event::Acknowledged { incarnation, seq }).await;
                 for (allocation, epoch) in superseded {
                     tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
-                    self.context.work.tell(Event::Superseded { allocation, epoch }).await;
+                    self.context.work.driver.send(Event::Superseded { allocation, epoch }).await;
                 }
             }
         }
@@ -421,7 +421,7 @@ impl Session {
         }
         let waited = self.beats.is_lapsed();
         if let Err(Lapsed) = self.acknowledged(seq) {
-            return Err(Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned()));
+            return Err(Ended::Lost("run leases lapsed while the leader did not answer: the node registers anew".to_owned()));
         }
         // Not with the next heartbeat: the node gets no work before the leader has this.
         if waited && !self.beats.is_lapsed() { self.beat(line).await } else { Ok(()) }
@@ -513,7 +513,7 @@ impl Session {
         if generation <= view.generation.max(Generation(1)) {
             return None;
         }
-        tracing::warn!(generation = generation.0, shares = view.locals.len(), "the quorum was recovered: it is told what is on this node");
+        tracing::warn!(generation = generation.0, shares = view.locals.len(), "the quorum was recovered: this node reports what it has");
         let held = view.locals.iter().map(|local| HeldShare {
             share: local.share.clone(),
             phase: match local.phase {

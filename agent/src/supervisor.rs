@@ -16,7 +16,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager does not hear");
+        tracing::debug!(%error, "the service manager cannot be notified");
     }
 }
 

@@ -171,7 +171,7 @@ fn named(name: &str) -> Option<(AllocationId, Epoch)> {
 /// Ends the shim that listens in `dir`, if any, with all that it started.
 fn quit(dir: &ShimDir) -> io::Result<()> {
     let Ok(mut stream) = connect_shim(dir) else { return Ok(()) };
-    tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is told to quit");
+    tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is asked to quit");
     stream.set_read_timeout(Some(QUIT_WAIT))?;
     for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
         stream.write_all(&encode(&message).map_err(io::Error::other)?)?;

@@ -6,9 +6,9 @@
 //! ```
 
 use crate::v1;
-use lattice_model::OperatorToken;
 use lattice_model::operator_token::signed_bytes;
 use lattice_model::time::Timestamp;
+use lattice_model::{OperatorToken, millis};
 use prost::Message;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
@@ -178,7 +178,7 @@ where
 
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(millis(since))
 }
 
 /// Adds a token to the metadata of a call.

@@ -8,6 +8,7 @@ use crate::settings::Settings;
 use crate::terminal;
 use lattice_api::client::{Client, ConnectError};
 use lattice_cli_syntax::args::Global;
+use lattice_model::millis;
 use lattice_model::time::Timestamp;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,5 +125,5 @@ pub async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) 
 /// The wall clock.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(millis(since))
 }

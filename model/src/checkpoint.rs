@@ -41,11 +41,6 @@ impl CheckpointPolicy {
     pub fn by(by: AskBy) -> Self {
         Self { by, ..Self::default() }
     }
-
-    /// Checkpoints are requested by a call to this port of the work.
-    pub fn at_port(port: NonZeroU16) -> Self {
-        Self { by: AskBy::Call, port: Some(port), ..Self::default() }
-    }
 }
 
 /// How work is asked to save itself.
@@ -275,11 +270,6 @@ impl AskSignal {
     /// Its receivers.
     pub fn whom(self) -> SignalTo {
         self.to
-    }
-
-    /// Whether every version that knows checkpoints supports it.
-    pub fn is_of_the_first(self) -> bool {
-        !matches!(Written::from(self), Written::Other { .. })
     }
 
     /// The usual name.

@@ -62,7 +62,8 @@ impl Constraints {
     /// The constraint that `node` does not meet, for people; `None`: it meets all.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
         let unknown = self.conformance && node.conformance.as_ref().and_then(Conformance::group).is_none();
-        self.never_met_by(node).or_else(|| unknown.then(|| "has not told the fingerprint of its configuration, or too long ago".to_owned()))
+        self.never_met_by(node)
+            .or_else(|| unknown.then(|| "has not reported the fingerprint of its configuration, or too long ago".to_owned()))
     }
 
     /// As [`Self::lacked_by`], but only for what does not change with the node's state: name,

@@ -1,4 +1,5 @@
-//! Durations as people write them: `24h`, `1h30m`, `90s`, `2:00:00`, `1-12:00:00`.
+//! Durations as people write them (`24h`, `1h30m`, `90s`, `2:00:00`, `1-12:00:00`) and in
+//! milliseconds.
 
 use std::time::Duration;
 use thiserror::Error;
@@ -21,6 +22,11 @@ pub fn parse(text: &str, bare: BareNumber) -> Result<Duration, DurationError> {
     let refuse = || DurationError(text.chars().take(40).collect());
     let seconds = if text.contains(':') || text.contains('-') { clock(text) } else { units(text, bare) };
     seconds.map(Duration::from_secs).ok_or_else(refuse)
+}
+
+/// Whole milliseconds; a longer time is `u64::MAX`.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn clock(text: &str) -> Option<u64> {

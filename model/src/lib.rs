@@ -77,6 +77,7 @@ pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;
 pub use data::{Data, DataMount};
+pub use duration::millis;
 pub use end_reason::EndReason;
 pub use ids::{AllocationId, Boot, CheckpointId, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};
 pub use input::Stdin;

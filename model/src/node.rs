@@ -377,7 +377,7 @@ impl Node {
         match self.state {
             NodeState::Ready => self.leaving.iter().find(|l| l.fenced).map(|l| {
                 format!(
-                    "has not said yet that nothing is left of allocation {}, which was taken from it while it was silent",
+                    "has not reported yet that nothing is left of allocation {}, which was taken from it while it was silent",
                     l.allocation.short()
                 )
             }),

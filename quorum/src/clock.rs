@@ -1,6 +1,6 @@
 //! This machine's clocks.
 
-use lattice_model::Timestamp;
+use lattice_model::{Timestamp, millis};
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 /// [`Timekeeper`](crate::timekeeper::Timekeeper).
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(millis(since))
 }
 
 /// How long the machine has been running, including suspension: no administrator and no time server

@@ -10,7 +10,7 @@
 //! towards the agreed time by at most a tenth of the elapsed time. Only the first agreed time of a
 //! term may be far ahead, because nobody has measured how long there was no leader. Decision 0064.
 
-use lattice_model::Timestamp;
+use lattice_model::{Timestamp, millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Reading {
     /// The time of that clock now; `None`: the reading is too old.
     fn by(&self, now: Duration) -> Option<Timestamp> {
         let passed = now.saturating_sub(self.at);
-        (passed <= READING_AGE_MAX).then(|| Timestamp(self.shows.0.saturating_add(ms(passed))))
+        (passed <= READING_AGE_MAX).then(|| Timestamp(self.shows.0.saturating_add(millis(passed))))
     }
 }
 
@@ -120,7 +120,7 @@ impl ClusterClock {
 
     /// The time as of the last `pass`.
     pub fn time(&self) -> Timestamp {
-        Timestamp(ms(self.time))
+        Timestamp(millis(self.time))
     }
 
     /// The time for an entry that is being proposed, and the number of milliseconds since the
@@ -131,10 +131,6 @@ impl ClusterClock {
         self.stamped = self.stamped.max(time);
         (time, since_ms)
     }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -225,7 +221,7 @@ mod tests {
             let mut clock = ClusterClock::default();
             let (mut now, mut last) = (Duration::ZERO, at(0));
             clock.begin(1, at(0), at(0), now);
-            let right = |now: Duration| Timestamp(EPOCH_MS + ms(now));
+            let right = |now: Duration| Timestamp(EPOCH_MS + millis(now));
             for (pause, jump) in jumps {
                 now += Duration::from_millis(pause);
                 let others = readings(&[(2, right(now), now), (3, right(now), now)]);

@@ -305,7 +305,7 @@ fn go_on_from(which: &Which, present: Present, yes: bool) -> Result<()> {
     }
     println!("Now start this member, then the others, each with an empty data_dir: they get everything from this one.");
     println!("A member that still has its files of before is refused by the others: move its data_dir away first.");
-    println!("Work is placed again once every node has said what it runs, or is Down.");
+    println!("Work is placed again once every node has reported what it runs, or is Down.");
     Ok(())
 }
 
@@ -339,6 +339,6 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
 /// to start it again would not help.
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager does not hear");
+        tracing::debug!(%error, "the service manager cannot be notified");
     }
 }

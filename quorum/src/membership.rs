@@ -191,7 +191,7 @@ fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
                 tokio::time::sleep(LOOK).await;
             }
             if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
-                tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out does not hear of it now");
+                tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out could not be notified of it now");
             }
             core.peers.forget(id);
         };

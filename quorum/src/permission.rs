@@ -361,10 +361,10 @@ fn check_name(name: &str) -> Result<(), Refusal> {
 fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Refusal> {
     if access.detail.len() > TEXT_BYTES_MAX {
         let (bytes, most) = (access.detail.len() as u64, TEXT_BYTES_MAX as u64);
-        return Err(Refusal::TooLarge { what: "what is said of an access".to_owned(), bytes, most });
+        return Err(Refusal::TooLarge { what: "the description of an access".to_owned(), bytes, most });
     }
     if access.detail.chars().any(char::is_control) {
-        return Err(Refusal::Malformed { why: "what is said of an access has no control characters: escape them".to_owned() });
+        return Err(Refusal::Malformed { why: "the description of an access has no control characters: escape them".to_owned() });
     }
     let on_itself = access.node.as_ref().is_none_or(|node| node.as_str() == caller.name);
     if grant == Grant::Own && (!on_itself || access.allocation.is_none() || access.kind == AccessKind::AuditExported) {

@@ -25,7 +25,7 @@ pub use start::{StartError, StartedShim, connect_shim, start_shim};
 use crate::data_mounts::Mount;
 use lattice_model::{
     AllocationId, Assignment, Boot, Call, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome,
-    TerminalSize,
+    TerminalSize, millis,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ pub struct ShimConfig {
 /// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it continues while a machine is suspended.
 pub fn boottime_ms() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
-    now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+    now.map_or(0, millis)
 }
 
 /// The disk space that an allocation's log files may use on a node.

@@ -25,7 +25,7 @@
 
 use crate::view::{View, queue};
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
-use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster, millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -313,7 +313,7 @@ fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, k
         return Verdict::NotKnownYet;
     }
     let took_ms = known.last.and_then(|last| last.took_ms);
-    let lead = |walltime: Duration| seconds(walltime_lead_ms(u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX), took_ms));
+    let lead = |walltime: Duration| seconds(walltime_lead_ms(millis(walltime), took_ms));
     if let (Some(left_s), Some(lead_s)) = (terms.walltime_left_s, allocation.spec.walltime.map(lead))
         && left_s <= lead_s
     {

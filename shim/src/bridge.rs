@@ -64,7 +64,7 @@ pub enum BridgeStartError {
 /// Why a bridge was not sent a message.
 #[derive(Debug, Error)]
 pub enum SendError {
-    #[error("it does not read what it is told")]
+    #[error("it does not read its messages")]
     Unread,
     #[error(transparent)]
     Encode(#[from] BridgeError),

@@ -53,7 +53,7 @@ pub static PROMISED: [Promised; 10] = [
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OtherName {
     /// The requirement's name of a measure that is exported in another unit.
-    #[error("{ours:?} tells it, in {unit}")]
+    #[error("{ours:?} measures it, in {unit}")]
     OtherUnit { ours: &'static str, unit: &'static str },
     #[error("did you mean {0:?}?")]
     Similar(&'static str),
@@ -83,7 +83,7 @@ mod tests {
         let of = |name| meant(name, MEASURES.iter().map(|(name, _)| *name));
         assert_eq!(of("cpu_cores"), Ok("cpu_cores"));
         assert_eq!(of("network_tx_bytes"), Ok("network_sent_bytes"));
-        assert!(of("cpu_utilization").is_err_and(|why| why.to_string().starts_with("\"cpu_cores\" tells it, in cores")));
+        assert!(of("cpu_utilization").is_err_and(|why| why.to_string().starts_with("\"cpu_cores\" measures it, in cores")));
         assert_eq!(of("cpu_core"), Err(OtherName::Similar("cpu_cores")));
         assert!(of("zzz").is_err_and(|why| why.to_string().starts_with("there are cpu_cores, ")));
         for (theirs, ours) in ALSO {

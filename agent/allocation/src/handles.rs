@@ -3,21 +3,20 @@
 use crate::adoption::Adoption;
 use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_common::driver_queue::DriverQueue;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::tasks::Tasks;
 use lattice_agent_common::troubles::Troubles;
 use lattice_launch::Launches;
 use lattice_machine::machine::Machine;
-use lattice_membership::cluster::{self, Cluster};
+use lattice_membership::cluster::Cluster;
 use lattice_mesh::Mesh;
-use lattice_model::{DesiredShare, NodeId};
-use lattice_node::Event;
 use lattice_observe::measuring::Measuring;
 use lattice_output::spool::Spools;
 use lattice_registry::Allocations;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 /// Shared by the tasks of all allocations.
 pub struct Handles {
@@ -47,24 +46,10 @@ pub struct Handles {
     pub troubles: Troubles,
     /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.
     pub acknowledged: watch::Receiver<Option<u64>>,
-    /// The way to the driver.
-    pub events: mpsc::Sender<Event>,
+    pub driver: DriverQueue,
     /// Tasks that end after the driver: those of allocations, launches and checkpoints, and of
     /// requests about them.
     pub tasks: Tasks,
-}
-
-impl Handles {
-    /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
-    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        cluster::mesh_address(&self.cluster.borrow(), share, node)
-    }
-
-    /// Tells the driver. The queue is bounded: a task waits when the driver is behind.
-    pub async fn tell(&self, event: Event) {
-        // The driver ends last: a closed queue means that the agent has ended.
-        let _ = self.events.send(event).await;
-    }
 }
 
 /// What tasks hold.

@@ -82,7 +82,7 @@ async fn run(context: Shared, share: DesiredShare) {
     failpoint::pass(Point::PreemptSaved);
     let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);
     let saved = saved.map_err(|why| NotSaved(why.to_string()));
-    context.tell(Event::Saved { allocation, epoch, request, saved }).await;
+    context.driver.send(Event::Saved { allocation, epoch, request, saved }).await;
 }
 
 /// The checkpoint that the work made, or why it made none; `None`: the work is being ended for

@@ -24,7 +24,7 @@ use lattice_machine::fabric::FabricError;
 use lattice_machine::hardware as machine;
 use lattice_machine::hooks::{HookFailure, Moment};
 use lattice_machine::mpirun;
-use lattice_model::{Assignment, DesiredShare, with_causes};
+use lattice_model::{Assignment, DesiredShare, millis, with_causes};
 use lattice_registry::Detail;
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::cgroup::limits::LimitError;
@@ -308,7 +308,7 @@ fn start(
         scope: scope.map(|s| s.path().to_owned()),
         v1_groups,
         placement,
-        grace_ms: u64::try_from(context.setup.grace.as_millis()).unwrap_or(u64::MAX),
+        grace_ms: millis(context.setup.grace),
         node: context.setup.me.to_string(),
         open_files: given_open_files(),
         boot: identity::boot_id().ok(),

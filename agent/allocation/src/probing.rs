@@ -56,7 +56,7 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
                 tracing::warn!(allocation = %share.allocation, %why, "a service is ended: its liveness probe failed too often");
                 let (allocation, epoch) = (share.allocation, share.epoch);
                 let reason = EndReason::ProbeFailed { node: context.setup.me.clone(), why };
-                return context.tell(Event::Ended { allocation, epoch, reason }).await;
+                return context.driver.send(Event::Ended { allocation, epoch, reason }).await;
             }
         }
     }

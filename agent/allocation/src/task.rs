@@ -163,7 +163,7 @@ impl AllocationTask {
     }
 
     async fn tell(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
-        self.context.tell(event(self.share.allocation, self.share.epoch)).await;
+        self.context.driver.send(event(self.share.allocation, self.share.epoch)).await;
     }
 
     async fn ended(&self, reason: EndReason) {
@@ -171,7 +171,7 @@ impl AllocationTask {
     }
 
     async fn obey(&mut self, command: Command) {
-        tracing::debug!(allocation = %self.share.allocation, ?command, "told");
+        tracing::debug!(allocation = %self.share.allocation, ?command, "received from the driver");
         match command {
             Command::Prepare { assignment } => {
                 if self.preparing.is_none() {
@@ -206,7 +206,7 @@ impl AllocationTask {
     }
 
     async fn heard(&mut self, message: FromShim) {
-        tracing::debug!(allocation = %self.share.allocation, heard = ?message, "heard from the shim");
+        tracing::debug!(allocation = %self.share.allocation, ?message, "received from the shim");
         match message {
             FromShim::Hello { allocation, epoch, pid, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {

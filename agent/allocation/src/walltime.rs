@@ -16,7 +16,7 @@ use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::BeginError;
 use lattice_agent_common::files;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
+use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason, millis};
 use lattice_node::walltime::{
     AwaitedCheckpoint, HeadWait, HeadWaitAction, LastSave, LastSaveAction, LastSaveEvent, awaited_checkpoint, end_of_walltime,
 };
@@ -44,7 +44,7 @@ pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
 }
 
 fn walltime_ms(share: &DesiredShare) -> Option<u64> {
-    share.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    share.spec.walltime.map(millis)
 }
 
 async fn began_at(share: &DesiredShare, dir: &ShimDir) -> Option<u64> {
@@ -142,7 +142,7 @@ fn new_id() -> CheckpointId {
 }
 
 fn grace_ms(context: &Shared) -> u64 {
-    u64::try_from(context.setup.grace.as_millis()).unwrap_or(u64::MAX)
+    millis(context.setup.grace)
 }
 
 async fn wait_until(at_ms: u64) {
@@ -224,9 +224,9 @@ pub(super) async fn end_saved(context: Shared, share: Arc<DesiredShare>, checkpo
 async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<CheckpointRef>, reason: EndReason) {
     let (allocation, epoch) = (share.allocation, share.epoch);
     if let Some(checkpoint) = checkpoint {
-        context.tell(Event::Checkpointed { allocation, epoch, checkpoint }).await;
+        context.driver.send(Event::Checkpointed { allocation, epoch, checkpoint }).await;
     }
-    context.tell(Event::Ended { allocation, epoch, reason }).await;
+    context.driver.send(Event::Ended { allocation, epoch, reason }).await;
 }
 
 /// On the head: waits for the checkpoint under way, at most for the grace, and reports how the work

@@ -70,7 +70,7 @@ enum BrokeredError {
     CameToNothing { why: String },
     #[error("its head {head} went away in the middle of it")]
     HeadLost { head: NodeId },
-    #[error("nothing was heard of it any more")]
+    #[error("no report about it came any more")]
     NoEnd,
     #[error(transparent)]
     Broke(#[from] JoinError),

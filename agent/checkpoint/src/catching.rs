@@ -342,7 +342,7 @@ fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
 /// The shim's process, an ancestor of all processes of the work.
 fn known(shim: Option<u32>) -> io::Result<i32> {
     let shim = shim.and_then(|pid| i32::try_from(pid).ok());
-    shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))
+    shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not reported its own"))
 }
 
 /// The processes that the signal is meant for, whether they catch it or not.

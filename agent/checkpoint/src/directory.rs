@@ -92,7 +92,7 @@ pub enum PlaceError {
     Put { path: PathBuf, source: Errno },
     #[error("{}: {source}", .path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("the names of its files have more than 64 KiB: tell how many files and bytes there are instead, or pack them, with tar")]
+    #[error("the names of its files have more than 64 KiB: give the number of files and bytes instead, or pack them with tar")]
     AnswerTooLong,
     #[error("{}: {source}", .path.display())]
     MeasureRoom { path: PathBuf, source: Errno },

@@ -10,6 +10,7 @@ use super::{Checkpoints, late, owner_of, wall_ms};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_agent_common::files;
 use lattice_agent_common::tasks::Tasks;
+use lattice_membership::cluster::mesh_address;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::{UnreachedNode, frame};
@@ -531,7 +532,7 @@ impl Driver {
                 let (context, share, events) = (Arc::clone(&self.context), Arc::clone(&self.share), self.events.clone());
                 self.work.spawn(async move {
                     let (id, wanted) = (checkpoint.id, checkpoint.clone());
-                    context.tell(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
+                    context.driver.send(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
                     let mut cluster = context.cluster.clone();
                     let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref() == Some(&wanted);
                     if cluster.wait_for(|cluster| cluster.allocations.get(&share.allocation).is_some_and(has)).await.is_ok() {
@@ -679,7 +680,7 @@ impl Asking {
     }
 
     async fn there(&self) -> Result<(), UnreachedNode> {
-        let address = self.context.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+        let address = mesh_address(&self.context.cluster, &self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
         let goes = async {

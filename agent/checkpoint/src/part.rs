@@ -64,7 +64,7 @@ pub(super) enum PartError {
     ApplicationFailed { why: String },
     #[error("this node has no part of it")]
     NoPart,
-    #[error("its disk is full, and the application does not say how much it saved: it may be cut short; say files= or bytes=")]
+    #[error("its disk is full, and the application does not report how much it saved: it may be cut short; give files= or bytes=")]
     DiskFull,
     #[error("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}")]
     NoFiles { token: String },

@@ -52,7 +52,7 @@ const PACE: Duration = Duration::from_millis(1);
 /// Why work was not asked at its port, or gave no answer there. `at`: address of the port.
 #[derive(Debug, Error)]
 pub enum PortError {
-    #[error("without cgroup v2 this machine cannot tell whose work listens at a port")]
+    #[error("without cgroup v2 this machine cannot find out whose work listens at a port")]
     NoCgroups,
     #[error("cannot find the process that listens at {at}: {source}")]
     FindListener { at: SocketAddr, source: io::Error },

@@ -21,7 +21,7 @@ const FILES_MAX: usize = 64 * 1024 / 11;
 pub enum AppMessageError {
     #[error("percent: {0}; 0 to 100 are possible")]
     Percent(u32),
-    #[error("the names of its files have more than 64 KiB: tell how many files and bytes there are instead, or pack them, with tar")]
+    #[error("the names of its files have more than 64 KiB: give the number of files and bytes instead, or pack them with tar")]
     TooManyFiles,
     #[error(transparent)]
     Time(#[from] NoTime),

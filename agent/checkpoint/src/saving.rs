@@ -80,7 +80,7 @@ async fn asked(context: &Handles, head: &NodeId, address: Option<String>) -> BTr
     match tokio::time::timeout(ANSWER, conversation).await {
         Ok(Ok(SavingNow { allocations })) => allocations.into_iter().map(|id| AllocationId(Uuid::from_bytes(id))).collect(),
         Ok(Err(why)) => {
-            tracing::debug!(%head, %why, "it does not tell which work saves itself");
+            tracing::debug!(%head, %why, "it does not report which work saves itself");
             BTreeSet::new()
         }
         Err(_) => BTreeSet::new(),

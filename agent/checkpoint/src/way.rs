@@ -277,12 +277,12 @@ impl AskedFor {
         match self {
             Self::Processes(asked) => {
                 let ended = asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true));
-                Ok(ended.then(|| format!("all {} processes that were asked have ended, and none said that it had saved", asked.len())))
+                Ok(ended.then(|| format!("all {} processes that were asked have ended, and none reported that it had saved", asked.len())))
             }
             Self::Page(page, _) => {
                 let page = Arc::clone(page);
                 let listened = blocking(move || page.is_listened().map_err(WayError::from)).await?;
-                Ok((!listened).then(|| "nobody listens any more who was asked, and none said that it had saved".to_owned()))
+                Ok((!listened).then(|| "nobody listens any more who was asked, and none reported that it had saved".to_owned()))
             }
             Self::Port { calling, .. } => Ok(calling.over()),
             Self::Call { .. } => {
@@ -291,7 +291,7 @@ impl AskedFor {
                     let lives = catching::lives(&context, allocation, shim_of(&context, allocation));
                     lives.map_err(|error| WayError::Signal(CatchingError::Look(error)))
                 };
-                Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
+                Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it reported that it had saved".to_owned()))
             }
         }
     }

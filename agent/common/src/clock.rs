@@ -1,10 +1,10 @@
 //! The machine's wall clock.
 
-use lattice_model::Timestamp;
+use lattice_model::{Timestamp, millis};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The wall clock.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(millis(since))
 }

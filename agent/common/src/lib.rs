@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod driver_queue;
 pub mod environment;
 pub mod file_system;
 pub mod files;

@@ -19,8 +19,8 @@ use lattice_mesh::branch::Up;
 use lattice_mesh::frame::FrameError;
 use lattice_mesh::input::WirePiece;
 use lattice_mesh::launch::{ToHead, ToPart};
-use lattice_model::Stdin;
 use lattice_model::input::{Pushed, Taken, Window};
+use lattice_model::{Stdin, millis};
 use lattice_node::branch::{RouteAction, RouteEvent, Routes};
 use lattice_node::fence::OpenFence;
 use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};
@@ -147,7 +147,7 @@ impl Branch {
 
     /// Milliseconds since the branch began.
     pub(super) fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        millis(self.began.elapsed())
     }
 
     /// Executes what the routes decide. Returns the parts to report to the head as unreachable.

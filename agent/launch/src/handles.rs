@@ -2,9 +2,9 @@
 
 use lattice_agent_common::tasks::Tasks;
 use lattice_machine::fabric::Fabric;
-use lattice_membership::cluster::{self, Cluster};
+use lattice_membership::cluster::Cluster;
 use lattice_mesh::Mesh;
-use lattice_model::{DesiredShare, NodeId};
+use lattice_model::NodeId;
 use lattice_registry::Allocations;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +28,4 @@ pub struct Handles {
     pub fanout: Option<u32>,
     /// Heads, their lines, and timers.
     pub tasks: Tasks,
-}
-
-impl Handles {
-    /// A node's mesh address.
-    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        cluster::mesh_address(&self.cluster.borrow(), share, node)
-    }
 }

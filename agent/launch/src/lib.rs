@@ -39,7 +39,7 @@ use lattice_mesh::call::WireCall;
 use lattice_mesh::input::WirePiece;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_model::input::Taken;
-use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
+use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, millis};
 use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{FenceMerged, Subtree, fanout_for};
@@ -265,7 +265,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
         seek: Seek::default(),
-        fence: FenceWatch::new(spec.nodes.len(), u64::try_from(handles.fence_timeout.as_millis()).unwrap_or(u64::MAX)),
+        fence: FenceWatch::new(spec.nodes.len(), millis(handles.fence_timeout)),
     };
     // This node's shim keeps the launch's memory: other nodes start only once it has the launch, so
     // that a head that is killed in between leaves no ranks that nobody knows of.

@@ -3,6 +3,7 @@
 
 use super::handles::Handles;
 use super::told::Told;
+use lattice_membership::cluster::mesh_address;
 use lattice_mesh::branch::{BranchOpen, Up};
 use lattice_mesh::frame;
 use lattice_mesh::launch::{ToHead, ToPart, WireLaunch};
@@ -127,7 +128,7 @@ impl LineTask {
             let heard = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
             return Some(Way::Here { handle, heard });
         }
-        let address = handles.mesh_address(share, node)?;
+        let address = mesh_address(&handles.cluster, share, node)?;
         let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {

@@ -134,7 +134,7 @@ impl Fabric {
         remove_halves(&dir);
         if config.fabric_manager.is_empty() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
-                troubles.say(SUBJECT, format!("none is configured, and {} tells of services that are not revoked", dir.display()));
+                troubles.say(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
             }
             return Ok(Self(None));
         }

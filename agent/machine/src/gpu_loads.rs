@@ -119,7 +119,7 @@ impl GpuReadings {
             return format!("the GPUs' driver does not answer, for {} s now", asked.elapsed().as_secs());
         }
         let lacking = state.newest.as_ref().and_then(|looked| looked.loads.why_lacking(gpu, vendor));
-        lacking.map(str::to_owned).unwrap_or_else(|| "it was not measured yet, or its driver says nothing of it".to_owned())
+        lacking.map(str::to_owned).unwrap_or_else(|| "it was not measured yet, or its driver does not report it".to_owned())
     }
 
     fn run(&self, handles: &Handles, simulated: &[SimulatedGpu], stop: &CancellationToken) {

@@ -2,7 +2,7 @@
 //! space is short.
 
 use crate::disk;
-use lattice_model::{Image, Principal};
+use lattice_model::{Image, Principal, millis};
 use lattice_node::image_cache::{IncomingImage, UnusedImage, images_to_remove};
 use lattice_runtime::image::{self, Admitted, HeldImage, ImageError, NoRoom, cache};
 use parking_lot::Mutex;
@@ -88,5 +88,5 @@ fn weigh(image: &cache::UnusedImage) -> UnusedImage {
 }
 
 fn milliseconds(at: SystemTime) -> u64 {
-    u64::try_from(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+    millis(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

@@ -6,7 +6,7 @@ use lattice_model::topology::{GpuTopology, GpuVendor};
 /// Congestion signals in packets (CSIG). `has_cxi`: the machine has a fabric adapter.
 pub fn csig(has_cxi: bool) -> &'static str {
     if has_cxi {
-        "the adapters' driver tells no congestion signals of packets; their counters are measured"
+        "the adapters' driver reports no congestion signals of packets; their counters are measured"
     } else {
         "signals come with the packets of a fabric that marks them, and no adapter of one is here, in /sys/class/cxi"
     }

@@ -41,8 +41,8 @@ fn take(cluster: &mut Cluster, news: News) {
 }
 
 /// A node's mesh address: as it registered last, or else as the allocation's node list has it.
-pub fn mesh_address(cluster: &Cluster, share: &DesiredShare, node: &NodeId) -> Option<String> {
-    let known = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
+pub fn mesh_address(cluster: &watch::Receiver<Arc<Cluster>>, share: &DesiredShare, node: &NodeId) -> Option<String> {
+    let known = cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
     known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
 }
 

@@ -12,8 +12,8 @@ pub mod revocations;
 
 use lattice_agent_common::files;
 use lattice_gossip::{Core, Counters, Event, Fact, Keyring, Liveness, Member, News, Output, Refusals, Token};
-use lattice_model::NodeId;
 use lattice_model::duration::clock_text;
+use lattice_model::{NodeId, millis};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -120,7 +120,7 @@ impl Membership {
 
     /// Milliseconds since the time `since_ms` on gossip's clock.
     pub fn ago_ms(&self, since_ms: u64) -> u64 {
-        ms(self.began.elapsed()).saturating_sub(since_ms)
+        millis(self.began.elapsed()).saturating_sub(since_ms)
     }
 
     /// A warning if other members contradict what this node, `me`, says of itself.
@@ -221,12 +221,12 @@ impl Task {
     }
 
     fn now_ms(&self) -> u64 {
-        ms(self.began.elapsed())
+        millis(self.began.elapsed())
     }
 
     fn handle(&mut self, event: Event<'_>) {
         let mut out = Vec::new();
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, ms);
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
         self.core.set_clock(self.now_ms(), unix);
         self.core.handle(self.now_ms(), event, &mut out);
         if self.carry_out(out) {
@@ -293,10 +293,6 @@ pub fn first_life(state_dir: &Path, life: u64) -> u64 {
         json["life"].as_u64()
     };
     life.max(read().map_or(0, |kept| kept.saturating_add(1)))
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -29,7 +29,7 @@ use lattice_mesh::UnansweredNode;
 use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{Open, vouched};
-use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal, millis};
 use lattice_observe::measuring::disks::Said;
 use lattice_observe::measuring::{self, MayNotKnow};
 use lattice_pki::identity::Caller;
@@ -175,7 +175,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
         for Said { about, text, age } in &known.disks {
-            found.ages.push((at(&found.facts), u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
+            found.ages.push((at(&found.facts), millis(*age)));
             found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
         }
     }

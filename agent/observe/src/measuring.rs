@@ -43,7 +43,7 @@ use lattice_mesh::UnansweredNode;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::usage::{Told, UsageAnswer, UsageOpen};
-use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal, millis};
 use lattice_pki::identity::{Caller, Role};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
@@ -347,12 +347,12 @@ impl Tracked {
     /// The numbers for `lattice top`; `None` before there are rates.
     fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
-        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
+        let since_ms = self.at_ms.saturating_sub(millis(duration.min(DURATION_MAX)));
         let shown = self.numbers(network_errors, |_| true).into_iter().map(|number| {
             let over = number.history.and_then(|history| history.since(since_ms));
             number.shown(over)
         });
-        let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let age_ms = millis(at.elapsed());
         Some(Told { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
     }
 }
@@ -369,7 +369,7 @@ pub enum UsageError {
     NotMeasured { allocation: AllocationId },
     #[error(transparent)]
     MayNotKnow(#[from] MayNotKnow),
-    #[error("its drivers tell what cannot be shown")]
+    #[error("its drivers report what cannot be shown")]
     OddGpuReadings,
     #[error(transparent)]
     Node(#[from] UnansweredNode),

@@ -107,7 +107,7 @@ impl AllocationService for Api {
             other => return Err(unexpected(&other)),
         };
         if let Some(list) = desired {
-            self.context.work.tell(Event::Listed(list)).await;
+            self.context.work.driver.send(Event::Listed(list)).await;
         }
         submitting.done(revision, self.cluster.borrow().revision);
         Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None }))

@@ -32,7 +32,7 @@ pub struct Caller {
 impl Api {
     /// Identifies the caller of a request.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not say who is calling"))?;
+        let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not identify the caller"))?;
         let within = match &self.context.machine.slice {
             Some(slice) => whose_work(peer.credentials.pid(), |pid| {
                 let scope = slice.scope_of_pid(pid)?;
@@ -167,7 +167,7 @@ fn confined(within: AllocationId) -> Status {
 /// is refused: otherwise work that ends and hands its connection on would count as its user.
 fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
     let refused = |why: String| Status::permission_denied(format!("{why}: the process that connects must stay for as long as it asks"));
-    let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not say which process connected".to_owned()))?;
+    let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not report which process connected".to_owned()))?;
     scope_of(pid).map_err(|e| refused(format!("the allocation of process {pid} is not known ({e})")))
 }
 

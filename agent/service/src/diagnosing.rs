@@ -7,6 +7,7 @@ use lattice_api::v1;
 use lattice_mesh::diagnosis::{DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use lattice_meshd::diagnosis;
 use lattice_meshd::diagnosis::gpus::uneven;
+use lattice_model::millis;
 use std::time::Instant;
 use tonic::{Request, Status};
 
@@ -38,7 +39,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
         async move {
             let began = Instant::now();
             let found = diagnosis::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await;
-            let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let took_ms = millis(began.elapsed());
             let told = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {
                 Ok(WireDiagnosis { processes, left_out, facts, ages, gpus }) => {

@@ -127,7 +127,7 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let refused = |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
         let Some(uid) = request.extensions().get::<Peer>().map(|peer| peer.credentials.uid()) else {
-            return refused(Status::unauthenticated("the socket does not say who is calling"));
+            return refused(Status::unauthenticated("the socket does not identify the caller"));
         };
         let most = if uid == 0 { ROOT_CALLS_MAX } else { USER_CALLS_MAX };
         let Some(place) = self.intake.calls.take(uid, most) else {

@@ -59,7 +59,7 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
         OnIsolation::Continue if down.is_empty() => format!("{told} is silent: its work there continues"),
         OnIsolation::Continue => format!(
             "{told} is silent: its work there continues, and starts nowhere else until the node comes back or is known to be dead; \
-             {ends} when an operator says that: `lattice node confirm-dead {} --yes --reason TEXT`",
+             {ends} when an operator confirms that: `lattice node confirm-dead {} --yes --reason TEXT`",
             hostlist::fold(down.into_iter())
         ),
     }

@@ -17,7 +17,7 @@ use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_meshd::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
-use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId};
+use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId, millis};
 use lattice_telemetry::alert::rules::MEASURES;
 use lattice_telemetry::names::meant;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) async fn stream(
     }
     api.looked_at(&caller.principal, &allocation, "watch").await?;
     let place = api.watching(caller.principal.uid)?;
-    let interval_ms = if alerts_only { 0 } else { u64::try_from(interval.as_millis()).unwrap_or(u64::MAX) };
+    let interval_ms = if alerts_only { 0 } else { millis(interval) };
     let open = MonitorOpen {
         allocation: *allocation.id.0.as_bytes(),
         epoch: 0,

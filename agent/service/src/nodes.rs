@@ -17,7 +17,9 @@ use lattice_machine::disk;
 use lattice_mesh::frame::REFUSED;
 use lattice_meshd::status_texts;
 use lattice_model::conformance::fingerprint;
-use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, PreemptCause, SharePhase, Timestamp, When};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, PreemptCause, SharePhase, Timestamp, When, millis,
+};
 use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_pki::identity::Role;
@@ -245,7 +247,7 @@ const WAITS_MAX: usize = status_texts::ASKED_MAX;
 
 /// A share that is still held.
 fn wait_for(allocation: &Allocation) -> v1::NodeWait {
-    let walltime_ms = allocation.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let walltime_ms = allocation.spec.walltime.map(millis);
     v1::NodeWait {
         allocation: allocation.id.to_string(),
         owner: allocation.owner.name.clone(),

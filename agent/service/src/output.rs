@@ -11,7 +11,9 @@ use lattice_mesh::MeshError;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{LogItem, LogsOpen, Open};
 use lattice_meshd as meshd;
-use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Entrypoint, Epoch, NodeId, Principal, hostlist, with_causes};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, Attempt, Entrypoint, Epoch, NodeId, Principal, hostlist, millis, with_causes,
+};
 use lattice_output::log_store::Place;
 use lattice_output::logs;
 use lattice_output::output_index::Position;
@@ -113,7 +115,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         dated: request.timestamps,
         tenant: allocation.spec.tenant.clone(),
         project: allocation.spec.project.clone(),
-        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= spool::KEPT_AFTER_END.as_millis() as u64),
+        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= millis(spool::KEPT_AFTER_END)),
     };
     let (out, stream) = mpsc::channel(QUEUE);
     let (tasks, api) = (&api.context.work.tasks, api.clone());

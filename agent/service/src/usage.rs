@@ -9,12 +9,12 @@ pub use stored::tail;
 pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
-use asking::{AT_ONCE, ms, open};
+use asking::{AT_ONCE, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_mesh::gpu_usage::{GpuTold, GpusTold};
 use lattice_mesh::usage::{Shown, Told};
-use lattice_model::{Allocation, AllocationState, NodeId, Principal};
+use lattice_model::{Allocation, AllocationState, NodeId, Principal, millis};
 use lattice_observe::measuring::devices::gpus_of_node;
 use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     ranks::join(&mut nodes, ranks.unwrap_or_default());
     let allocation_id = allocation.id.to_string();
     let mut response =
-        v1::TopResponse { allocation: allocation_id, duration_ms: ms(duration), nodes, per_gpu, per_rank, ..Default::default() };
+        v1::TopResponse { allocation: allocation_id, duration_ms: millis(duration), nodes, per_gpu, per_rank, ..Default::default() };
     if per_gpu {
         add_gpus(api, &caller.principal, &allocation, &mut response.nodes).await;
     }

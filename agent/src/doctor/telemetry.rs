@@ -58,7 +58,7 @@ fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> 
         Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
         Ok(()) if config.log_store.is_empty() => (
             Health::Degraded,
-            "the kernel can tell, and there is no log_store to keep it: lattice telemetry --mode audit is refused".to_owned(),
+            "the kernel can record it, and there is no log_store to keep it: lattice telemetry --mode audit is refused".to_owned(),
         ),
         Ok(()) if !lacks.is_empty() => (Health::Degraded, format!("files and connections of calls; not of io_uring: {}", lacks.join("; "))),
         Ok(()) => (Health::Ok, "files and connections, where somebody asks for it (lattice telemetry --mode audit)".to_owned()),
@@ -89,7 +89,7 @@ fn in_kernel(probes: Result<Vec<Probe>, NotCounting>, wanted: bool) -> Look {
     let probes = match probes {
         Ok(probes) => probes,
         Err(why) if !wanted => return (Health::Ok, format!("switched off ({why})")),
-        Err(why) => return (Health::Degraded, format!("none counts: {why}; cgroups and /proc say what they can")),
+        Err(why) => return (Health::Degraded, format!("none counts: {why}; cgroups and /proc show what they can")),
     };
     let counting: Vec<&str> = probes.iter().filter(|probe| probe.why_not.is_none()).map(|probe| probe.name).collect();
     let lacking = probes.iter().filter_map(|probe| probe.why_not.as_ref().map(|why| format!("{} does not count: {why}", probe.name)));
@@ -117,7 +117,7 @@ pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
         Asked::Answered(loads) => said_of_gpus(&loads),
         Asked::Silent => {
             let text =
-                format!("their driver does not answer within {} s: nvidia-smi or rocm-smi tells whether it hangs", GPUS_WITHIN.as_secs());
+                format!("their driver does not answer within {} s: nvidia-smi or rocm-smi shows whether it hangs", GPUS_WITHIN.as_secs());
             (Health::Degraded, text)
         }
         Asked::TooMany => (Health::Degraded, "no thread could be started to ask their drivers".to_owned()),

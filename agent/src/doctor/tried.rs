@@ -104,7 +104,7 @@ pub(super) fn clock() -> Look {
     // SAFETY: the structure lives until the call returns.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
     if state < 0 {
-        return (Health::Degraded, format!("whether it is synchronised cannot be told ({})", std::io::Error::last_os_error()));
+        return (Health::Degraded, format!("whether it is synchronised cannot be determined ({})", std::io::Error::last_os_error()));
     }
     if state == libc::TIME_ERROR || timex.status & libc::STA_UNSYNC != 0 {
         let remedy = "run chronyd or another NTP client: certificates and the times that people read depend on it";
@@ -158,7 +158,7 @@ pub(super) fn kernel() -> Look {
         return (Health::Degraded, format!("{release}: processes are ended one by one, not by their cgroup; 5.14 is better"));
     }
     if version < (6, 9) {
-        return (Health::Ok, format!("{release}; with 6.9 and later shims are told apart by their pidfd as well"));
+        return (Health::Ok, format!("{release}; with 6.9 and later shims are distinguished by their pidfd as well"));
     }
     (Health::Ok, release)
 }

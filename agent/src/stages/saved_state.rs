@@ -34,7 +34,7 @@ impl SavedState {
             tracing::warn!(
                 torn_bytes,
                 "the end of the journal is not whole: an append was cut short by a crash, or the machine went down before it was on the disk; nothing that \
-                 was told is lost"
+                 was reported is lost"
             );
         }
         if !same_boot {

@@ -6,6 +6,7 @@ use crate::gpus::GpuWatching;
 use anyhow::Context as _;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
+use lattice_agent_common::driver_queue::DriverQueue;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
@@ -53,8 +54,7 @@ const EVENTS: usize = 1024;
 
 /// Channels between tasks that begin later.
 pub struct Channels {
-    /// The driver's event queue.
-    pub events: mpsc::Sender<Event>,
+    pub driver: DriverQueue,
     /// When the newest heartbeat was sent that the leader acknowledged.
     pub beats: watch::Sender<Option<u64>>,
     pub acknowledged: watch::Receiver<Option<u64>>,
@@ -74,13 +74,13 @@ pub struct DriverEnds {
 
 impl Channels {
     pub fn new() -> (Self, DriverEnds) {
-        let (events, queue) = mpsc::channel(EVENTS);
+        let (driver, queue) = DriverQueue::new(EVENTS);
         let (beats, acknowledged) = watch::channel(None);
         let (cluster_out, cluster) = watch::channel(Arc::new(Cluster::default()));
         let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
         let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
         let (session_out, session) = watch::channel(lost);
-        let channels = Self { events, beats, acknowledged, cluster_out, cluster, view, session_out, session };
+        let channels = Self { driver, beats, acknowledged, cluster_out, cluster, view, session_out, session };
         (channels, DriverEnds { queue, view: view_out })
     }
 }
@@ -180,7 +180,7 @@ impl Wiring<'_> {
             view: channels.view.clone(),
             troubles: connections.troubles.clone(),
             acknowledged: channels.acknowledged.clone(),
-            events: channels.events.clone(),
+            driver: channels.driver.clone(),
             tasks,
         });
         Ok(Context {
@@ -272,7 +272,7 @@ impl Wiring<'_> {
             mesh: self.connections.mesh.clone(),
             cluster: self.channels.cluster.clone(),
             troubles: self.connections.troubles.clone(),
-            events: self.channels.events.clone(),
+            driver: self.channels.driver.clone(),
             tasks: tasks.clone(),
         }
     }

@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(to_model(Some(&often)), Ok(Some(CheckpointPolicy { automatic: every, ..CheckpointPolicy::by(by) })));
         }
         let at = |strategy: &str, port: u32| to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), port, ..Default::default() }));
-        assert_eq!(at("grpc", 65_535), Ok(Some(CheckpointPolicy::at_port(NonZeroU16::MAX))));
+        assert_eq!(at("grpc", 65_535), Ok(Some(CheckpointPolicy { port: Some(NonZeroU16::MAX), ..CheckpointPolicy::by(AskBy::Call) })));
         for (strategy, port) in
             [("grpc", 65_536), ("grpc", u32::MAX), ("signal", 9999), ("auto", 9999), ("shmem", 9999), ("none", 9999), ("", 9999)]
         {

@@ -341,7 +341,7 @@ prop_compose! {
             prop_oneof![
                 (prop::sample::select(signals()), prop::sample::select(SignalTo::ALL.to_vec())).prop_map(|(signal, to)| CheckpointPolicy::by_signal(signal.to(to))),
                 prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
-                (1..=u16::MAX).prop_map(|port| CheckpointPolicy::at_port(std::num::NonZeroU16::new(port).unwrap())),
+                (1..=u16::MAX).prop_map(|port| CheckpointPolicy { port: std::num::NonZeroU16::new(port), ..CheckpointPolicy::by(AskBy::Call) }),
             ],
             automatic(),
         ).prop_map(|(policy, automatic)| CheckpointPolicy { automatic, ..policy })),

@@ -12,6 +12,7 @@ use lattice_cli_syntax::args::checkpoint::{
     CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
 };
 use lattice_model::count::counted;
+use lattice_model::millis;
 use lattice_model::resources::bytes_text;
 use std::time::Duration;
 use uuid::Uuid;
@@ -79,10 +80,6 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// An agent that restarts comes back: work that saves itself meanwhile must not get an error.
 fn is_away(failure: &Failure) -> bool {
     failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
@@ -141,7 +138,7 @@ fn key(session: &Session, args: CheckpointOne) -> Result<v1::CheckpointKey, Fail
 /// Follows a checkpoint to its end. After a lost connection it repeats the request with the same id, so it is one
 /// checkpoint.
 async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure> {
-    let deadline_ms = args.deadline.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let deadline_ms = args.deadline.map_or(0, millis);
     let allocation = args.id.as_deref().map(|id| session.key(id)).transpose()?.unwrap_or_default();
     let request = v1::CheckpointRequest { id: Uuid::new_v4().to_string(), allocation, deadline_ms };
     let patience = Patience::default();

@@ -10,13 +10,14 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::lease::{LeaseCommand, LeaseRevoke};
+use lattice_model::millis;
 use std::time::Duration;
 
 pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
     match command {
         LeaseCommand::Grant(args) => {
-            let ttl_ms = u64::try_from(args.ttl.as_millis()).unwrap_or(u64::MAX);
+            let ttl_ms = millis(args.ttl);
             let lease = answer(client.leases().grant(v1::GrantLeaseRequest { name: args.name, ttl_ms })).await?;
             show(session, &lease)
         }

@@ -9,6 +9,7 @@ use crate::table::{Table, block};
 use lattice_api::v1;
 use lattice_cli_syntax::args::network::{NetworkCommand, SetGrace, VniPool};
 use lattice_model::duration::clock_text;
+use lattice_model::millis;
 use std::time::Duration;
 
 pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failure> {
@@ -42,7 +43,7 @@ pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
     let pool = if (start, end, grace) == (None, None, None) {
         answer(client.admin().get_vni_pool(v1::GetVniPoolRequest {})).await?
     } else {
-        let grace_ms = grace.map(milliseconds);
+        let grace_ms = grace.map(millis);
         answer(client.admin().set_vni_pool(v1::SetVniPoolRequest { start, end, grace_ms })).await?
     };
     let size = (pool.end + 1).saturating_sub(pool.start);
@@ -64,17 +65,13 @@ pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
 pub async fn set_grace(session: &Session, args: SetGrace) -> Result<(), Failure> {
     let client = session.connect().await?;
     let tenant = args.tenant.unwrap_or_else(|| session.settings.tenant.clone());
-    let request = v1::SetNetworkGraceRequest { tenant, name: args.domain.clone(), grace_ms: milliseconds(args.grace) };
+    let request = v1::SetNetworkGraceRequest { tenant, name: args.domain.clone(), grace_ms: millis(args.grace) };
     answer(client.admin().set_network_grace(request)).await?;
     match session.format() {
-        Format::Table => print(&format!("{} keeps its VNI for {} without work\n", args.domain, clock(milliseconds(args.grace)))),
+        Format::Table => print(&format!("{} keeps its VNI for {} without work\n", args.domain, clock(millis(args.grace)))),
         Format::Data(notation) => notation.print(&serde_json::json!({ "name": args.domain, "grace_seconds": args.grace.as_secs() })),
         Format::Name => print_names([args.domain.as_str()]),
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn table(domains: &[v1::NetworkDomain], width: Width) -> String {

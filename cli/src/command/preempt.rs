@@ -7,12 +7,12 @@ use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
 use lattice_cli_syntax::args::preempt::{Hold, Preempt, Resume};
-use lattice_model::AllocationState;
+use lattice_model::{AllocationState, millis};
 use uuid::Uuid;
 
 pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let deadline_ms = args.deadline.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let deadline_ms = args.deadline.map_or(0, millis);
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
         let asked = match session.key(&typed) {

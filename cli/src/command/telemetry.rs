@@ -6,8 +6,8 @@ use crate::session::{Session, answer};
 use crate::shown::{filled, short};
 use lattice_api::v1;
 use lattice_cli_syntax::args::telemetry::Telemetry;
-use lattice_model::TelemetryMode;
 use lattice_model::duration::clock_text;
+use lattice_model::{TelemetryMode, millis};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     }
     let Some(mode) = args.mode else { return tell(session, key).await };
     let client = session.connect().await?;
-    let duration_ms = args.duration.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let duration_ms = args.duration.map_or(0, millis);
     let (id, mode) = (Uuid::new_v4().to_string(), mode.to_string());
     let set = answer(client.allocations().set_telemetry(v1::SetTelemetryRequest { key, id, mode, duration_ms })).await?;
     match session.format() {

@@ -6,6 +6,7 @@ use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_cli_syntax::args::top::Top;
+use lattice_model::millis;
 use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 use value::{age, shown};
@@ -17,7 +18,7 @@ pub(super) mod value;
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
     let client = session.connect().await?;
-    let duration_ms = args.duration.map_or(0, |duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    let duration_ms = args.duration.map_or(0, millis);
     let per_gpu = args.per_gpu || matches!(session.format(), Format::Data(_));
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu, per_rank: args.per_rank })).await?;
     check(&args, &top)?;

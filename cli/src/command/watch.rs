@@ -11,8 +11,8 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
 use lattice_cli_syntax::args::watching::Watch;
-use lattice_model::AllocationState;
 use lattice_model::time::Timestamp;
+use lattice_model::{AllocationState, millis};
 use serde_json::{Value, json};
 
 /// The note after a reconnect.
@@ -21,7 +21,7 @@ const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
 pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
-    let interval_ms = u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX);
+    let interval_ms = millis(args.interval);
     let request = v1::StreamMetricsRequest { key, interval_ms, alerts_only: args.alerts_only, metrics: args.metrics };
     let mut watching = Watching { session, request, rows: Rows::new(HEADING), patience: Patience::default() };
     let mut client = session.connect().await?;

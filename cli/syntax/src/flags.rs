@@ -10,6 +10,7 @@ use lattice_api::v1;
 use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber, DurationError};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
+use lattice_model::millis;
 use lattice_model::preemption::CLASS_MAX;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -249,7 +250,7 @@ impl SubmitFlags {
             signal,
             auto: self.checkpoint_every == Some(CheckpointEvery::Auto) || self.checkpoint.as_deref() == Some("auto"),
             every_ms: match self.checkpoint_every {
-                Some(CheckpointEvery::Time(time)) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+                Some(CheckpointEvery::Time(time)) => millis(time),
                 Some(CheckpointEvery::Auto) | None => 0,
             },
         })

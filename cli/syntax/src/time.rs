@@ -4,6 +4,7 @@ use crate::UsageError;
 use lattice_api::v1;
 use lattice_api::v1::hold_time::Time;
 use lattice_model::duration::{self, BareNumber};
+use lattice_model::millis;
 use lattice_model::time::Timestamp;
 
 /// `2026-03-01T10:00:00Z`, with a fraction or another offset, `2026-03-01` for its beginning in UTC, or `10m` for ten
@@ -17,7 +18,7 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError>
         return rfc_3339(text).ok_or_else(wrong);
     }
     let ago = duration::parse(text, BareNumber::Seconds).map_err(|_| wrong())?;
-    Ok(now.0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
+    Ok(now.0.saturating_sub(millis(ago)))
 }
 
 /// A time in the future: RFC 3339, a day, or `18:00` for its next occurrence in UTC.
@@ -31,7 +32,7 @@ pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Usa
 /// A duration from when the command is executed.
 pub fn long(flag: &str, text: &str) -> Result<v1::HoldTime, UsageError> {
     let long = duration::parse(text, BareNumber::Seconds).map_err(|error| UsageError::new(format!("{flag}: {error}")))?;
-    Ok(v1::HoldTime { time: Some(Time::AfterMs(u64::try_from(long.as_millis()).unwrap_or(u64::MAX))) })
+    Ok(v1::HoldTime { time: Some(Time::AfterMs(millis(long))) })
 }
 
 /// Either of them. `18:00` is a time of day.

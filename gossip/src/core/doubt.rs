@@ -9,6 +9,7 @@ use crate::suspicion::Accusation;
 use crate::view::{Entry, Liveness, News};
 use crate::wire::{KIND_FOCA, suspicion_ping, turn_undead};
 use foca::{State, Timer};
+use lattice_model::millis;
 use std::sync::atomic::Ordering;
 
 /// How many suspects are pinged at one tick.
@@ -40,7 +41,7 @@ impl Core {
     pub(super) fn give_timers(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let mut timers = std::mem::take(&mut self.wishes.timers);
         for (after, timer) in timers.drain(..) {
-            let after_ms = after.as_millis() as u64;
+            let after_ms = millis(after);
             match &timer {
                 Timer::ChangeSuspectToDown { member_id, incarnation, .. } => {
                     self.wishes.touched.insert(member_id.key);

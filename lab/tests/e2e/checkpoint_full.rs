@@ -148,7 +148,7 @@ fn filled(w: &World) {
     w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
     let first = last(w, &id);
     for (how, says) in
-        [("careful", "bulk has no room"), ("careless", "its disk is full, and the application does not say how much it saved")]
+        [("careful", "bulk has no room"), ("careless", "its disk is full, and the application does not report how much it saved")]
     {
         behaves(how);
         let done = w.run(&["checkpoint", "create", &id, "--deadline", "20s"]);

@@ -230,7 +230,7 @@ fn refused(w: &World) {
     let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=debug"]);
     assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot keep") && lacking.err().contains("hint: "), "{}", lacking.err());
     let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=audit"]);
-    assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot tell") && lacking.err().contains("hint: "), "{}", lacking.err());
+    assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot see") && lacking.err().contains("hint: "), "{}", lacking.err());
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     w.ok(&["cancel", &id]);
     w.ended(&id);

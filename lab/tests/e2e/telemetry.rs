@@ -604,7 +604,7 @@ fn compared(w: &World) {
         assert!(latency.out().contains("\"unit\": \"seconds\""), "{}{}", latency.out(), latency.err());
     }
     let percent = w.run(&["compare", &busy, &idle, "--metric=cpu_utilization"]);
-    assert!(percent.code() == 2 && percent.err().contains("\"cpu_cores\" tells it, in cores"), "{}", percent.err());
+    assert!(percent.code() == 2 && percent.err().contains("\"cpu_cores\" measures it, in cores"), "{}", percent.err());
     let table = w.ok(&["compare", &busy, &idle]);
     assert!(table.contains("FROM START") && table.contains("store"), "{table}");
     // Both must be the user's own.

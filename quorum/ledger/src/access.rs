@@ -70,7 +70,7 @@ impl Ledger {
     pub(super) fn record_access(&mut self, context: &mut ApplyContext, access: &Access) -> Result<Outcome, Refusal> {
         if access.detail.len() > DETAIL_BYTES_MAX {
             let (bytes, most) = (access.detail.len() as u64, DETAIL_BYTES_MAX as u64);
-            return Err(Refusal::TooLarge { what: "what is said of an access".to_owned(), bytes, most });
+            return Err(Refusal::TooLarge { what: "the description of an access".to_owned(), bytes, most });
         }
         if self.accesses.contains(&access.id) {
             return Ok(Outcome::Done);

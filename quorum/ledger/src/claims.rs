@@ -93,7 +93,7 @@ impl Ledger {
         let against = |holder, why| Some(Conflict { node: share.node.clone(), holder, why });
         let Some(node) = self.nodes.get(&share.node) else { return against(None, "is not registered".to_owned()) };
         if self.awaits(&share.node) {
-            return against(None, "has not said yet what it runs since the quorum was recovered".to_owned());
+            return against(None, "has not reported yet what it runs since the quorum was recovered".to_owned());
         }
         if let Some(why) = node.unclaimable() {
             return against(None, why);

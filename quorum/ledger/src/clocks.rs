@@ -18,7 +18,7 @@
 
 use crate::node_use::NodeUse;
 use crate::{Action, DrainWish, Ledger, NodeHealth, NodeStanding};
-use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL};
+use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL, millis};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -365,7 +365,7 @@ impl Clocks {
     pub fn fences(&self, now: Duration, ledger: &Ledger) -> Vec<Action> {
         let down = ledger.nodes().filter(|n| n.state == NodeState::Down || self.cut_off.contains(&n.id));
         let due = down.filter_map(|n| {
-            let silent_ms = u64::try_from(self.silence(now, &n.id, n.incarnation)?.as_millis()).unwrap_or(u64::MAX);
+            let silent_ms = millis(self.silence(now, &n.id, n.incarnation)?);
             let due = ledger.fenced_after_ms(&n.id)? <= silent_ms;
             due.then(|| Action::Fence { node: n.id.clone(), incarnation: n.incarnation, silent_ms })
         });

@@ -164,8 +164,8 @@ impl Ledger {
         let against = |id: &NodeId| {
             let why = match (self.group(id), wanted) {
                 (Some(own), Some(wanted)) => format!("is of conformance group {}, and {first} of {}", short(own), short(wanted)),
-                (Some(own), None) => format!("is of conformance group {}, and {first} has not told its own", short(own)),
-                (None, _) => "has not told the fingerprint of its configuration, or too long ago".to_owned(),
+                (Some(own), None) => format!("is of conformance group {}, and {first} has not reported its own", short(own)),
+                (None, _) => "has not reported the fingerprint of its configuration, or too long ago".to_owned(),
             };
             Conflict { node: id.clone(), holder: None, why }
         };

@@ -47,7 +47,7 @@ impl Ledger {
         match spec.on_isolation {
             OnIsolation::Continue => Ok(None),
             OnIsolation::Stop if self.run_lease_ms == 0 => {
-                Err(Refusal::Unavailable { why: "the leader has not said yet how long run leases are".to_owned() })
+                Err(Refusal::Unavailable { why: "the leader has not set yet how long run leases are".to_owned() })
             }
             OnIsolation::Stop => Ok(Some(self.run_lease_ms)),
         }
@@ -65,7 +65,10 @@ impl Ledger {
             .map(|(node, h)| Conflict {
                 node: node.clone(),
                 holder: Some(h.allocation),
-                why: format!("its attempt under epoch {} may still run there: that node has not said that nothing of it is left", h.epoch),
+                why: format!(
+                    "its attempt under epoch {} may still run there: that node has not reported that nothing of it is left",
+                    h.epoch
+                ),
             })
             .collect();
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }

@@ -175,7 +175,7 @@ fn a_node_that_came_back_is_not_fenced_and_gets_new_work_when_the_old_is_gone() 
     s.done(Action::Register(fencing(0, 1, 1, false)));
     assert!(s.ledger.desired(&node(0)).shares.is_empty(), "it is to end it");
     let why = s.ledger.node(&node(0)).unwrap().unclaimable().unwrap();
-    assert!(why.contains("has not said yet that nothing is left"), "{why}");
+    assert!(why.contains("has not reported yet that nothing is left"), "{why}");
     s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     assert_eq!(s.ledger.node(&node(0)).unwrap().unclaimable(), None);
     s.claimed(1, &[0]);

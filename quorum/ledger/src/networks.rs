@@ -159,7 +159,7 @@ impl Ledger {
         }
         // Nodes that have not reported their work yet may use any VNI.
         if let Some(node) = self.placing_waits_for().into_iter().next() {
-            let why = "may use any VNI: the quorum was recovered from a backup, and this node has not said yet what it has".to_owned();
+            let why = "may use any VNI: the quorum was recovered from a backup, and this node has not reported yet what it has".to_owned();
             return Err(Refusal::Conflict { conflicts: vec![Conflict { node, holder: None, why }] });
         }
         let held = self.holdings.values().flatten().filter_map(|h| h.vni);

@@ -118,7 +118,7 @@ impl Ledger {
     /// Refuses to place this allocation while a node may already run it.
     pub(super) fn not_before_adoption(&self, id: AllocationId) -> Result<(), Refusal> {
         let Some(recovery) = self.recovery.as_ref().filter(|r| r.pending.contains(&id)) else { return Ok(()) };
-        let why = "may run it: the quorum was recovered from a backup, and this node has not said yet what it has";
+        let why = "may run it: the quorum was recovered from a backup, and this node has not reported yet what it has";
         let against = |node: &NodeId| Conflict { node: node.clone(), holder: None, why: why.to_owned() };
         let conflicts: Vec<Conflict> = self.waited_for(recovery).take(NAMED_MAX).map(against).collect();
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }

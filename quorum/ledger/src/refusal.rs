@@ -139,7 +139,7 @@ pub enum Refusal {
     NodeState { node: NodeId, illegal: Illegal },
     #[error("node {node} is {state}: it still sends heartbeats, so it is not dead")]
     NodeHeard { node: NodeId, state: NodeState },
-    #[error("node {node} has not told what its software and firmware are")]
+    #[error("node {node} has not reported its software and firmware")]
     NoFingerprint { node: NodeId },
     #[error("node {node} cannot be wiped: its agent has no wipe_hook")]
     NoWipeHook { node: NodeId },
@@ -217,7 +217,7 @@ impl Refusal {
             Self::VClusterExists { name } => format!("change it with `lattice admin vcluster set-config --name {name}`"),
             Self::VClusterHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::VClusterOfTenant { tenant, .. } => {
-                format!("say --tenant {tenant} where that pays for it, or leave --vcluster out: the default takes everybody's")
+                format!("give --tenant {tenant} where that pays for it, or leave --vcluster out: the default takes everybody's")
             }
             Self::NodeHasHome { vcluster, .. } => {
                 format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
@@ -237,12 +237,12 @@ impl Refusal {
             Self::NodeHeard { node, .. } => {
                 format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
             }
-            Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
+            Self::NoFingerprint { .. } => "its agent reports it when it is connected, from the version on that knows of it".to_owned(),
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
-            Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
+            Self::WipeFailed { node, .. } => format!("fix what it reports, then `lattice node wipe {node} --force --reason ...`"),
             Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
             Self::NotRequeueable { id, .. } => format!("`lattice cancel {}` ends it, and it can be submitted again", id.short()),
-            Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
+            Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` shows whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
                 "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \
                  audits BPF and cgroups of version 2; `lattice nodes` shows those with the features telemetry_debug and telemetry_audit, \

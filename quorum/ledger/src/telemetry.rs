@@ -51,7 +51,7 @@ impl Ledger {
                     return Err(Refusal::NotRunning { id, state: allocation.state });
                 }
                 let (feature, what) = match mode {
-                    TelemetryMode::Audit => (TELEMETRY_AUDIT, "cannot tell which files work opens and whom it connects to"),
+                    TelemetryMode::Audit => (TELEMETRY_AUDIT, "cannot see which files work opens and whom it connects to"),
                     TelemetryMode::Debug | TelemetryMode::Prod => (TELEMETRY_DEBUG, "cannot keep what is measured"),
                 };
                 let keeps = |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| has(&node.features, feature));

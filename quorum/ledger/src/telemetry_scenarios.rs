@@ -119,7 +119,7 @@ fn an_audit_lasts_as_long_as_the_claim_or_as_is_said() {
     // One of its nodes does not support it.
     let (mut s, _) = running(&[0], RequeuePolicy::Never);
     match s.act(audit(1, 0)) {
-        Err(Refusal::TelemetryMode { why, .. }) => assert!(why.starts_with("n1 cannot tell which files"), "{why}"),
+        Err(Refusal::TelemetryMode { why, .. }) => assert!(why.starts_with("n1 cannot see which files"), "{why}"),
         other => panic!("{other:?}"),
     }
 }

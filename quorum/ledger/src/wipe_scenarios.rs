@@ -41,7 +41,7 @@ fn a_wipe_waits_for_the_last_share_and_ends_when_the_node_confirms_it() {
     s.done(Action::Cancel { id: id(1), by: super::scenarios::user(7) });
     s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let now = order(&s).expect("nothing is left");
-    assert!(matches!(s.act(back), Err(Refusal::Malformed { .. })), "nothing but the node's word lifts it");
+    assert!(matches!(s.act(back), Err(Refusal::Malformed { .. })), "nothing but the node's report lifts it");
     s.done(wiped(now + 1, None));
     assert_eq!(order(&s), Some(now), "of another order");
     let actions: Vec<_> = s.acted(wiped(now, None)).iter().map(|r| r.action).collect();

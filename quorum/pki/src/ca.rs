@@ -6,7 +6,7 @@
 
 use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name, serial};
 use crate::tls::replace_file;
-use lattice_model::Timestamp;
+use lattice_model::{Timestamp, millis};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, date_time_ymd,
@@ -265,7 +265,7 @@ fn now() -> Duration {
 }
 
 fn issued_now() -> Timestamp {
-    Timestamp(u64::try_from(now().as_millis()).unwrap_or(u64::MAX))
+    Timestamp(millis(now()))
 }
 
 /// Valid until `lifetime` from now; from a day ago, because clocks differ, or from a tenth of the

@@ -6,7 +6,7 @@ use super::signer::verifies;
 use lattice_ledger::AuditHead;
 use lattice_ledger::audit_chain::AuditFault;
 use lattice_ledger::signing::{KeySet, SignedHead};
-use lattice_model::{AuditAction, AuditRecord, MemberId};
+use lattice_model::{AuditAction, AuditRecord};
 use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};
 use lattice_store::machine::{Agreed, AuditError};
 use std::collections::VecDeque;
@@ -17,8 +17,9 @@ const KEPT_MAX: usize = 16 * 1024;
 
 /// Verifies the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking
 /// is allowed.
-pub fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
-    let mut walk = AuditWalk::new(MemberId(0));
+#[cfg(test)]
+pub fn verify(agreed: &Agreed) -> Result<lattice_ledger::AuditHead, AuditError> {
+    let mut walk = AuditWalk::new(lattice_model::MemberId(0));
     while !walk.done {
         walk = step(walk, agreed)?;
     }

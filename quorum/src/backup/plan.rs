@@ -158,7 +158,7 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
             );
         }
         Files::InUse if heard.led.is_some() => {
-            let _ = writeln!(text, "This member runs. Nothing is to be done here: `lattice quorum status` says how the members stand.");
+            let _ = writeln!(text, "This member runs. Nothing is to be done here: `lattice quorum status` shows how the members stand.");
         }
         Files::InUse => {
             let _ = writeln!(text, "This member runs and waits for a majority.");
@@ -259,7 +259,7 @@ fn recover_where_lost(text: &mut String, config: &QuorumConfig, file: &str, back
     if damaged {
         let _ = writeln!(text, "    mv {dir} {dir}.damaged");
     }
-    let _ = writeln!(text, "    lattice quorum recover --config {file}     (says first what will be lost; then again with --yes)");
+    let _ = writeln!(text, "    lattice quorum recover --config {file}     (shows first what will be lost; then again with --yes)");
     let _ = writeln!(text, "    lattice-quorum --config {file}");
     let _ = writeln!(text, "    and then the other members, each with an empty data_dir.");
     let _ = writeln!(text, "{backups}");

@@ -12,7 +12,7 @@ use crate::witnesses::Witnesses;
 use crate::{membership, relief};
 use lattice_ledger::clocks::Clocks;
 use lattice_ledger::{Action, Urgency};
-use lattice_model::{MemberId, Node, Principal, with_causes};
+use lattice_model::{MemberId, Node, Principal, millis, with_causes};
 use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -131,7 +131,7 @@ async fn passed(until: Option<Instant>) {
 async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
     let until = Instant::now();
     let fresh = core.leading.heartbeats.take();
-    let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
+    let ago = |at: Instant| millis(until.saturating_duration_since(at));
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
     let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
     let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());

@@ -17,7 +17,7 @@ use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::told_by;
 use lattice_ledger::history::allocation_bytes;
 use lattice_ledger::{Action, Outcome, Urgency};
-use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, with_causes};
+use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, millis, with_causes};
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
 use lattice_quorum_client::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
@@ -371,7 +371,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
 /// An answer from this member alone, with its age. The age is read first, because later changes can
 /// only make the state newer.
 fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
-    let age_ms = u64::try_from(core.silence().as_millis()).unwrap_or(u64::MAX);
+    let age_ms = millis(core.silence());
     let unfit = || Err(Refusal::Malformed { why: "no question that has a stale answer".to_owned() });
     let answer = as_applied(core, request).unwrap_or_else(unfit)?;
     Ok(Answer::Stale { age_ms, answer: Box::new(answer) })

@@ -185,7 +185,7 @@ impl Raft for RaftService {
             self.core.leading.witnesses.said(&by, vec![node]);
         }
         // The answer extends run leases, so it may be given only while this member is the leader.
-        self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
+        self.core.reads.pass().await.map_err(|_| Status::unavailable("this member does not know whether it still leads"))?;
         let (shortages, silent) = (self.core.shortages(), self.core.leading.silent.borrow().clone());
         let answer = SummaryAnswer { shortages, silent, clocks: self.core.timekeeper.alarm() };
         let mut answer = Response::new(pack(&answer)?);

@@ -199,7 +199,7 @@ impl Watch<'_> {
             return Err(Ended::StartAgain(recovered(there, since)));
         }
         if there.generation < since.generation {
-            return Err(behind(format!("it is of generation {}, the watcher has heard of {}", there.generation, since.generation)));
+            return Err(behind(format!("it is of generation {}, the watcher knows of {}", there.generation, since.generation)));
         }
         if !self.core.applied(since.revision, CATCH_UP).await {
             return Err(behind(format!("it is at revision {}, the watcher at {}", now().revision, since.revision)));

@@ -27,7 +27,7 @@ pub enum StoreError {
     #[error("{} belongs to member {member} of cluster {cluster:?}, not to member {wanted_member} of {wanted_cluster:?}", path.display())]
     Foreign { path: PathBuf, member: u64, cluster: String, wanted_member: u64, wanted_cluster: String },
     #[error(
-        "{} is damaged at byte {offset}: {what}. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` says what to do where they are not",
+        "{} is damaged at byte {offset}: {what}. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: String },
@@ -36,7 +36,7 @@ pub enum StoreError {
     )]
     AuditMissing { first: u64, last: u64, why: String },
     #[error(
-        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` says what to do where they are not",
+        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
         path.display()
     )]
     SnapshotMissing { path: PathBuf, first: u64 },

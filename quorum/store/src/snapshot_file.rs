@@ -247,7 +247,7 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     }
     let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, with_causes(&e)))?;
     if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
-        return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
+        return Err(StoreError::corrupt(path, MAGIC.len() as u64, "its header does not match its contents"));
     }
     if ledger.level() > LEVEL_MAX {
         return Err(StoreError::newer(path, format!("cluster level {}, of which this one knows nothing", ledger.level())));

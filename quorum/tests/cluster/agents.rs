@@ -26,7 +26,7 @@ async fn one_that_takes_connections_and_reaches_no_leader_serves_nobody() {
     let other = 3 - leader;
     let both = node(&lab, &[1, 2]);
     assert!(eventually("the other one to serve", async || both.is_served(PATIENCE).await, |served| *served).await);
-    assert_eq!(both.present_member(), lab.config(other).listens().0);
+    assert_eq!(Agent::register(&both, "n1").await.down.member(), lab.config(other).listens().0);
     assert!(!node(&lab, &[leader]).is_served(PATIENCE).await, "sessions are for the others");
     first.stop().await;
     second.stop().await;

@@ -115,7 +115,10 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     for which in ["own", "leader"] {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let at = match which {
-            "own" => (1..=3).find(|id| lab.config(*id).listens().0 == watching.present_member()).unwrap(),
+            "own" => {
+                let own = watching.watch(&live()).await.unwrap();
+                (1..=3).find(|id| lab.config(*id).listens().0 == own.member()).unwrap()
+            }
             _ => status(&client).await.leader.unwrap().0,
         };
         kill(&mut members, at);

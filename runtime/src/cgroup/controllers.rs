@@ -47,7 +47,7 @@ pub(super) enum NoController {
     Occupied { file: PathBuf },
     #[error("it cannot be handed down in {}: {source}", .file.display())]
     HandDown { file: PathBuf, source: io::Error },
-    #[error("it cannot be handed down in {}: the kernel took the word and did nothing", .file.display())]
+    #[error("it cannot be handed down in {}: the kernel accepted it and did nothing", .file.display())]
     Ignored { file: PathBuf },
 }
 

@@ -33,7 +33,7 @@ impl Vendor for RocmSmi {
         for number in 0..count {
             match rocm.device(number, files, pci) {
                 Some(device) => devices.push((number, device)),
-                None => lacking.push(format!("GPU {number} of AMD does not tell its address, name, memory and unique id")),
+                None => lacking.push(format!("GPU {number} of AMD does not report its address, name, memory and unique id")),
             }
         }
         devices.sort_by(|a, b| a.1.pci_address.cmp(&b.1.pci_address));

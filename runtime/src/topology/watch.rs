@@ -110,7 +110,7 @@ pub fn read_gpus(files: &Files, simulated: &[SimulatedGpu], on_bus: &BTreeSet<St
         reads.gpus.insert(address, GpuRead::Told(Box::new(reading)));
     }
     if reads.gpus.len() > nvidia.len() {
-        reads.unsupported.push("of AMD's GPUs neither links nor throttling are looked at: sysfs does not tell them".to_owned());
+        reads.unsupported.push("of AMD's GPUs neither links nor throttling are looked at: sysfs does not report them".to_owned());
     }
     simulated::read(simulated, on_bus, &mut reads);
     reads

@@ -2,7 +2,7 @@
 
 use super::{Happening, Launch};
 use lattice_model::call::{Leg, Service};
-use lattice_model::{Backoff, Call};
+use lattice_model::{Backoff, Call, millis};
 use lattice_pmi::{Event, PmixEvent};
 use lattice_runtime::shim::boottime_ms;
 use nix::sys::epoll::Epoll;
@@ -60,7 +60,7 @@ impl Launch {
     }
 
     fn ask_again_after(&mut self, now_ms: u64, mut pauses: Backoff) {
-        let pause = u64::try_from(pauses.next_pause().as_millis()).unwrap_or(u64::MAX);
+        let pause = millis(pauses.next_pause());
         self.asks_again = Some((now_ms.saturating_add(pause), pauses));
     }
 }

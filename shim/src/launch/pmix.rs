@@ -97,5 +97,5 @@ fn send_to_bridge(pmix: &mut Pmix, message: &ToBridge, epoll: &Epoll) -> Option<
     let sent = pmix.bridge.as_mut().map(|bridge| bridge.send(message, epoll))?;
     // A death that could not be reported is no reason to end the other ranks.
     let error = sent.err().filter(|_| !matches!(message, ToBridge::Died { .. }))?;
-    Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {}", with_causes(&error)) })
+    Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not notified: {}", with_causes(&error)) })
 }

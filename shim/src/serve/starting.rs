@@ -187,7 +187,7 @@ impl Shim {
             }
             (None, None) => return,
             (Some(FromBridge::Failed { why }), _) => why,
-            (_, lost) => lost.unwrap_or_else(|| "it spoke of ranks before there are any".to_owned()),
+            (_, lost) => lost.unwrap_or_else(|| "it reported about ranks before there are any".to_owned()),
         };
         self.go_without(number, &why);
     }

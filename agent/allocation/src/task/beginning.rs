@@ -6,7 +6,7 @@ use crate::prepare::{Line, PrepareError};
 use crate::{probing, walltime};
 use futures::future::BoxFuture;
 use lattice_agent_common::environment;
-use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
+use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec, millis};
 use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent};
 use lattice_node::walltime::WalltimeEvent;
 use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
@@ -121,7 +121,7 @@ impl AllocationTask {
     /// anew.
     pub(super) async fn send_walltime(&mut self) {
         let walltime = self.share.spec.walltime;
-        let walltime_ms = walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let walltime_ms = walltime.map_or(u64::MAX, millis);
         self.send(ToShim::Go { walltime_ms }).await;
     }
 

@@ -7,7 +7,7 @@ use crate::local_launch::LocalLaunch;
 use crate::undo::{self, UndoError};
 use crate::walltime::{self, Awaited};
 use lattice_machine::hooks::Moment;
-use lattice_model::EndReason;
+use lattice_model::{EndReason, millis};
 use lattice_node::allocation::{EntryEvent, NotPrepared, TaskAction, TaskEvent};
 use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
 use lattice_node::{Event, RunLeaseEvent};
@@ -23,10 +23,6 @@ use tokio_util::sync::CancellationToken;
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two tries to remove an allocation.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 impl AllocationTask {
     pub(super) async fn handle_walltime(&mut self, event: WalltimeEvent) {
@@ -65,7 +61,7 @@ impl AllocationTask {
         self.probing = None;
         self.handle_lease(RunLeaseEvent::Stopping).await;
         self.give_up_preparing().await;
-        self.handle_phase(TaskEvent::Stop { grace_ms: ms(self.context.setup.grace), kill_ms: ms(undo::KILL_WAIT) }).await;
+        self.handle_phase(TaskEvent::Stop { grace_ms: millis(self.context.setup.grace), kill_ms: millis(undo::KILL_WAIT) }).await;
     }
 
     pub(super) fn handle_entry(&mut self, event: EntryEvent) {

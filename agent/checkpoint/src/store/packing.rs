@@ -38,7 +38,7 @@ pub(super) fn stopping() -> (CancellationToken, DropGuard) {
 fn not_packed(path: &str, error: PackError) -> StoreError {
     match error {
         PackError::GivenUp => StoreError::Unfit("given up".to_owned()),
-        PackError::Changed => StoreError::Unfit(format!("{path} changed while it was read, though it was said to be saved")),
+        PackError::Changed => StoreError::Unfit(format!("{path} changed while it was read, though it was reported as saved")),
         PackError::Io(source) => StoreError::Io { what: path.to_owned(), source },
         PackError::Broke(why) => StoreError::Unfit(format!("{path}: {why}")),
     }

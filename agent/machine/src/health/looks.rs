@@ -95,7 +95,7 @@ fn clock() -> Finding {
     let mut kept: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a local timex.
     if unsafe { libc::adjtimex(&raw mut kept) } < 0 {
-        return Finding::Unsupported(format!("the kernel does not say how right it is: {}", std::io::Error::last_os_error()));
+        return Finding::Unsupported(format!("the kernel does not report how accurate it is: {}", std::io::Error::last_os_error()));
     }
     if kept.status & libc::STA_UNSYNC != 0 {
         return Finding::Unsupported("nobody keeps the kernel's clock (no NTP or PTP daemon has set it)".to_owned());
@@ -187,7 +187,7 @@ impl Memory {
             (seen, lately, uncorrected) = (true, lately.saturating_add(window.counted(now, ce)), uncorrected.saturating_add(ue));
         }
         if !seen {
-            return Finding::Unsupported("the kernel has no memory controller that tells errors (EDAC)".to_owned());
+            return Finding::Unsupported("the kernel has no memory controller that reports errors (EDAC)".to_owned());
         }
         if uncorrected > 0 {
             return Finding::Critical(format!("{uncorrected} could not be corrected since the machine was started"));

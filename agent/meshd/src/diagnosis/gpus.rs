@@ -13,7 +13,7 @@ use lattice_model::gpu_load::GpuLoad;
 use lattice_model::gpu_look::gpu_key;
 use lattice_model::resources::bytes_text;
 use lattice_model::topology::GpuVendor;
-use lattice_model::{AllocationId, Epoch};
+use lattice_model::{AllocationId, Epoch, millis};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     // What follows is of the newest reading.
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
-        age_ms: now.map_or(0, |looked| u64::try_from(looked.at.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        age_ms: now.map_or(0, |looked| millis(looked.at.elapsed())),
         busy: told.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).take(GPUS_MAX).collect(),
         source: source.to_owned(),
     };
@@ -265,7 +265,7 @@ mod tests {
             ("ECC errors", "not corrected: 2 of B; corrected: none", true),
             ("clocks", "held down: B by hardware_thermal", true),
             ("B", "91 °C: watch it", true),
-            ("C", "it was not measured yet, or its driver says nothing of it", false),
+            ("C", "it was not measured yet, or its driver does not report it", false),
         ];
         assert_eq!(said(&facts), want);
         assert_eq!((gpus.facts, gpus.busy.len(), gpus.source.as_str()), (3, 2, "nvml"));

@@ -15,7 +15,7 @@ use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::ranks::{RANKS_MAX, RanksAnswer, RanksTold, WireRank};
 use lattice_mesh::usage::UsageOpen;
-use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_model::{AllocationId, Epoch, NodeId, millis};
 use lattice_pki::identity::Caller;
 use lattice_telemetry::procfs::TICKS_PER_SECOND;
 use quinn::SendStream;
@@ -136,7 +136,7 @@ impl Look {
     }
 
     fn since(self, first: &Self) -> RanksTold {
-        let over_ms = u64::try_from(self.at.saturating_duration_since(first.at).as_millis()).unwrap_or(u64::MAX);
+        let over_ms = millis(self.at.saturating_duration_since(first.at));
         let left_out = self.left_out + self.ranks.len().saturating_sub(RANKS_MAX);
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
         let ranks = self.ranks.into_iter().take(RANKS_MAX).map(|(key, seen)| {

@@ -5,7 +5,7 @@ use super::{Known, Measuring};
 use crate::kernel_counts::Key;
 use crate::traces::{Recorder, Traces};
 use lattice_mesh::usage::Shown;
-use lattice_model::{AllocationId, TelemetryMode};
+use lattice_model::{AllocationId, TelemetryMode, millis};
 use std::time::Duration;
 
 /// The newest look at the work and at each of its GPUs, and how long ago it was.
@@ -26,7 +26,7 @@ impl Measuring {
                 // There are no rates before the second look.
                 Some(Raw { shown, .. }) if shown.is_empty() => {}
                 Some(Raw { ago, shown, gpus }) => {
-                    let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+                    let ago_ms = millis(ago);
                     recorder.take(key, lattice_agent_common::clock::now().0.saturating_sub(ago_ms), &shown, &gpus);
                 }
             }

@@ -9,7 +9,7 @@ use lattice_mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::gpu_look::gpu_key;
-use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_model::{AllocationId, Epoch, NodeId, millis};
 use lattice_pki::identity::Caller;
 use quinn::SendStream;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Measuring {
             of.and_then(|local| local.assignment.as_ref()).map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default()
         };
         let newest = self.known().running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.devices.newest().cloned());
-        let age_ms = newest.as_ref().map_or(0, |mine| u64::try_from(mine.at.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let age_ms = newest.as_ref().map_or(0, |mine| millis(mine.at.elapsed()));
         let topology = self.0.handles.topology.borrow().clone();
         let gpus = assigned.into_iter().map(|id| {
             let device = topology.gpu.by_id(&id);

@@ -1,5 +1,6 @@
 //! The history of each number, and which window of it is exported.
 
+use lattice_model::millis;
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Source, Usage};
@@ -22,7 +23,7 @@ pub(super) struct Exported {
 impl Exported {
     /// The window that is exported now.
     pub(super) fn of(self, whole: &Whole) -> Option<Summary> {
-        whole.exported(self.smoothing, self.ended.map(|ended| u64::try_from(ended.as_millis()).unwrap_or(u64::MAX)))
+        whole.exported(self.smoothing, self.ended.map(millis))
     }
 }
 

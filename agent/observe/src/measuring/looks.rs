@@ -8,7 +8,7 @@ use crate::alerting::saved::{Key, Saved, SavedAlerts};
 use crate::alerting::{IDLE_EVERY, NetworkErrors};
 use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
-use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
+use lattice_model::{AllocationId, DesiredShare, TelemetryMode, millis};
 use lattice_registry::AllocationHandle;
 use lattice_telemetry::readers::{CgroupPaths, Meter, Pass, Reclaim, Text};
 use nix::time::{ClockId, clock_gettime};
@@ -175,7 +175,7 @@ impl<'a> Looks<'a> {
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
-                let at_ms = self.began.1 + u64::try_from((look.at - self.began.0).as_millis()).unwrap_or(u64::MAX);
+                let at_ms = self.began.1 + millis(look.at - self.began.0);
                 let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };
                 looks.push((Arc::clone(share), look, mine, at_ms, parts));
             }

@@ -2,12 +2,11 @@
 //! owner was checked.
 
 use super::Api;
-use super::asking::ms;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use lattice_agent_common::clock::now;
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationId, with_causes};
+use lattice_model::{Allocation, AllocationId, millis, with_causes};
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::query::{Query, QueryError};
 use lattice_telemetry::window::PROD_MS;
@@ -98,9 +97,9 @@ impl Over {
     /// were, so the period ends `tail` after the end.
     fn of(allocation: &Allocation, asked: Option<Duration>, tail: Duration, now: Timestamp) -> Self {
         let end = allocation.ended_at.filter(|_| allocation.state.is_terminal());
-        let until = end.map_or(now, |end| Timestamp(end.0.saturating_add(ms(tail))).min(now));
+        let until = end.map_or(now, |end| Timestamp(end.0.saturating_add(millis(tail))).min(now));
         let start = allocation.started_at.unwrap_or(until).min(until);
-        let from = asked.map_or(start, |asked| start.max(Timestamp(end.unwrap_or(until).0.saturating_sub(ms(asked)))));
+        let from = asked.map_or(start, |asked| start.max(Timestamp(end.unwrap_or(until).0.saturating_sub(millis(asked)))));
         Self { from, until }
     }
 
@@ -223,7 +222,7 @@ pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Ans
             }
         }
     } else {
-        response.duration_ms = ms(lattice_observe::measuring::DURATION_MAX);
+        response.duration_ms = millis(lattice_observe::measuring::DURATION_MAX);
     }
     response.stored = Some(said);
 }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         return check();
     }
     let Some(socket) = inherited_socket() else {
-        eprintln!("lattice-pmix is started by lattice-shim, with a socket as descriptor 3; --check tells whether it can serve here");
+        eprintln!("lattice-pmix is started by lattice-shim, with a socket as descriptor 3; --check shows whether it can serve here");
         return ExitCode::FAILURE;
     };
     match serve(socket) {

@@ -247,7 +247,7 @@ fn sealed(path: &Path, bytes: &[u8]) -> Result<Option<(Sealed, u64)>, StoreError
     let at = u64::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3], trailer[4], trailer[5], trailer[6], trailer[7]]);
     let damaged = |what: &str| StoreError::corrupt(path, at.min(bytes.len() as u64), what);
     let start = usize::try_from(at).ok().filter(|at| *at >= MAGIC.len() && *at < body.len());
-    let start = start.ok_or_else(|| damaged("its seal is not where its end says"))?;
+    let start = start.ok_or_else(|| damaged("its seal is not where its end points"))?;
     let seal: Seal = record::payload(&body[start..])
         .and_then(|payload| pack::from_bytes(payload).ok())
         .ok_or_else(|| damaged("its seal does not have its checksum"))?;

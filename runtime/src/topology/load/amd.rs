@@ -51,7 +51,7 @@ impl Loads for Amd {
                     load.energy_joules = energy;
                     loads.gpus.insert(device.id.clone(), load);
                 }
-                None => loads.lacking.push(Lacking::of(device, format!("amdgpu tells nothing of it at {address}"))),
+                None => loads.lacking.push(Lacking::of(device, format!("amdgpu reports nothing about it at {address}"))),
             }
         }
     }
