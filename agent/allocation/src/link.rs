@@ -61,6 +61,7 @@ mod tests {
         let (ready, synced) = (FromShim::Ready { failed: Some("no image".into()) }, FromShim::Synced);
         let bytes = [encode(&ready).unwrap(), encode(&synced).unwrap()].concat();
         shim.write_all(&bytes[..7]).unwrap();
+        link.stream.readable().await.unwrap();
         assert_eq!(link.next().now_or_never(), None, "a part of a message, kept although nobody waits any more");
         shim.write_all(&bytes[7..]).unwrap();
         assert_eq!((link.next().await, link.next().await), (Some(ready), Some(synced)));

@@ -154,10 +154,15 @@ mod tests {
             let n = stream.read(&mut request).await.unwrap();
             // A probe that has read enough closes the connection.
             let _closed = stream.write_all(answer).await;
+            if answer.is_empty() {
+                stream.shutdown().await.unwrap();
+            }
+            let _closed = stream.read(&mut [0]).await;
             String::from_utf8_lossy(&request[..n]).into_owned()
         };
-        let (outcome, request) = tokio::join!(make(&probe), serve);
-        (outcome.map_err(|error| error.to_string()), request)
+        let probed = tokio::time::timeout(Duration::from_secs(10), make(&probe));
+        let (outcome, request) = tokio::join!(probed, serve);
+        (outcome.expect("it waits for no more").map_err(|error| error.to_string()), request)
     }
 
     #[tokio::test]

@@ -107,8 +107,11 @@ mod tests {
         held.says.standing.send_replace(Standing::Running);
         assert_eq!(items.recv().await, Some(EntryItem::Runs));
         ended(&agent, 1, 9);
-        held.says.standing.send_replace(Standing::NotYet);
-        held.says.standing.send_replace(Standing::Running);
+        // The connection to its shim breaks, and is made again.
+        for standing in [Standing::NotYet, Standing::Running] {
+            held.says.standing.send_replace(standing);
+            tokio::task::yield_now().await;
+        }
         ended(&agent, 2, 3);
         assert_eq!(items.recv().await, Some(EntryItem::Ended { code: 3 }), "of its own claim, and it began once");
         assert_eq!(items.recv().await, None);
