@@ -9,6 +9,7 @@ use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::driver_queue::DriverQueue;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::tasks::Tasks;
@@ -130,7 +131,7 @@ impl Bench {
         };
         let stop = CancellationToken::new();
         let (credentials, mesh, incoming, address) = listen(&dir.0, ME, Role::Api, &stop);
-        let (events_out, events) = mpsc::channel(64);
+        let (driver, events) = DriverQueue::new(64);
         let (cluster, cluster_view) = watch::channel(Arc::new(Cluster::default()));
         let (view, node_view) = watch::channel(Arc::new(NodeView::default()));
         let (acknowledged, acknowledged_view) = watch::channel(None);
@@ -188,7 +189,7 @@ impl Bench {
             mesh: mesh.clone(),
             cluster: cluster_view.clone(),
             troubles: troubles.clone(),
-            events: events_out.clone(),
+            driver: driver.clone(),
             tasks: tasks.clone(),
         };
         let of_output = spool::Settings { state_dir: dir.0.clone(), flush: Duration::from_secs(30), bytes_max: 1 << 20 };
@@ -235,7 +236,7 @@ impl Bench {
             view: node_view,
             troubles,
             acknowledged: acknowledged_view,
-            events: events_out,
+            driver,
             tasks,
         };
         let handles = Arc::new(handles);

@@ -3,7 +3,6 @@
 
 use super::STEP;
 use super::signer::verifies;
-use lattice_ledger::AuditHead;
 use lattice_ledger::audit_chain::AuditFault;
 use lattice_ledger::signing::{KeySet, SignedHead};
 use lattice_model::{AuditAction, AuditRecord};
