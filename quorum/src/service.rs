@@ -3,6 +3,7 @@
 
 mod answer;
 mod auditing;
+mod file_source;
 mod leasing;
 mod miscounted;
 mod own;
@@ -20,6 +21,7 @@ use crate::accepting::{self, Port};
 use crate::certify;
 use crate::core::Core;
 use crate::permission::{self, Call, Grant};
+use crate::service::file_source::FileSource;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
@@ -70,7 +72,7 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
     let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core) })
+    let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core), source: FileSource::default() })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (agents, peers) = (Arc::<KnownAddresses>::default(), Arc::<KnownAddresses>::default());

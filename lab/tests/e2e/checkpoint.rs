@@ -356,7 +356,7 @@ fn defers(w: &World) {
 }
 
 fn two_requests(w: &World) {
-    let chain = Chain::submit(w, &["BULK=50000000"], &["--nodes", "1"]);
+    let chain = Chain::submit(w, &["BULK=20000000"], &["--nodes", "1"]);
     let ask = || {
         let lattice = w.at("n2");
         let id = chain.id.clone();

@@ -263,7 +263,7 @@ fn rust_example() -> String {
     let dir = &binaries().dir;
     let profile = if binaries().profile() == "debug" { "dev".to_owned() } else { binaries().profile() };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "-p", "lattice-checkpoint", "--example", "train", "--profile", &profile, "--manifest-path"]);
+    cargo.args(["build", "--quiet", "-p", "lattice-checkpoint", "--lib", "--example", "train", "--profile", &profile, "--manifest-path"]);
     made(cargo.arg(manifest).arg("--target-dir").arg(dir.parent().unwrap()));
     dir.join("examples/train").display().to_string()
 }

@@ -352,7 +352,7 @@ fn every_point_of_a_flush() {
         std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let ran = folder.0.join("ran");
         let body = format!(
-            "echo run >> {}; for i in 0 1 2 3 4 5; do seq -f %09.0f $((i*20000+1)) $((i*20000+20000)); sleep 0.4; done; exit 7",
+            "echo run >> {}; for i in 0 1 2 3 4 5; do seq -f %09.0f $((i*20000+1)) $((i*20000+20000)); sleep 0.7; done; exit 7",
             ran.display()
         );
         lane.kill();

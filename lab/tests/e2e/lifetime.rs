@@ -96,12 +96,13 @@ fn walltime(w: &World) {
 }
 
 fn walltime_stubborn(w: &World) {
-    let id = w.submit(&["--nodes", "2", "--walltime", "1s", "--", "/bin/sh", "-c", STUBBORN]);
+    let id = w.submit(&["--nodes", "2", "--walltime", "3s", "--", "/bin/sh", "-c", STUBBORN]);
     let ended = w.ended(&id);
     assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
-    // The end is decided at the walltime; a program that ignores SIGTERM lives for the grace, and is then killed.
+    // The end is decided at the walltime; a program that ignores SIGTERM lives for the grace, and is then killed. It has
+    // three seconds to begin to ignore it, on a busy machine.
     let ran = ms(&ended, "ended_at") - ms(&ended, "started_at");
-    assert!((900..1_900).contains(&ran), "1 s walltime, not {ran} ms");
+    assert!((2_900..3_900).contains(&ran), "3 s walltime, not {ran} ms");
     w.assert_nothing_left();
     let log = w.ok(&["logs", "--rank", "0", &id]);
     let after = log.split("got TERM").nth(1).unwrap_or_default().matches("tick").count();

@@ -6,6 +6,7 @@ use crate::heartbeats::Heard;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::peers::{AuditPageRequest, HeartbeatSummary, RosterQuestion, SummaryAnswer};
 use crate::permission::{self, Call};
+use crate::service::file_source::FileSource;
 use crate::witnesses::WORDS_MAX;
 use crate::{chain, membership};
 use lattice_api::pack::{pack, unpack};
@@ -26,6 +27,7 @@ use tonic::{Request, Response, Status};
 
 pub(super) struct RaftService {
     pub(super) core: Arc<Core>,
+    pub(super) source: FileSource,
 }
 
 type Appended = Result<AppendEntriesResponse<u64>, RaftError<u64>>;
@@ -70,21 +72,23 @@ impl RaftService {
 
     /// Refuses Raft messages of a member whose files belong to another generation: from before a
     /// recovery of the quorum while this one's are from after it, or the other way round. A member
-    /// without files may get them from either.
-    fn same_generation<T>(&self, member: u64, request: &Request<T>) -> Result<(), Status> {
-        let theirs = request.metadata().get(GENERATION_HEADER).and_then(|g| g.to_str().ok()).and_then(|g| g.parse::<u64>().ok());
-        match (theirs, self.core.agreed.generation()) {
-            (Some(theirs), Some(ours)) if theirs != ours.0 => {
-                let older = if theirs < ours.0 { member } else { self.core.config.id };
-                let why = format!(
-                    "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
-                    self.core.config.id
-                );
-                self.core.identity.credentials.refused().count(Cause::Generation, &why);
-                Err(Status::failed_precondition(why))
-            }
-            _ => Ok(()),
-        }
+    /// without files gets them from one of the two: see [`FileSource`].
+    fn same_generation(&self, member: u64, theirs: Option<u64>, stores: bool) -> Result<(), Status> {
+        let Some(theirs) = theirs else { return Ok(()) };
+        let differs = match self.core.agreed.generation() {
+            Some(ours) if ours.0 == theirs => Ok(()),
+            Some(ours) => Err(ours.0),
+            None => self.source.accept(theirs, stores),
+        };
+        differs.map_err(|ours| {
+            let older = if theirs < ours { member } else { self.core.config.id };
+            let why = format!(
+                "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
+                self.core.config.id
+            );
+            self.core.identity.credentials.refused().count(Cause::Generation, &why);
+            Status::failed_precondition(why)
+        })
     }
 
     /// Refuses a message in another member's name.
@@ -96,6 +100,11 @@ impl RaftService {
         self.core.identity.credentials.refused().count(Cause::Name, &why);
         Err(Status::permission_denied(why))
     }
+}
+
+/// The generation of the sender's files, if it has any.
+fn generation_of<T>(request: &Request<T>) -> Option<u64> {
+    request.metadata().get(GENERATION_HEADER).and_then(|g| g.to_str().ok()).and_then(|g| g.parse().ok())
 }
 
 /// An answer with the time of this member's clock.
@@ -113,8 +122,8 @@ fn no_room(what: &str) -> Status {
 impl Raft for RaftService {
     async fn append(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(Call::Append, &request)?;
-        self.same_generation(member, &request)?;
         let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
+        self.same_generation(member, generation_of(&request), !rpc.entries.is_empty())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
         let no_room = !rpc.entries.is_empty() && self.core.disk.room.look().is_some_and(|s| s.lack == Lack::All);
         let answer = if no_room { self.hear_alone(rpc).await? } else { self.append_here(rpc).await };
@@ -123,7 +132,7 @@ impl Raft for RaftService {
 
     async fn vote(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(Call::Vote, &request)?;
-        self.same_generation(member, &request)?;
+        self.same_generation(member, generation_of(&request), false)?;
         let vote: VoteRequest<u64> = unpack(request.get_ref())?;
         self.speaks_for(member, vote.vote.leader_id.node_id)?;
         let answer = self.core.raft.vote(vote).await;
@@ -132,7 +141,7 @@ impl Raft for RaftService {
 
     async fn install_snapshot(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(Call::InstallSnapshot, &request)?;
-        self.same_generation(member, &request)?;
+        self.same_generation(member, generation_of(&request), true)?;
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.heard_leader();

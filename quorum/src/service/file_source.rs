@@ -1,0 +1,53 @@
+//! Which generation a member without files gets them from.
+//!
+//! After a recovery an empty member may hear both from a recovered member and from one that was
+//! started with its old files. It must not mix the two: it prefers the newer generation, and keeps
+//! to the one of which it has stored something.
+
+use parking_lot::Mutex;
+
+/// Decides for one member, while its own files are of no generation yet.
+#[derive(Debug, Default)]
+pub struct FileSource(Mutex<Option<Bound>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    generation: u64,
+    /// Whether entries or a snapshot of this generation were accepted.
+    stored: bool,
+}
+
+impl FileSource {
+    /// Accepts a message of a member of this generation; `stores`: it has entries or a snapshot.
+    ///
+    /// # Errors
+    /// The generation that this member keeps to instead.
+    pub fn accept(&self, generation: u64, stores: bool) -> Result<(), u64> {
+        let mut bound = self.0.lock();
+        match &mut *bound {
+            Some(bound) if bound.generation == generation => bound.stored |= stores,
+            Some(bound) if bound.stored || generation < bound.generation => return Err(bound.generation),
+            none_or_older => *none_or_older = Some(Bound { generation, stored: stores }),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_generation_is_refused_once_a_newer_one_was_heard() {
+        let source = FileSource::default();
+        assert_eq!((source.accept(1, false), source.accept(7, false)), (Ok(()), Ok(())));
+        assert_eq!((source.accept(1, true), source.accept(7, true)), (Err(7), Ok(())));
+    }
+
+    #[test]
+    fn what_was_stored_of_one_generation_is_not_mixed_with_any_other() {
+        let source = FileSource::default();
+        assert_eq!((source.accept(3, false), source.accept(3, true), source.accept(3, false)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((source.accept(2, false), source.accept(9, false), source.accept(3, true)), (Err(3), Err(3), Ok(())));
+    }
+}
