@@ -317,8 +317,12 @@ fn situation(a: &v1::Allocation) -> String {
 /// The amount used, and the number of nodes for which it is known.
 fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     let nodes = a.nodes.len();
-    let known =
-        if a.usage_nodes as usize == nodes { String::new() } else { format!(" ({} of {nodes} nodes reported it so far)", a.usage_nodes) };
+    // Work that waits for its next attempt has no nodes: the amount is that of the last attempt.
+    let known = match nodes {
+        0 => " (last attempt)".to_owned(),
+        _ if a.usage_nodes as usize == nodes => String::new(),
+        _ => format!(" ({} of {nodes} nodes reported it so far)", a.usage_nodes),
+    };
     if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
 }
 
@@ -586,6 +590,9 @@ vCluster:   ml-training
         }
         let unread = LastWords { lines: vec![], unread: Some("the node is away".into()) };
         assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is away\n"));
+        let waits_again = v1::Allocation { nodes: vec![], state: "Suspended".into(), ..ended };
+        let shown = allocation_block(&waits_again, &LastWords::default(), NOW);
+        assert!(shown.contains("Memory peak:     3.0 GiB (last attempt)\n"), "{shown}");
     }
 
     #[test]

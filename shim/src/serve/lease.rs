@@ -6,8 +6,17 @@
 //!
 //! It is only in memory: it ends with the shim (the agent then ends what is left), or with the machine.
 
-use super::starting::Unstartable;
 use lattice_runtime::shim::FromShim;
+use thiserror::Error;
+
+/// Why the run lease lets nothing start now.
+#[derive(Debug, Error)]
+pub(super) enum NotLeased {
+    #[error("its run lease was not granted yet")]
+    NotGranted,
+    #[error("its run lease lapsed")]
+    Lapsed,
+}
 
 /// State of the run lease; see the module. Times are of the shim's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +35,11 @@ impl RunLease {
     }
 
     /// Why nothing may be started now.
-    pub(super) fn keeps_off(self) -> Option<Unstartable> {
+    pub(super) fn keeps_off(self) -> Option<NotLeased> {
         match self {
             Self::None | Self::Until(_) => None,
-            Self::Ungranted => Some(Unstartable::LeaseNotGranted),
-            Self::Lapsed => Some(Unstartable::LeaseLapsed),
+            Self::Ungranted => Some(NotLeased::NotGranted),
+            Self::Lapsed => Some(NotLeased::Lapsed),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Starting the script and launches, once each.
 
+use super::lease::NotLeased;
 use super::waiting::Waiting;
 use super::{Ending, Process, Script, Shim, socket_token};
 use crate::bridge::{Bridge, BridgeStartError, Pmix, READY_MS_MAX, Variables};
@@ -30,10 +31,8 @@ pub(super) enum Unstartable {
     /// Setting up this shim failed, for this reason.
     #[error("{0}")]
     SetUp(String),
-    #[error("its run lease was not granted yet")]
-    LeaseNotGranted,
-    #[error("its run lease lapsed")]
-    LeaseLapsed,
+    #[error(transparent)]
+    NotLeased(#[from] NotLeased),
     #[error("the allocation is being ended")]
     Ending,
 }
@@ -66,7 +65,7 @@ impl Shim {
     /// Why nothing can be started now.
     pub(super) fn unstartable(&self) -> Option<Unstartable> {
         match self.ending {
-            Ending::No => self.failed.clone().map(Unstartable::SetUp).or_else(|| self.run_lease.keeps_off()),
+            Ending::No => self.failed.clone().map(Unstartable::SetUp).or_else(|| self.run_lease.keeps_off().map(Unstartable::NotLeased)),
             Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {
                 Some(Unstartable::Ending)
             }
