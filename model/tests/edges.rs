@@ -26,16 +26,16 @@ const ALLOWED: &[(&str, &str)] = &[
     ("agent-common", "model node scheduler gossip pmi runtime objects telemetry pki"),
     ("mesh", "model node pmi runtime pki"),
     ("membership", "model scheduler gossip ledger pki quorum-client agent-common mesh"),
-    ("machine", "model node gossip runtime api telemetry pki quorum-client agent-common mesh membership"),
+    ("machine", "model node gossip runtime api telemetry quorum-client agent-common mesh membership"),
     ("output", "model runtime objects agent-common mesh"),
-    ("registry", "model node runtime agent-common mesh output"),
+    ("registry", "model node runtime pki agent-common mesh output"),
     ("placing", "model scheduler telemetry ledger quorum-client agent-common membership"),
     ("launch", "model node pmi pki agent-common mesh membership machine registry"),
     (
         "agent-checkpoint",
         "model node scheduler runtime objects checkpoint api telemetry pki quorum-client agent-common mesh membership machine registry placing",
     ),
-    ("observe", "model node runtime telemetry ebpf pki agent-common mesh machine output registry"),
+    ("observe", "model node runtime telemetry ebpf agent-common mesh machine output registry"),
     (
         // `pki` is for its `test_builders` alone.
         "allocation",

@@ -15,7 +15,6 @@ use lattice_mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use lattice_mesh::frame::{self, FrameError};
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Entrypoint, Epoch, with_causes};
 use lattice_node::{Progress, Saved};
-use lattice_pki::identity::Caller;
 use lattice_registry::Standing;
 use lattice_runtime::failpoint::{self, Point};
 use parking_lot::Mutex;
@@ -89,16 +88,12 @@ pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpe
 }
 
 /// Serves the head of an allocation of this node, over the mesh.
-pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
     let allocation = AllocationId(Uuid::from_bytes(open.allocation));
     let Some(handle) = context.workers.of_epoch(allocation, Epoch(open.epoch)) else {
         let why = format!("allocation {} is not on this node under epoch {}", allocation.short(), open.epoch);
         return frame::write(&mut send, &FromSaver::Failed { why }).await;
     };
-    if handle.share.nodes.first().is_none_or(|(node, _)| node.as_str() != peer.name) {
-        tracing::warn!(peer = %peer.name, %allocation, "a peer that is not the head wanted a checkpoint: refused");
-        return frame::write(&mut send, &FromSaver::Failed { why: "refused: not the allocation's head".to_owned() }).await;
-    }
     let Ends { go, mut says, .. } = attach(context, &handle.share, &open);
     let hears = async {
         loop {

@@ -77,10 +77,9 @@ pub async fn serve(
     let Some(worker) = handles.workers.of_epoch(spec.allocation, spec.epoch) else {
         return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
     };
-    let of_its_nodes = worker.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
-    if !own || !of_its_nodes {
-        tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted to launch where it may not: refused");
-        let why = "refused: not one of the allocation's nodes".to_owned();
+    if !own {
+        tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted this node to serve another node's part: refused");
+        let why = "refused: this part is of another node".to_owned();
         return frame::write(&mut send, &Up::Said { part, said: ToHead::Lost { why } }).await;
     }
     if !subtree.is_single() {

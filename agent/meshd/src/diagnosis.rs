@@ -28,11 +28,9 @@ use lattice_machine::unsupported;
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::open::{Open, vouched};
-use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal, millis};
+use lattice_mesh::open::Open;
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, millis};
 use lattice_observe::measuring::disks::Said;
-use lattice_observe::measuring::{self, MayNotKnow};
-use lattice_pki::identity::Caller;
 use quinn::SendStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,8 +49,6 @@ const ANSWER: Duration = Duration::from_secs(12);
 pub enum DiagnosisError {
     #[error("allocation {} is not running on this node", .allocation.short())]
     NotHere { allocation: AllocationId },
-    #[error(transparent)]
-    MayNotKnow(#[from] MayNotKnow),
     #[error("there is no cgroup for its work on this node: which processes are its own is not known")]
     NoCgroup,
     #[error(transparent)]
@@ -89,12 +85,8 @@ pub async fn of_node(
 }
 
 /// Answers the request of another agent.
-pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let found = match may_know(context, peer, key(open), &vouched(open.uid, &open.user)) {
-        Ok(()) => here(context, open).await,
-        Err(why) => Err(why),
-    };
-    let answer = match found {
+pub async fn answer(context: &Shared, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match here(context, open).await {
         Ok(told) => DiagnosisAnswer::Told(told),
         Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
     };
@@ -106,11 +98,6 @@ type Key = (AllocationId, Epoch);
 
 fn key(open: &DiagnosisOpen) -> Key {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
-}
-
-fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), DiagnosisError> {
-    let worker = context.work.workers.of_epoch(allocation, epoch).ok_or(DiagnosisError::NotHere { allocation })?;
-    Ok(measuring::may_know(peer, &worker.share, user)?)
 }
 
 /// The cgroup of work that runs on this node.

@@ -1,17 +1,6 @@
-//! Serves requests of other agents over the mesh, and decides for each stream who may ask for it.
-//!
-//! * a subtree of a launch: the nodes of the allocation, if this node has it under the same epoch;
-//! * output: the allocation's other nodes, and agents of role `api` for its owner;
-//! * launches on this head, and the progress of their entry points: agents of role `api`, for the
-//!   allocation's owner;
-//! * a checkpoint: on its head, agents of role `api` for the allocation's owner; a node's part of
-//!   it: that head only;
-//! * a session with the quorum: any agent ([`lattice_membership::relay`]);
-//! * this node's facts about itself: every agent, on behalf of any user;
-//! * what an allocation's work uses of this node, its alerts while it runs, and its diagnosis: the
-//!   allocation's other nodes, and agents of role `api`, for its owner;
-//! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner
-//!   only.
+//! Serves requests of other agents over the mesh. [`lattice_registry::access`] has the table of who
+//! may open which stream; it is checked here, before anything is done for a stream. What a user may
+//! do is checked where requests of this node's own users are answered as well.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
@@ -28,6 +17,7 @@ pub mod diagnosis;
 pub mod diagnosis_slots;
 pub mod entry;
 pub mod monitoring;
+mod refusal;
 pub mod signalling;
 pub mod status_texts;
 pub mod terminal;
@@ -50,12 +40,12 @@ use lattice_mesh::{Incoming, frame};
 use lattice_model::binding::BindingRequest;
 use lattice_model::input::NoSuchStdin;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, TASKS_PER_NODE_MAX, lay_out, list_out};
-use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
-use lattice_observe::measuring::{self, MayNotKnow, devices};
+use lattice_observe::measuring::{self, devices};
 use lattice_output::logs::{self, Wanted};
 use lattice_output::output_index::Position;
-use lattice_pki::identity::{Caller, Role};
+use lattice_registry::access::Access;
 use lattice_registry::{AllocationHandle, NotRunning};
 use lattice_runtime::shim::ShimDir;
 use quinn::{RecvStream, SendStream};
@@ -78,10 +68,6 @@ const LOG_QUEUE: usize = 16;
 /// Why this head refuses a user's request about a launch.
 #[derive(Debug, Error)]
 pub enum LaunchRefused {
-    #[error("the asking agent may not vouch for users")]
-    MayNotVouch,
-    #[error("refused: not an agent that serves users")]
-    ServesNoUsers,
     #[error("allocation {} is not running on this node", .allocation.short())]
     NotHere { allocation: AllocationId },
     #[error("allocation {} belongs to {owner}", .allocation.short())]
@@ -138,31 +124,36 @@ pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop
 async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameError> {
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
-    match opened? {
+    let opened = opened?;
+    if let Err(denied) = Access::of(&opened).check(&context.work.workers, &stream.peer) {
+        tracing::debug!(peer = %stream.peer.name, why = %denied, "a peer may not open this stream");
+        return refusal::refuse(&opened, &denied, &mut stream.send).await;
+    }
+    match opened {
         Open::Branch(open) => {
             launch::serve(context.work.launches.handles(), &context.parents, &stream.peer, *open, stream.send, stream.recv).await
         }
-        Open::Logs(open) => output(context, &stream.peer, &open, stream.send).await,
-        Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
+        Open::Logs(open) => output(context, &open, stream.send).await,
+        Open::Launch(open) => launch(context, &open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
-        Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
-        Open::StatusTexts(open) => status_texts::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Entry(open) => entry_point(context, open, stream.send).await,
+        Open::StatusTexts(open) => status_texts::answer(context, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(&context.machine.facts, open, &mut stream.send).await,
-        Open::Usage(open) => measuring::answer(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,
-        Open::UsageGpus(open) => devices::answer_gpus(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,
-        Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
-        Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Signal(open) => signalling::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Fingerprint => conformance::over_mesh::answer(&context.machine.conformance, &stream.peer, &mut stream.send).await,
-        Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
-        Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
-        Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
+        Open::Usage(open) => measuring::answer(&context.work.measuring, &open, &mut stream.send).await,
+        Open::UsageGpus(open) => devices::answer_gpus(&context.work.measuring, &open, &mut stream.send).await,
+        Open::Monitor(open) => monitoring::answer(context, *open, stream.send).await,
+        Open::Diagnosis(open) => diagnosis::answer(context, &open, &mut stream.send).await,
+        Open::Ranks(open) => diagnosis::ranks::answer(context, &open, &mut stream.send).await,
+        Open::Signal(open) => signalling::answer(context, &open, &mut stream.send).await,
+        Open::Fingerprint => conformance::over_mesh::answer(&context.machine.conformance, &mut stream.send).await,
+        Open::Keyboard(open) => keyboard(context, &open, stream.send, stream.recv).await,
+        Open::Input(open) => input(context, &open, stream.send, stream.recv).await,
+        Open::Checkpoint(open) => checkpoint(context, &open, stream.send).await,
         Open::Saving => checkpoint::saving::answer(&context.work.checkpoint, &mut stream.send).await,
-        Open::CheckpointPart(open) => checkpoint::serve(&context.work.checkpoint, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::CheckpointPart(open) => checkpoint::serve(&context.work.checkpoint, *open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
-            let answer = match abort(context, &stream.peer, &open) {
+            let answer = match abort_here(context, &open) {
                 Ok(()) => HeadAnswer::Done,
                 Err(error) => HeadAnswer::Refused { why: error.to_string() },
             };
@@ -171,16 +162,9 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     }
 }
 
-async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+async fn output(context: &Shared, open: &LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
-    let user = vouched(open.uid, &open.user);
-    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, open) {
-        Ok(items) => items,
-        Err(error) => {
-            frame::write(&mut send, &LogItem::Notice(error.to_string())).await?;
-            return frame::write(&mut send, &LogItem::End).await;
-        }
-    };
+    let mut items = read_output(context, allocation, Epoch(open.epoch), open);
     loop {
         let item = tokio::select! {
             // The reader has gone: do not wait for what a silent program may write some day.
@@ -190,27 +174,6 @@ async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: Send
         let Some(item) = item else { return Ok(()) };
         frame::write(&mut send, &item).await?;
     }
-}
-
-/// Output on this node, for a user for whom `peer` vouches.
-fn local_output(
-    context: &Shared,
-    peer: &Caller,
-    allocation: AllocationId,
-    epoch: Epoch,
-    user: &Principal,
-    open: &LogsOpen,
-) -> Result<mpsc::Receiver<LogItem>, MayNotKnow> {
-    let worker = context.work.workers.of_epoch(allocation, epoch);
-    let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
-    if peer.role != Role::Api && !shares_it {
-        return Err(MayNotKnow::MayNotVouch);
-    }
-    let owner = worker.as_ref().map(|w| w.share.owner.clone());
-    if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
-        return Err(MayNotKnow::NotTheOwner);
-    }
-    Ok(read_output(context, allocation, epoch, open))
 }
 
 fn at(segment: u32, offset: u64) -> Position {
@@ -261,10 +224,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     items
 }
 
-async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
-    if peer.role != Role::Api {
-        return Ok(());
-    }
+async fn entry_point(context: &Shared, open: EntryOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let mut items = entry::follow(context, open);
     loop {
         let item = tokio::select! {
@@ -276,14 +236,10 @@ async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send:
     }
 }
 
-async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
-    let refused = |why: String| CheckpointItem::Refused { why };
-    if peer.role != Role::Api {
-        return frame::write(&mut send, &refused("the asking agent may not vouch for users".to_owned())).await;
-    }
+async fn checkpoint(context: &Shared, open: &CheckpointOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let mut items = match checkpoint::begin(&context.work.checkpoint, open).await {
         Ok(items) => items,
-        Err(error) => return frame::write(&mut send, &refused(error.to_string())).await,
+        Err(error) => return frame::write(&mut send, &CheckpointItem::Refused { why: error.to_string() }).await,
     };
     loop {
         let item = tokio::select! {
@@ -295,14 +251,10 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
     }
 }
 
-async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
-    let refused = |error: LaunchRefused| LaunchItem::Refused { why: error.to_string() };
-    if peer.role != Role::Api {
-        return frame::write(&mut send, &refused(LaunchRefused::MayNotVouch)).await;
-    }
+async fn launch(context: &Shared, open: &LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let mut items = match begin(context, open).await {
         Ok(items) => items,
-        Err(error) => return frame::write(&mut send, &refused(error)).await,
+        Err(error) => return frame::write(&mut send, &LaunchItem::Refused { why: error.to_string() }).await,
     };
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     loop {
@@ -374,14 +326,6 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     Ok(items)
 }
 
-/// Aborts a launch of this head, for a user for whom `peer` vouches.
-fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), LaunchRefused> {
-    if peer.role != Role::Api {
-        return Err(LaunchRefused::MayNotVouch);
-    }
-    abort_here(context, open)
-}
-
 /// Aborts a launch of this head, for its allocation's owner.
 pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefused> {
     let (_, id) = launch_of(context, open)?;
@@ -389,17 +333,9 @@ pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefuse
     Ok(())
 }
 
-/// Sends keyboard input to the terminal of a launch of this head, for a user for whom `peer`
-/// vouches.
-async fn keyboard(
-    context: &Shared,
-    peer: &Caller,
-    open: &AbortOpen,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) -> Result<(), frame::FrameError> {
-    let launch = if peer.role == Role::Api { launch_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
-    let (handle, id) = match launch {
+/// Sends keyboard input of a user to the terminal of a launch of this head.
+async fn keyboard(context: &Shared, open: &AbortOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), frame::FrameError> {
+    let (handle, id) = match launch_of(context, open) {
         Ok(launch) => launch,
         Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
     };
@@ -413,16 +349,9 @@ async fn keyboard(
     }
 }
 
-/// Receives standard input for a launch of this head, from a user for whom `peer` vouches.
-async fn input(
-    context: &Shared,
-    peer: &Caller,
-    open: &AbortOpen,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) -> Result<(), frame::FrameError> {
-    let port = if peer.role == Role::Api { input_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
-    let InputPort { pieces, mut taken } = match port {
+/// Receives a user's standard input for a launch of this head.
+async fn input(context: &Shared, open: &AbortOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), frame::FrameError> {
+    let InputPort { pieces, mut taken } = match input_of(context, open) {
         Ok(port) => port,
         Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
     };

@@ -8,17 +8,15 @@
 use crate::context::{Context, Shared};
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
-use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::open::Open;
 use lattice_mesh::{UnansweredNode, UnreachedNode};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_observe::alerting::Change;
 use lattice_observe::alerting::saved::Key;
-use lattice_observe::measuring::{self, MayNotKnow, alerts::Heard};
-use lattice_pki::identity::Caller;
+use lattice_observe::measuring::alerts::Heard;
 use lattice_telemetry::alert::idle::IdleReport;
 use quinn::SendStream;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -113,9 +111,12 @@ fn alert(change: Change, now_ms: u64) -> MonitorItem {
 }
 
 /// Answers the request of another agent.
-pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send: SendStream) -> Result<(), FrameError> {
-    if let Err(error) = may_know(context, peer, &open) {
-        return frame::write(&mut send, &MonitorItem::Refused { why: error.to_string() }).await;
+pub async fn answer(context: &Shared, open: MonitorOpen, mut send: SendStream) -> Result<(), FrameError> {
+    if let MonitorWhat::Follow { metrics, .. } = &open.what
+        && metrics.len() > METRICS_MAX
+    {
+        let why = format!("{} metrics; at most {METRICS_MAX} per request", metrics.len());
+        return frame::write(&mut send, &MonitorItem::Refused { why }).await;
     }
     let (out, mut items) = mpsc::channel(QUEUE);
     let telling = tokio::spawn({
@@ -131,29 +132,6 @@ pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send
         let Some(item) = item else { return Ok(()) };
         frame::write(&mut send, &item).await?;
     }
-}
-
-/// Why a peer cannot follow an allocation's work here.
-#[derive(Debug, Error)]
-enum FollowRefused {
-    #[error("allocation {} is not running on this node", .allocation.short())]
-    NotHere { allocation: AllocationId },
-    #[error("{asked} metrics; at most {METRICS_MAX} per request")]
-    TooManyMetrics { asked: usize },
-    #[error(transparent)]
-    MayNotKnow(#[from] MayNotKnow),
-}
-
-fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), FollowRefused> {
-    let (allocation, epoch) = key(open);
-    let worker = context.work.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or(FollowRefused::NotHere { allocation })?;
-    if let MonitorWhat::Follow { metrics, .. } = &open.what
-        && metrics.len() > METRICS_MAX
-    {
-        return Err(FollowRefused::TooManyMetrics { asked: metrics.len() });
-    }
-    Ok(measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)
 }
 
 /// Why a node sends nothing more.

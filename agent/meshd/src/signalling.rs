@@ -14,7 +14,6 @@ use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
 use lattice_model::{AllocationId, Epoch, NodeId};
-use lattice_pki::identity::{Caller, Role};
 use lattice_registry::SignalError;
 use lattice_runtime::shim::SignalWhom;
 use quinn::SendStream;
@@ -37,8 +36,6 @@ pub enum SignallingError {
     NotHere { allocation: AllocationId },
     #[error("refused: the allocation belongs to somebody else")]
     NotTheOwner,
-    #[error("refused: the asking agent may not vouch for users")]
-    MayNotVouch,
     #[error(transparent)]
     Send(#[from] SignalError),
     #[error("its mesh address is unknown: the quorum has not reported it")]
@@ -72,10 +69,10 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 }
 
 /// Answers the request of another agent.
-pub async fn answer(context: &Shared, peer: &Caller, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    // Only an agent that may vouch for users may name the caller.
-    let sent = if peer.role == Role::Api { here(context, open).await } else { Err(SignallingError::MayNotVouch) };
-    let answer = sent.map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
+pub async fn answer(context: &Shared, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = here(context, open)
+        .await
+        .map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
     frame::write(send, &answer).await
 }
 

@@ -81,8 +81,6 @@ impl Asker {
 /// Why no terminal is attached.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    #[error("refused: the asking agent may not vouch for users")]
-    MayNotVouch,
     #[error("{user} has {most} of {most} terminals attached by way of node {node}: close one to open another")]
     TooMany { user: String, most: usize, node: NodeId },
     #[error("allocation {} is not running on node {node}", .allocation.short())]

@@ -238,12 +238,11 @@ async fn an_agent_that_has_nothing_of_the_allocation_may_not_ask_for_its_owner()
     let held = agent.holds(1, |_| {});
     held.says.standing.send_replace(Standing::Running);
     let stranger = agent.bench.peer("n9", Role::Node);
-    let (vouch, refused) = ("the asking agent may not vouch for users", "refused: the asking agent may not vouch for users");
-    let serves = "refused: not an agent that serves users";
-    let want = [vouch, serves, serves, vouch, refused, refused, refused, refused, refused, refused, "nothing"];
+    let refused = "refused: the asking agent may not vouch for users";
+    let want = [refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, "nothing"];
     assert_eq!(answers(&agent, &stranger, requests(OWNER, 2)).await, want);
     let checkpoint = CheckpointOpen { id: [7; 16], allocation: [1; 16], epoch: 2, length_ms: 1, uid: 1000, user: "u".into() };
-    assert_eq!(agent.answer(&stranger, Open::Checkpoint(Box::new(checkpoint))).await, vouch);
+    assert_eq!(agent.answer(&stranger, Open::Checkpoint(Box::new(checkpoint))).await, refused);
     let texts = StatusTextsOpen { allocations: vec![*id(1).0.as_bytes()] };
     assert_eq!(agent.answer(&stranger, Open::StatusTexts(texts)).await, "nothing");
 }
@@ -254,11 +253,10 @@ async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_e
     let held = agent.holds(1, |_| {});
     held.says.standing.send_replace(Standing::Ending);
     let sibling = agent.bench.peer("n2", Role::Node);
-    let (vouch, refused) = ("the asking agent may not vouch for users", "refused: the asking agent may not vouch for users");
-    let serves = "refused: not an agent that serves users";
+    let refused = "refused: the asking agent may not vouch for users";
     let no_cgroup = "there is no cgroup for its work on this node: which processes are its own is not known";
     let ending = format!("allocation {} is being ended", id(1).short());
-    let want = [vouch, serves, serves, vouch, refused, no_cgroup, no_cgroup, "Begun", "NotHere", ending.as_str(), "nothing"];
+    let want = [refused, refused, refused, refused, refused, no_cgroup, no_cgroup, "Begun", "NotHere", ending.as_str(), "nothing"];
     assert_eq!(answers(&agent, &sibling, requests(OWNER, 2)).await, want);
 }
 

@@ -41,10 +41,9 @@ use histories::Histories;
 pub use histories::told_later;
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::open::Open;
 use lattice_mesh::usage::{Told, UsageAnswer, UsageOpen};
-use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal, millis};
-use lattice_pki::identity::{Caller, Role};
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, millis};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
 use lattice_telemetry::catalogue::LATENCY_SECONDS;
@@ -367,21 +366,10 @@ pub enum UsageError {
         .allocation.short()
     )]
     NotMeasured { allocation: AllocationId },
-    #[error(transparent)]
-    MayNotKnow(#[from] MayNotKnow),
     #[error("its drivers report what cannot be shown")]
     OddGpuReadings,
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-}
-
-/// Why a peer gets no answer about an allocation.
-#[derive(Debug, Error)]
-pub enum MayNotKnow {
-    #[error("refused: the asking agent may not vouch for users")]
-    MayNotVouch,
-    #[error("refused: the allocation belongs to somebody else")]
-    NotTheOwner,
 }
 
 /// What an allocation's work uses of `node`, for a user who may see it.
@@ -407,35 +395,13 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
 }
 
 /// Answers another agent.
-pub async fn answer(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = match local(measuring, peer, open).await {
+pub async fn answer(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let answer = match measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await {
         Ok(told) => UsageAnswer::Told(told),
         Err(error) => UsageAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
-}
-
-async fn local(measuring: &Measuring, peer: &Caller, open: &UsageOpen) -> Result<Told, UsageError> {
-    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let user = vouched(open.uid, &open.user);
-    let worker = measuring.0.handles.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or(UsageError::NotHere { allocation })?;
-    may_know(peer, &worker.share, &user)?;
-    measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await
-}
-
-/// Whether a peer may see an allocation's numbers. The same rule as for output: the peer must be an
-/// agent of one of the allocation's nodes, or one that vouches for users, and must ask for the
-/// owner.
-pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), MayNotKnow> {
-    let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
-    if peer.role != Role::Api && !shares_it {
-        return Err(MayNotKnow::MayNotVouch);
-    }
-    if !user.may_act_for(&share.owner) {
-        return Err(MayNotKnow::NotTheOwner);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The allocations on this node, and a handle on the task of each. The tasks themselves are in
 //! `agent::allocation`.
 
+pub mod access;
 mod command;
 
 pub use command::{Command, News, OpenTerminal, SendSignal};

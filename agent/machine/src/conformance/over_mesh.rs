@@ -9,7 +9,6 @@ use lattice_mesh::open::Open;
 use lattice_mesh::{Mesh, UnansweredNode};
 use lattice_model::conformance::{Components, check};
 use lattice_model::{NodeId, Timestamp};
-use lattice_pki::identity::{Caller, Role};
 use quinn::SendStream;
 use std::time::Duration;
 use thiserror::Error;
@@ -17,18 +16,14 @@ use thiserror::Error;
 /// Timeout of the other agent's answer: shorter than the operator's program waits.
 const ANSWER: Duration = Duration::from_secs(25);
 
-/// Takes a new fingerprint, and answers an agent that serves operators.
-pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = if peer.role == Role::Api {
-        tokio::select! {
-            // The caller is gone.
-            _ = send.stopped() => return Ok(()),
-            found = conformity.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
-        }
-    } else {
-        FingerprintAnswer::Refused { why: "the asking agent may not vouch for operators".to_owned() }
+/// Takes a new fingerprint, and answers another agent.
+pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<(), FrameError> {
+    let found = tokio::select! {
+        // The caller is gone.
+        _ = send.stopped() => return Ok(()),
+        found = conformity.again() => found,
     };
-    frame::write(send, &answer).await
+    frame::write(send, &FingerprintAnswer::Told(WireFound::from(&*found))).await
 }
 
 /// Why another node's fingerprint is unknown.

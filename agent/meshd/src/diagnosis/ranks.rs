@@ -12,11 +12,10 @@ use crate::context::{Context, Shared};
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::diagnosis::plain;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::open::Open;
 use lattice_mesh::ranks::{RANKS_MAX, RanksAnswer, RanksTold, WireRank};
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::{AllocationId, Epoch, NodeId, millis};
-use lattice_pki::identity::Caller;
 use lattice_telemetry::procfs::TICKS_PER_SECOND;
 use quinn::SendStream;
 use std::collections::BTreeMap;
@@ -54,13 +53,8 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 }
 
 /// Answers the request of another agent.
-pub async fn answer(context: &Shared, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let user = vouched(open.uid, &open.user);
-    let told = match super::may_know(context, peer, key(open), &user) {
-        Ok(()) => here(context, open).await,
-        Err(why) => Err(why),
-    };
-    let answer = match told {
+pub async fn answer(context: &Shared, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match here(context, open).await {
         Ok(told) => RanksAnswer::Told(told),
         Err(error) => RanksAnswer::Refused { why: error.to_string() },
     };

@@ -1,0 +1,111 @@
+//! Who may open which stream of the mesh: one table, checked where a stream arrives, before
+//! anything is done for it. A user's own rights are checked where requests of this node's users
+//! arrive as well: by what serves both.
+
+use crate::Allocations;
+use lattice_mesh::open::{Open, vouched};
+use lattice_model::{AllocationId, Epoch, Principal};
+use lattice_pki::identity::{Caller, Role};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Which peers may open a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every agent.
+    AnyAgent,
+    /// Agents of role `api`, which vouch for the user or operator that the request names.
+    Vouching,
+    /// The same, and the agents of the allocation's nodes.
+    VouchingOrOfNodes(Claim),
+    /// The same, for the allocation's owner, while the allocation is here.
+    OfOwner(Claim, Principal),
+    /// The same; agents of role `api` also after the allocation has left this node.
+    OfOwnerOrGone(Claim, Principal),
+    /// The agents of the allocation's nodes.
+    OfNodes(Claim),
+    /// The agent of the allocation's first node.
+    OfHead(Claim),
+}
+
+/// An allocation under one epoch: its nodes and its owner never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+}
+
+/// Why a peer may not open a stream.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum Denied {
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("refused: the allocation belongs to somebody else")]
+    NotTheOwner,
+    #[error("refused: not one of the allocation's nodes")]
+    NotOfItsNodes,
+    #[error("refused: not the allocation's head")]
+    NotItsHead,
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+}
+
+impl Access {
+    /// The peers that may open a stream for this request.
+    pub fn of(open: &Open) -> Self {
+        let claim = |allocation: [u8; 16], epoch| Claim { allocation: AllocationId(Uuid::from_bytes(allocation)), epoch: Epoch(epoch) };
+        match open {
+            Open::Fact(_) | Open::Carry | Open::Saving => Self::AnyAgent,
+            Open::Launch(_)
+            | Open::Abort(_)
+            | Open::Keyboard(_)
+            | Open::Input(_)
+            | Open::Signal(_)
+            | Open::Checkpoint(_)
+            | Open::Entry(_)
+            | Open::StatusTexts(_)
+            | Open::Fingerprint => Self::Vouching,
+            Open::Attach(open) => Self::VouchingOrOfNodes(claim(open.allocation, open.epoch)),
+            Open::Logs(open) => Self::OfOwnerOrGone(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Usage(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::UsageGpus(open) | Open::Ranks(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Monitor(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Diagnosis(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Branch(open) => Self::OfNodes(claim(open.launch.allocation, open.launch.epoch)),
+            Open::CheckpointPart(open) => Self::OfHead(claim(open.allocation, open.epoch)),
+        }
+    }
+
+    /// Whether `peer` may.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn check(&self, allocations: &Allocations, peer: &Caller) -> Result<(), Denied> {
+        let vouches = peer.role == Role::Api;
+        let here = |claim: &Claim| allocations.of_epoch(claim.allocation, claim.epoch).map(|handle| handle.share);
+        let is_peer = |(node, _): &(lattice_model::NodeId, String)| node.as_str() == peer.name;
+        match self {
+            Self::AnyAgent => Ok(()),
+            Self::Vouching => vouches.then_some(()).ok_or(Denied::MayNotVouch),
+            Self::VouchingOrOfNodes(claim) => {
+                let of_nodes = here(claim).is_some_and(|share| share.nodes.iter().any(is_peer));
+                (vouches || of_nodes).then_some(()).ok_or(Denied::MayNotVouch)
+            }
+            Self::OfOwner(claim, user) | Self::OfOwnerOrGone(claim, user) => match here(claim) {
+                Some(share) if !vouches && !share.nodes.iter().any(is_peer) => Err(Denied::MayNotVouch),
+                Some(share) => user.may_act_for(&share.owner).then_some(()).ok_or(Denied::NotTheOwner),
+                None if !vouches => Err(Denied::MayNotVouch),
+                None if matches!(self, Self::OfOwnerOrGone(..)) => Ok(()),
+                None => Err(Denied::NotHere { allocation: claim.allocation }),
+            },
+            Self::OfNodes(claim) => {
+                let share = here(claim).ok_or(Denied::NotHere { allocation: claim.allocation })?;
+                share.nodes.iter().any(is_peer).then_some(()).ok_or(Denied::NotOfItsNodes)
+            }
+            Self::OfHead(claim) => {
+                let share = here(claim).ok_or(Denied::NotHere { allocation: claim.allocation })?;
+                share.nodes.first().is_some_and(is_peer).then_some(()).ok_or(Denied::NotItsHead)
+            }
+        }
+    }
+}
