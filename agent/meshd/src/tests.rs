@@ -25,6 +25,7 @@ use lattice_model::test_builders::desired_share;
 use lattice_model::{NodeRanks, RankOutcome};
 use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
+use lattice_pki::identity::Role;
 use lattice_registry::{Command, Says, SendSignal, Standing, TaskEnds};
 use lattice_runtime::shim::SignalWhom;
 use std::collections::BTreeMap;
