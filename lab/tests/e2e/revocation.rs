@@ -95,7 +95,8 @@ fn stolen(w: &World) {
     let renewed = process::run(&mut renew, JOB).unwrap();
     assert_eq!(renewed.code(), 0, "{}", renewed.err());
     w.wait("n3 to be back", || state(w, "n3") == "Ready" && is_alive(w, "n3"));
-    w.at("n3").ok(&["nodes"]).unwrap();
+    // It answers its users as soon as it follows the quorum again, a moment after its session.
+    w.wait("n3 to answer its users", || w.at("n3").ok(&["nodes"]).is_ok());
     let id = w.submit(&["-w", "n3", "--", "/bin/true"]);
     assert_eq!(text(&w.ended(&id), "state"), "Completed");
     assert!(is_refused(ask(&Request::ListNodes)));
