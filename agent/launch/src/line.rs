@@ -168,9 +168,14 @@ impl LineTask {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(told) = waiting.of(connection) else { continue };
-                        let sent = async { told.frame().await?.send(&mut send).await };
-                        if let Err(error) = sent.await {
-                            tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a message of a launch was not sent");
+                        let sent = match told.frame().await {
+                            Ok(frame) => frame.send(&mut send).await.is_ok(),
+                            Err(error) => {
+                                tracing::error!(node = ?self.around.node(self.subtree.first), %error, "a launch's message cannot be sent");
+                                false
+                            }
+                        };
+                        if !sent {
                             // Wait for the other direction, which finds out how the line broke.
                             std::future::pending::<()>().await;
                         }

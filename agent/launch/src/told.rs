@@ -46,19 +46,20 @@ impl Told {
     }
 
     fn encode(&self, packs: bool) -> Result<Frame, FrameError> {
-        let down = match self.message.clone() {
+        let down = match &self.message {
             ToPart::FenceDone { number, blob } => {
-                let packed = packs.then(|| zstd::bulk::compress(&blob, PACK_LEVEL).ok()).flatten();
+                let number = *number;
+                let packed = packs.then(|| zstd::bulk::compress(blob, PACK_LEVEL).ok()).flatten();
                 match (packed.filter(|packed| packed.len() < blob.len() / 4 * 3), u32::try_from(blob.len())) {
                     (Some(packed), Ok(bytes)) => Down::FenceDone { number, blob: packed, packed_from: Some(bytes) },
-                    (Some(_), Err(_)) | (None, _) => Down::FenceDone { number, blob, packed_from: None },
+                    (Some(_), Err(_)) | (None, _) => Down::FenceDone { number, blob: blob.clone(), packed_from: None },
                 }
             }
-            ToPart::Abort { code, why } => Down::Abort { code, why },
+            ToPart::Abort { code, why } => Down::Abort { code: *code, why: why.clone() },
             ToPart::NameAbsent => Down::NameAbsent,
             ToPart::Forget => Down::Forget,
-            ToPart::Input(piece) => Down::Input(piece),
-            ToPart::Call(call) => Down::Call(call),
+            ToPart::Input(piece) => Down::Input(piece.clone()),
+            ToPart::Call(call) => Down::Call(call.clone()),
         };
         Frame::of(&down)
     }

@@ -45,7 +45,7 @@ use lattice_node::{LaunchEnd, RankEnd};
 use lattice_observe::measuring::{self, devices};
 use lattice_output::logs::{self, Wanted};
 use lattice_output::output_index::Position;
-use lattice_registry::access::Access;
+use lattice_registry::access::{self, Denied};
 use lattice_registry::{AllocationHandle, NotRunning};
 use lattice_runtime::shim::ShimDir;
 use quinn::{RecvStream, SendStream};
@@ -125,8 +125,15 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     let opened = opened?;
-    if let Err(denied) = Access::of(&opened).check(&context.work.workers, &stream.peer) {
-        tracing::debug!(peer = %stream.peer.name, why = %denied, "a peer may not open this stream");
+    if let Err(denied) = access::check(&opened, &context.work.workers, &stream.peer) {
+        match denied {
+            Denied::NotOfItsNodes | Denied::NotItsHead => {
+                tracing::warn!(peer = %stream.peer.name, why = %denied, "a peer asked for what it may not have");
+            }
+            Denied::MayNotVouch | Denied::NotTheOwner | Denied::NotHere { .. } => {
+                tracing::debug!(peer = %stream.peer.name, why = %denied, "a peer may not open this stream");
+            }
+        }
         return refusal::refuse(&opened, &denied, &mut stream.send).await;
     }
     match opened {

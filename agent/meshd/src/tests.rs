@@ -11,6 +11,7 @@ use lattice_launch::Parents;
 use lattice_membership::peers::Peers;
 use lattice_membership::relay::Carried;
 use lattice_mesh::Mesh;
+use lattice_mesh::checkpoint::PartOpen;
 use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen};
 use lattice_mesh::launch::ToHead;
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
@@ -25,7 +26,7 @@ use lattice_model::test_builders::desired_share;
 use lattice_model::{NodeRanks, RankOutcome};
 use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
-use lattice_pki::identity::Role;
+use lattice_pki::identity::{Caller, Role};
 use lattice_registry::{Command, Says, SendSignal, Standing, TaskEnds};
 use lattice_runtime::shim::SignalWhom;
 use std::collections::BTreeMap;
@@ -498,4 +499,19 @@ fn a_terminal_needs_rank_0_on_the_first_node() {
     let why = "--pty: rank 0 has the terminal, and must be on the allocation's first node for it";
     assert_eq!(laid(&open, &listed(["n2", ME])), Err(why.into()));
     assert!(laid(&LaunchOpen { pty: None, ..open }, &listed(["n2", ME])).is_ok());
+}
+
+#[tokio::test]
+async fn the_head_alone_asks_for_a_part_of_a_checkpoint() {
+    let agent = Agent::new();
+    let _held = agent.holds(1, |_| {});
+    let part = |epoch| PartOpen { id: [7; 16], allocation: *id(1).0.as_bytes(), epoch, round: 1, deadline_ms: 1 };
+    let check = |name: &str, role, epoch| {
+        let peer = Caller { name: name.to_owned(), role };
+        access::check(&Open::CheckpointPart(Box::new(part(epoch))), &agent.context.work.workers, &peer)
+    };
+    assert_eq!(check(ME, Role::Node, 2), Ok(()));
+    assert_eq!(check("n2", Role::Node, 2), Err(Denied::NotItsHead));
+    assert_eq!(check("login", Role::Api, 2), Err(Denied::NotItsHead));
+    assert_eq!(check(ME, Role::Node, 3), Err(Denied::NotHere { allocation: id(1) }));
 }

@@ -10,29 +10,28 @@ use thiserror::Error;
 use uuid::Uuid;
 
 /// Which peers may open a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
+enum Access {
     /// Every agent.
     AnyAgent,
-    /// Agents of role `api`, which vouch for the user or operator that the request names.
-    Vouching,
-    /// The same, and the agents of the allocation's nodes.
-    VouchingOrOfNodes(Claim),
-    /// The same, for the allocation's owner, while the allocation is here.
-    OfOwner(Claim, Principal),
-    /// The same; agents of role `api` also after the allocation has left this node.
-    OfOwnerOrGone(Claim, Principal),
+    /// Agents of role `api`: they vouch for the user or operator that the request names.
+    ApiAgents,
+    /// Agents of role `api`, and the agents of the allocation's nodes.
+    ApiAgentsOrItsNodes(Claim),
+    /// Agents of role `api`, and the agents of the allocation's nodes, if the request names the
+    /// allocation's owner. The allocation must be on this node.
+    ForItsOwner(Claim, Principal),
+    /// As [`Access::ForItsOwner`]. Agents of role `api` also if the allocation has left this node.
+    OutputForItsOwner(Claim, Principal),
     /// The agents of the allocation's nodes.
-    OfNodes(Claim),
+    ItsNodes(Claim),
     /// The agent of the allocation's first node.
-    OfHead(Claim),
+    ItsHead(Claim),
 }
 
 /// An allocation under one epoch: its nodes and its owner never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    pub allocation: AllocationId,
-    pub epoch: Epoch,
+struct Claim {
+    allocation: AllocationId,
+    epoch: Epoch,
 }
 
 /// Why a peer may not open a stream.
@@ -50,9 +49,17 @@ pub enum Denied {
     NotHere { allocation: AllocationId },
 }
 
+/// Whether `peer` may open a stream for this request.
+///
+/// # Errors
+/// Why it may not.
+pub fn check(open: &Open, allocations: &Allocations, peer: &Caller) -> Result<(), Denied> {
+    Access::of(open).check(allocations, peer)
+}
+
 impl Access {
     /// The peers that may open a stream for this request.
-    pub fn of(open: &Open) -> Self {
+    fn of(open: &Open) -> Self {
         let claim = |allocation: [u8; 16], epoch| Claim { allocation: AllocationId(Uuid::from_bytes(allocation)), epoch: Epoch(epoch) };
         match open {
             Open::Fact(_) | Open::Carry | Open::Saving => Self::AnyAgent,
@@ -64,45 +71,43 @@ impl Access {
             | Open::Checkpoint(_)
             | Open::Entry(_)
             | Open::StatusTexts(_)
-            | Open::Fingerprint => Self::Vouching,
-            Open::Attach(open) => Self::VouchingOrOfNodes(claim(open.allocation, open.epoch)),
-            Open::Logs(open) => Self::OfOwnerOrGone(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
-            Open::Usage(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
-            Open::UsageGpus(open) | Open::Ranks(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
-            Open::Monitor(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
-            Open::Diagnosis(open) => Self::OfOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
-            Open::Branch(open) => Self::OfNodes(claim(open.launch.allocation, open.launch.epoch)),
-            Open::CheckpointPart(open) => Self::OfHead(claim(open.allocation, open.epoch)),
+            | Open::Fingerprint => Self::ApiAgents,
+            Open::Attach(open) => Self::ApiAgentsOrItsNodes(claim(open.allocation, open.epoch)),
+            Open::Logs(open) => Self::OutputForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Usage(open) => Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::UsageGpus(open) | Open::Ranks(open) => {
+                Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user))
+            }
+            Open::Monitor(open) => Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Diagnosis(open) => Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Branch(open) => Self::ItsNodes(claim(open.launch.allocation, open.launch.epoch)),
+            Open::CheckpointPart(open) => Self::ItsHead(claim(open.allocation, open.epoch)),
         }
     }
 
-    /// Whether `peer` may.
-    ///
-    /// # Errors
-    /// Why it may not.
-    pub fn check(&self, allocations: &Allocations, peer: &Caller) -> Result<(), Denied> {
+    fn check(&self, allocations: &Allocations, peer: &Caller) -> Result<(), Denied> {
         let vouches = peer.role == Role::Api;
         let here = |claim: &Claim| allocations.of_epoch(claim.allocation, claim.epoch).map(|handle| handle.share);
         let is_peer = |(node, _): &(lattice_model::NodeId, String)| node.as_str() == peer.name;
         match self {
             Self::AnyAgent => Ok(()),
-            Self::Vouching => vouches.then_some(()).ok_or(Denied::MayNotVouch),
-            Self::VouchingOrOfNodes(claim) => {
+            Self::ApiAgents => vouches.then_some(()).ok_or(Denied::MayNotVouch),
+            Self::ApiAgentsOrItsNodes(claim) => {
                 let of_nodes = here(claim).is_some_and(|share| share.nodes.iter().any(is_peer));
                 (vouches || of_nodes).then_some(()).ok_or(Denied::MayNotVouch)
             }
-            Self::OfOwner(claim, user) | Self::OfOwnerOrGone(claim, user) => match here(claim) {
+            Self::ForItsOwner(claim, user) | Self::OutputForItsOwner(claim, user) => match here(claim) {
                 Some(share) if !vouches && !share.nodes.iter().any(is_peer) => Err(Denied::MayNotVouch),
                 Some(share) => user.may_act_for(&share.owner).then_some(()).ok_or(Denied::NotTheOwner),
                 None if !vouches => Err(Denied::MayNotVouch),
-                None if matches!(self, Self::OfOwnerOrGone(..)) => Ok(()),
+                None if matches!(self, Self::OutputForItsOwner(..)) => Ok(()),
                 None => Err(Denied::NotHere { allocation: claim.allocation }),
             },
-            Self::OfNodes(claim) => {
+            Self::ItsNodes(claim) => {
                 let share = here(claim).ok_or(Denied::NotHere { allocation: claim.allocation })?;
                 share.nodes.iter().any(is_peer).then_some(()).ok_or(Denied::NotOfItsNodes)
             }
-            Self::OfHead(claim) => {
+            Self::ItsHead(claim) => {
                 let share = here(claim).ok_or(Denied::NotHere { allocation: claim.allocation })?;
                 share.nodes.first().is_some_and(is_peer).then_some(()).ok_or(Denied::NotItsHead)
             }
