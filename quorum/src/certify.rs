@@ -39,13 +39,13 @@ pub(crate) async fn renew(
     if gone {
         let why = format!("{} is no member of this cluster", caller.name);
         core.identity.credentials.refused().count(Cause::Name, &why);
-        return Err(Refusal::Malformed { why });
+        return Err(Refusal::CertificateRefused { why });
     }
     if request.len() > REQUEST_BYTES_MAX {
         let what = "the request for a certificate".to_owned();
         return Err(Refusal::TooLarge { what, bytes: request.len() as u64, most: REQUEST_BYTES_MAX as u64 });
     }
-    let present = present.ok_or_else(|| Refusal::Malformed { why: "the connection carries no client certificate".to_owned() })?;
+    let present = present.ok_or_else(|| Refusal::CertificateRefused { why: "the connection carries no client certificate".to_owned() })?;
     let pem = sign(core, request, present, ask_leader).await?;
     tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");
     Ok(Answer::Certificate { pem })
@@ -55,7 +55,7 @@ pub(crate) async fn renew(
 /// known to the leader applies to it, because this member may lag behind. Members are renewed even
 /// without a leader: if all their certificates have expired, there is none.
 async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<Timestamp, Refusal> {
-    let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+    let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::CertificateRefused { why: error.to_string() })?;
     let issued = if shown.caller.role == Role::Quorum {
         core.agreed.ledger().issue_time()
     } else {
@@ -67,7 +67,7 @@ async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: 
             other => return Err(Refusal::Unavailable { why: format!("the leader answered something else: {other:?}") }),
         }
     };
-    core.identity.credentials.revoked().check(&shown).map_err(|revoked| Refusal::Malformed { why: revoked.to_string() })?;
+    core.identity.credentials.revoked().check(&shown).map_err(|revoked| Refusal::CertificateRefused { why: revoked.to_string() })?;
     Ok(issued)
 }
 

@@ -29,6 +29,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 Refusal::NotYours { .. }
                 | Refusal::LeaseNotYours { .. }
                 | Refusal::Role { .. }
+                | Refusal::CertificateRefused { .. }
                 | Refusal::NotOperator { .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }

@@ -71,8 +71,9 @@ impl Rounds {
 /// Transport-level errors that every other member would also return, as refusals.
 pub(super) fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
     match status.code() {
-        tonic::Code::InvalidArgument | tonic::Code::OutOfRange | tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
-            Some(Refusal::Malformed { why: status.message().to_owned() })
+        tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Some(Refusal::Malformed { why: status.message().to_owned() }),
+        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
+            Some(Refusal::CertificateRefused { why: status.message().to_owned() })
         }
         _ => None,
     }

@@ -70,6 +70,8 @@ pub enum Refusal {
     TooLarge { what: String, bytes: u64, most: u64 },
     #[error("the request is malformed: {why}")]
     Malformed { why: String },
+    #[error("the quorum refuses this node's certificate: {why}")]
+    CertificateRefused { why: String },
     #[error("this needs an operator's credential: {why}")]
     NotOperator { why: String },
     #[error("{why}")]
@@ -276,6 +278,7 @@ impl Refusal {
             | Self::Role { .. }
             | Self::TooLarge { .. }
             | Self::Malformed { .. }
+            | Self::CertificateRefused { .. }
             | Self::OtherMember { .. }
             | Self::AuditBroken { .. }
             | Self::Members { .. }
