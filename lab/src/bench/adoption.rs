@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 const START_MAX: Duration = Duration::from_secs(60);
 pub(super) const NODE: &str = "n1";
 
-/// Milliseconds from the start of a killed agent until it tells its service manager that it found each of the
-/// allocations, once a round. A machine does not have the processors for a hundred allocations: one is submitted, and
-/// the others are copies of its shim, which the agent adopts from their files; there is no quorum, so the agent keeps
-/// them.
+/// Milliseconds from the start of a killed agent until it reports to its service manager that it adopted all
+/// allocations; one value for each round. A machine does not have the processors for a hundred allocations: one is
+/// submitted, and the others are copies of its shim, which the agent adopts from their files. There is no quorum, so
+/// the agent keeps them.
 pub fn adoption(dir: &Path, allocations: usize, rounds: usize) -> Result<Vec<f64>> {
     let binaries = Binaries::beside_lab()?;
     let guard = Guard::new(dir);
@@ -47,8 +47,8 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: u
         .collect()
 }
 
-/// Kills the agent and the quorum, and leaves this many allocations to be adopted; the first `gpus` of them have a GPU
-/// each, and if there are any, all have cgroups. `work`: the program of each.
+/// Kills the agent and the quorum, and leaves this many allocations to be adopted. The first `gpus` of them have a GPU
+/// each, and if `gpus` is not 0, all have cgroups. `work`: the program of each.
 pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32, work: &[&str]) -> Result<Manager> {
     let lattice = Lattice::to(cluster, NODE)?;
     let wanted = gpus.to_string();
@@ -135,7 +135,7 @@ impl Manager {
         &self.scopes
     }
 
-    /// Starts the agent; milliseconds until it is ready with all of them.
+    /// Starts the agent; returns the milliseconds until it is ready and has adopted all allocations.
     pub(super) fn start(&self, cluster: &Cluster, allocations: usize) -> Result<f64> {
         let began = Instant::now();
         faults::begin_node(&cluster.dir, NODE, &[], &[("NOTIFY_SOCKET", &self.path)])?;

@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 /// The scrape interval of the documented configuration.
 const SCRAPED_EVERY: Duration = Duration::from_secs(15);
-/// How long an agent may take until it exports everything that it measures.
+/// Timeout until the agent exports everything that it measures.
 const TOLD_MAX: Duration = Duration::from_secs(60);
-/// Until memory that only the start needed is freed.
+/// The time after which memory that only the start needed has been freed.
 const SETTLED: Duration = Duration::from_secs(5);
 /// It sleeps until it is signalled, and from then on runs briefly every second. It never forks.
 const WORK: [&str; 3] = ["/usr/bin/perl", "-e", "$SIG{USR1} = sub {}; sleep; sleep 1 while 1"];

@@ -32,15 +32,15 @@ use std::time::Duration;
 const SHMEM_MS: f64 = 1.0;
 const SIGNAL_MS: f64 = 2.0;
 const GRPC_MS: f64 = 5.0;
-/// Allowed in addition if another agent is asked than the one that runs it.
+/// Allowed in addition if the request goes to an agent that does not run the work.
 const ELSEWHERE_MS: f64 = 10.0;
-/// Time of a checkpoint relative to cp and zstd one after the other: 80 % of their rate.
+/// Limit of the time of a checkpoint, relative to cp and then zstd: 80 % of their rate.
 const BULK_RATIO: f64 = 1.0 / 0.8;
 /// From a preemption until its nodes are free, in milliseconds.
 const FREED_MS: f64 = 500.0;
-/// Its processes on each node.
+/// Processes of the preempted allocation on each node.
 const WIDE_TASKS: usize = 16;
-/// Nodes for the rest.
+/// Nodes for the other allocations.
 const MORE_NODES: u32 = 2;
 /// Default size of the large file, in millions of bytes.
 const MEGABYTES: u32 = 1000;

@@ -2,7 +2,7 @@
 //! same bytes down the same tree by the agents' own mesh ([`crate::streams`]).
 //!
 //! Each round is a launch of each, on each number of nodes. All agents share the machine's processors, so many of them
-//! take more time than on machines of their own; that holds for both sides.
+//! take more time than on machines of their own; that holds for both measurements.
 
 use super::figures::{Figure, Samples, Target};
 use super::options::Options;

@@ -72,7 +72,7 @@ pub enum Verdict {
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// `ms`, `MB`, `%` or `/s`.
+    /// For example `ms`, `MB`, `%` or `/s`.
     pub unit: &'static str,
     /// The measurements.
     pub samples: Samples,
@@ -93,8 +93,8 @@ impl Figure {
         let verdict = match &target {
             None => Verdict::NoTarget,
             Some(Target::AtMost { value, .. }) => met(samples.median <= *value),
-            // A peer that was not measured cannot be beaten: that counts as missed.
             Some(Target::AtLeast { value, .. }) => met(samples.median >= *value),
+            // If the peer was not measured, the target counts as missed.
             Some(Target::RatioAtLeast { peer, at_least }) => met(peers.iter().any(|p| p.name == *peer && p.ratio >= *at_least)),
             Some(Target::RatioTo { peer, at_most }) => met(peers.iter().any(|p| p.name == *peer && p.ratio <= *at_most)),
         };
@@ -109,7 +109,7 @@ fn met(yes: bool) -> Verdict {
 /// All figures of one run, with the necessary facts about the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `launch`, `runtime`, `quorum`.
+    /// The benchmark's name, as on the command line.
     pub bench: &'static str,
     /// The machine.
     pub machine: Machine,

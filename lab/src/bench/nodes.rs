@@ -2,7 +2,7 @@
 //! Down.
 //!
 //! Two clusters, one after the other. At rest the timers are the documented ones. Where agents are killed, heartbeats
-//! are sent twice a second: a node is silent from its last heartbeat on, and nobody outside sees when that was.
+//! are sent twice a second: silence counts from a node's last heartbeat, whose time the benchmark does not see.
 
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
@@ -34,9 +34,9 @@ const FAST_DEGRADED_AFTER_MS: u64 = 10_000;
 const FAST_DOWN_AFTER_MS: u64 = 20_000;
 /// Percent of one core that an agent may use.
 const AGENT_PERCENT: f64 = 0.3;
-/// Seconds by which a change of state may differ from its time.
+/// Seconds by which a change of state may be earlier or later than configured.
 const MISS_S: f64 = 1.0;
-/// One agent in this many is killed: fewer than the limit for many silent nodes.
+/// One agent in this many is killed: so few that the leader does not hold back their states as a mass outage.
 const KILLED_PART: u32 = 16;
 /// Interval between two kills, and between two checks.
 const BETWEEN: Duration = Duration::from_millis(700);
@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a large cluster may take to start.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 
-/// Measures.
+/// Starts one cluster after the other, measures, and removes them again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let machine = Machine::look();
     ensure!(machine.root, "bench nodes makes network namespaces: run it as root");

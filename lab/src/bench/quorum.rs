@@ -1,4 +1,4 @@
-//! `bench quorum`: three members on loopback with TLS and fdatasync; etcd with the same beside them in the same run.
+//! `bench quorum`: three members on loopback with TLS and fdatasync, compared with etcd in the same setup and run.
 //!
 //! ```text
 //!   agents register (10,000 sessions) ─▶ their heartbeats ─▶ rounds: puts, claims, submissions, interleaved
@@ -32,7 +32,7 @@ use targets::{MANY, at_most, lattice_timers, need, one};
 const EQUAL: Timers = Timers { heartbeat_ms: 100, election_ms: 1000 };
 /// How long one system is loaded in one round.
 const ROUND: Duration = Duration::from_millis(1500);
-/// Allocations that wait to be claimed before a round: more than any system claims in one.
+/// Allocations that wait to be claimed before a round: more than are claimed in one.
 const WAITING: usize = 25_000;
 /// Simulated agents, and their heartbeat interval.
 const AGENTS: usize = 10_000;

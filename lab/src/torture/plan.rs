@@ -13,7 +13,7 @@ pub const NODES: u64 = 4;
 pub const MEMBERS: u64 = 3;
 /// The daemons with files on a small disk: an agent and a member.
 pub const SMALL_DISKS: [&str; 2] = ["n4", "member-3"];
-/// Nodes that are faulty at one time.
+/// Limit of the nodes that are faulty at the same time.
 const FAULTY_NODES_MAX: usize = 2;
 /// Interval between two faults, in milliseconds: least and greatest.
 const FAULT_INTERVAL_MS: (u64, u64) = (800, 2_400);
@@ -28,7 +28,7 @@ const RESTART_MS: u64 = 3_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub seed: u64,
-    /// How long jobs and faults are started, in milliseconds.
+    /// For how long jobs and faults are started, in milliseconds.
     pub length_ms: u64,
     /// Mean interval between two submissions, in milliseconds; at least 2.
     pub job_interval_ms: u64,
@@ -139,7 +139,7 @@ fn command(dice: &mut Dice, job: &mut Job) {
     }
 }
 
-/// Nodes, and tasks on each. A job that needs more nodes than are well holds up all jobs behind it, so few need three
+/// Nodes, and tasks on each. A job that needs more nodes than are healthy delays all jobs behind it, so few need three
 /// of the four.
 fn wide(dice: &mut Dice) -> (u64, u64) {
     (dice.weighted(&[(5, 2), (1, 3)]), dice.between(1, 2))
@@ -193,7 +193,7 @@ fn fault(dice: &mut Dice) -> (What, u64) {
         81..=84 => (What::CutMember { id: member, direction: direction(dice) }, long),
         85..=88 => (What::AgentClock { node, seconds: jump(dice) }, long),
         89..=91 => (What::MemberClock { id: member, seconds: jump(dice) }, long),
-        // Less than the election timeout: no member could be elected that needs longer to write its vote.
+        // Less than the election timeout: a member that needs longer to write its vote cannot be elected.
         92..=94 => (What::SlowDisk { id: member, ms: dice.between(20, 150) }, long),
         _ => (What::FullDisk { daemon: (*dice.pick(&SMALL_DISKS)).to_owned() }, short),
     }

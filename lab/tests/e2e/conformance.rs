@@ -31,7 +31,7 @@ static CONFORMANCE: Group = Group {
     },
 };
 
-/// Their own intervals are a minute or more.
+/// Nodes that check themselves at the default interval, which is longer than the test.
 static LOOKS: Group = Group {
     theme: "conformance",
     name: "looks",
@@ -42,7 +42,7 @@ static LOOKS: Group = Group {
     },
 };
 
-/// A component that cannot be read where its file is not a file.
+/// Nodes with a short `stale_seconds`. The test makes the component unreadable by a directory in place of its file.
 static STALE: Group = Group {
     theme: "conformance",
     name: "stale",
@@ -54,7 +54,7 @@ static STALE: Group = Group {
     },
 };
 
-/// Fails while a certain file is beside it; records its arguments.
+/// The wipe hook: fails while the file `.fails` is beside it; otherwise appends its environment to `.orders`.
 const HOOK: &str = "#!/bin/sh
 if [ -e \"$0.fails\" ]; then echo looking; echo secure erase timed out; exit 5; fi
 echo \"$LATTICE_HOOK $LATTICE_NODE $LATTICE_WIPE_ORDER\" >> \"$0.orders\"
@@ -103,7 +103,7 @@ fn nodes_of(job: &Value) -> Vec<&str> {
     job["nodes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
 }
 
-/// The documented facts, requested about another node than the answering agent's.
+/// An agent returns all documented facts about a node that is not its own.
 fn told(w: &World) {
     let (image, go) = (w.image().to_string_lossy().into_owned(), w.dir.join("told.end"));
     let script = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
@@ -190,12 +190,12 @@ fn drift(w: &World) {
     w.ok(&["node", "release", "n2"]);
     for name in ["n1", "n3"] {
         becomes(w, name, "2.81");
-        // Sooner than its interval.
+        // On request, sooner than the node's own interval.
         let found = w.at(name).ok(&["node", "fingerprint"]).unwrap();
         assert!(found.contains("bmc firmware: 2.81") && found.contains("absent: "), "{found}");
         w.wait("it to be known", || drifted(w, name));
         w.ok(&["node", "accept-drift", name, "--reason", "the new firmware"]);
-        // A slow machine may have used up the time for it.
+        // On a slow machine the node may have been quarantined before its drift was accepted.
         w.ok(&["node", "release", name]);
     }
     w.completed(&three);
@@ -205,7 +205,7 @@ fn drift(w: &World) {
     }
 }
 
-/// A change during the absence of an agent is known with its registration: one command makes both records.
+/// A change while an agent is down is reported with its registration: one command makes both records.
 fn from_the_start(w: &World) {
     w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
     let history = || w.lattice.json(&["node", "history", "n3"]).unwrap().as_array().cloned().unwrap();
@@ -235,7 +235,7 @@ fn looks(w: &World) {
     for name in ["n1", "n2", "n3"] {
         becomes(w, name, &format!("4.{name}"));
     }
-    // All through the agent of one of them; the quorum then knows the results, before their intervals.
+    // One agent asks all of them. The quorum then knows the results, before the nodes' own intervals have passed.
     let found = w.lattice.json(&["node", "fingerprint", "n[1-3]"]).unwrap();
     let found: Vec<_> = found.as_array().unwrap().iter().map(|one| (text(one, "node"), text(&one["components"], "bmc firmware"))).collect();
     assert_eq!(found, ["n1", "n2", "n3"].map(|name| (name.to_owned(), format!("4.{name}"))));

@@ -71,15 +71,14 @@ static MANY: Group = Group {
 
 /// How long `stop` work continues without an acknowledged heartbeat.
 const LEASE: Duration = Duration::from_secs(15);
-/// The same without carried sessions: longer than a node is silent before it is Degraded, plus the time to heal it then
-/// and to get a new session on a busy machine.
-/// of its own to be there again where the processors are busy.
+/// The same without carried sessions: longer than the silence after which a node is Degraded, plus the time to heal it
+/// then and to get a new session on a busy machine.
 const LEASE_ALONE: Duration = Duration::from_secs(15);
 
 const LEASE_LAPSING: Duration = Duration::from_millis(4_500);
 
-/// How long an agent is restarted again and again, only to die: longer than the time to Down. `LATTICE_TEST_SECONDS`
-/// makes it longer.
+/// How long an agent that dies at each start is restarted: longer than the time to Down.
+/// `LATTICE_TEST_SECONDS` makes it longer.
 const LOOPS: Duration = Duration::from_secs(14);
 
 pub fn trials() -> Vec<Trial> {
@@ -114,7 +113,7 @@ fn gossiped(w: &World, node: &str) -> String {
     members.iter().find(|m| text(m, "node") == node).map(|m| text(m, "liveness")).unwrap_or_default()
 }
 
-/// A job on that node which writes until it is told to stop.
+/// Submits a job to that node; returns its id, and the file whose existence ends it.
 fn begin(w: &World, node: &str, more: &[&str]) -> (String, String) {
     let go = w.dir.join(format!("go-{node}"));
     let _ = fs::remove_file(&go);
@@ -153,7 +152,7 @@ fn carried(w: &World) {
 }
 
 fn found_again(w: &World) {
-    // No peer is configured: it knows them from before.
+    // No peer is configured: the agent remembers those that it knew before.
     let config = w.dir.join("n3/agent.yaml");
     let with_seeds = fs::read_to_string(&config).unwrap();
     let without: String = with_seeds.lines().filter(|line| !line.starts_with("gossip_seeds:")).map(|line| format!("{line}\n")).collect();
@@ -201,7 +200,7 @@ fn gossip_alone(w: &World) {
         gossiped(w, "n3") == "down"
     });
     w.wait("somebody to place who sees the others", || ["n1", "n2"].contains(&placer().as_str()));
-    // There is free capacity on it.
+    // n3 has free capacity.
     let waits = w.submit(&["--nodes", "3", "--cores", "1", "--", "/bin/true"]);
     let mut why = String::new();
     let is_why = until(JOB, || {
@@ -222,8 +221,8 @@ fn gossip_alone(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// Longer than the others take to consider it dead, shorter than it takes to consider them dead: it returns and
-/// suspects them.
+/// n1 is cut off for longer than the others take to consider it dead, and for less than n1 takes to consider them dead:
+/// when it returns, it suspects them.
 fn places_again(w: &World) {
     for node in ["n2", "n3"] {
         let config = w.dir.join(node).join("agent.yaml");
@@ -271,7 +270,7 @@ fn one_way(w: &World) {
     let (job, go) = begin(w, "n3", &[]);
     faults::cut_node(&w.dir, "n3", &From::All, Direction::Out).unwrap();
     w.wait("n3 to be silent for the quorum", || state(w, "n3") == "Degraded");
-    // It returns within its grace, or shortly after.
+    // n3 returns within its grace, or shortly after.
     faults::heal_node(&w.dir, "n3").unwrap();
     w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
     // The other direction: its messages arrive, until it gives up the session without answers.
@@ -342,13 +341,13 @@ fn both_ways(w: &World) {
         faults::heal_node(&w.dir, "n3").unwrap();
         w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
     };
-    // Healed within its grace: neither has noticed.
+    // Healed within the grace of n3: neither work has noticed.
     cut();
     w.wait("n3 to be silent", || state(w, "n3") == "Degraded");
     heal();
     works.iter().for_each(|work| work.goes_on(w));
     works.iter().for_each(|work| work.is_at(w, 0));
-    // Beyond it, `stop` work is restarted elsewhere after it was stopped; `continue` work waits for n3, and runs there.
+    // Beyond the grace, `stop` work is restarted elsewhere after it was stopped; `continue` work goes on at n3.
     cut();
     w.wait("n3 to be Down", || state(w, "n3") == "Down");
     w.wait("what stops to run elsewhere", || stops.lines().last().is_some_and(|(attempt, _)| *attempt == 1));
@@ -379,7 +378,7 @@ fn lapsed(w: &World) {
         w.ok(&["node", "uncordon", "n3"]);
         assert_eq!(w.status(&job)["nodes"], serde_json::json!(["n1", "n2"]));
         faults::cut_node(&w.dir, "n2", &From::All, Direction::Both).unwrap();
-        // The duration of the fault itself.
+        // Not a wait for an effect: this is how long the fault lasts.
         std::thread::sleep(Duration::from_millis(cut_ms));
         faults::heal_node(&w.dir, "n2").unwrap();
         if lapses {
@@ -420,7 +419,7 @@ fn crashes(w: &World) {
     w.completed(&job);
 }
 
-/// It dies at each start before it has registered, and is restarted as by a supervisor.
+/// An agent dies at each start before it has registered, and is restarted as by a supervisor.
 fn loops(w: &World) {
     let (go, beats) = (w.dir.join("go-loop"), w.dir.join("beats-loop"));
     let script = format!("echo up; until [ -e {} ]; do echo . >> {}; sleep 0.05; done; echo over", go.display(), beats.display());

@@ -148,14 +148,14 @@ fn readers(w: &World) {
     }
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // An own job; and submitted work gets no input.
+    // A launch with an allocation of its own. Submitted work gets no input.
     let job = |args: &[&str]| w.at("n3").command(&[&["launch", "--label", "-N", "3", "-n", "3"], args].concat());
     assert_eq!(
         fed(job(&["sh", "-c", "cat; echo over"]), b"a\n").out.lines().filter(|line| line.ends_with(": a")).collect::<Vec<_>>(),
         ["0: a"]
     );
     assert_eq!(sorted(&fed(job(&["--stdin=all", "cat"]), b"a\n")), ["0: a", "1: a", "2: a"]);
-    // The pipe belongs to the user as a file.
+    // The user may open the pipe by its path.
     let home = w.dir.join(format!("home-{NOBODY}"));
     let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(&["launch", "cat", "/dev/stdin"]);
     command.uid(NOBODY).gid(NOBODY).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-/// The allocation that is preempted.
+/// Number of nodes of the allocation that is preempted.
 pub(super) const WIDE_NODES: u32 = 4;
-/// A request is complete by then, or fails.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Interval of checks whether nodes are free.
 const LOOK: Duration = Duration::from_millis(2);
@@ -30,7 +30,7 @@ pub(super) struct Asked<'a> {
     pub(super) processes: usize,
     pub(super) lattice: Lattice,
     pub(super) runtime: &'a Runtime,
-    /// To the agent of its first node, and to one without a part of it.
+    /// Connections to the agent of its first node, and to an agent without a share of it.
     pub(super) here: Client,
     pub(super) elsewhere: Client,
 }

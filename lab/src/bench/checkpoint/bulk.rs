@@ -71,7 +71,7 @@ impl<'a> Bulk<'a> {
         Ok(())
     }
 
-    /// From when the work has saved the file until the checkpoint is complete.
+    /// The time from when the work has saved the file until the checkpoint is complete.
     pub(super) fn saved(&self, file: PathBuf) -> Result<Duration> {
         fs::write(self.asked.dir.join("save"), file.to_string_lossy().as_bytes())?;
         self.settle()?;
@@ -129,7 +129,7 @@ impl<'a> Bulk<'a> {
         self.timed(&mut [self.cp(&file), self.zstd(&self.dir.join("copy"))])
     }
 
-    /// The time of its hash.
+    /// The time to hash the file.
     pub(super) fn hashed(&self, file: PathBuf) -> Result<Duration> {
         self.settle()?;
         let began = Instant::now();
@@ -148,7 +148,7 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// Writes a file of this many bytes, in which one block of `full_part` is random, and the others are zeros.
+/// Writes a file of this many bytes, in which one block in `full_part` is random and the others are zeros.
 fn write(path: &Path, bytes: usize, full_part: usize) -> Result<()> {
     let mut random = File::open("/dev/urandom")?;
     let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);

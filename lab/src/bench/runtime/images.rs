@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often many images are mounted at once.
+/// How often the mount of many images at once is measured.
 const TIMES: usize = 5;
-/// A shim without a message for this long hangs.
+/// A shim that sends no message for this long counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An image, and the directory of its shims.
@@ -54,8 +54,8 @@ impl Images {
     pub fn raw(&self) -> Result<Duration> {
         let (image, at) = (self.image.clone(), Path::new(image::MOUNT_POINT));
         let mut command = Command::new("/bin/true");
-        // SAFETY: the process was just made from this one, which is not in the midst of anything; what runs are system
-        // calls and allocations of a thread that has the allocator to itself.
+        // SAFETY: the closure runs in the forked child, whose only thread it is. It makes system calls and allocates
+        // memory; no other thread of this process uses the allocator at the time of the fork.
         unsafe {
             command
                 .pre_exec(move || mounts::own_namespace().and_then(|()| mounts::mount_squashfs(&image, at)).map_err(std::io::Error::other));

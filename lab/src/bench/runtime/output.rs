@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// MB that each try writes.
+/// MiB that each try writes.
 const MEGABYTES: u32 = 512;
 const ROUNDS: usize = 7;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A job that writes as fast as it can, beside the same program with a plain file: in ms.
+/// The time in which a job writes as fast as it can, compared with the same program and a plain file.
 pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
     let peer = "the same program, to a file of its own";
     let (mut kept, mut plain) = (Vec::new(), Vec::new());
@@ -31,7 +31,7 @@ pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
     Ok(Figure::new(&name, "ms", kept, vec![(peer, Samples::of(plain, 0))], Some(target)))
 }
 
-/// Writes to `said` how many milliseconds the program wrote.
+/// A shell script that writes the output, and then puts into `said` how many microseconds that took.
 fn writer(said: &Path) -> String {
     let count = MEGABYTES;
     format!("b=$(date +%s%N); dd if=/dev/zero bs=1M count={count} status=none; e=$(date +%s%N); echo $(((e-b)/1000)) > {}", said.display())

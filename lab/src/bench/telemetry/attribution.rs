@@ -22,9 +22,9 @@ const DATAGRAM: usize = 1000;
 const HEADERS: usize = 28;
 /// Bytes of one write.
 const WRITE: usize = 1 << 20;
-/// Writes that stay in memory, to be written back later.
+/// Number of writes that stay in memory, to be written back later.
 const BUFFERED: u32 = 32;
-/// How far the count may differ from the true number, in percent.
+/// Limit of the difference between the count and the true number, in percent.
 const OFF_PERCENT: f64 = 1.0;
 
 /// Something that is to be counted, done in a cgroup (for `bench telemetry`)
