@@ -1,9 +1,8 @@
-//! What an allocation's work used of this node, read from its scope when its processes are gone and
-//! the scope still exists.
+//! What an allocation's work used of this node.
 //!
-//! The kernel's counters of the scope are read after its processes are gone and before it is
-//! removed. They go into the report that the share is free, so they need no entry of their own.
-//! They are those of the last claim. The last line of standard error is read from the output,
+//! The kernel's counters of the scope are read after its processes are gone and before the scope is
+//! removed. They go into the report that the share is free, so they need no journal entry of their
+//! own. They cover the last claim only. The last line of standard error is read from the output,
 //! because a copy in the quorum would put users' text into every snapshot.
 
 use crate::handles::Handles;
@@ -15,7 +14,7 @@ use std::path::Path;
 /// How many bytes of a kernel file are read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What there is to read; `None`: nothing, as where an earlier try took the scope away.
+/// The counters that can be read; `None`: none, for example because an earlier try removed the scope.
 pub(super) fn final_usage(context: &Handles, allocation: AllocationId) -> Option<WorkUsage> {
     let scope = context.machine.slice.as_ref().map(|slice| slice.scope(allocation).whole().path().to_path_buf());
     let groups = context.machine.bounds.controllers.v1_groups(allocation);

@@ -38,8 +38,8 @@ use uuid::Uuid;
 const COMMITTING: &str = "committing";
 /// The pause between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);
-/// For how long the store may not answer, whatever the deadline is: nothing can be saved, so
-/// waiting is useless. Longer than a busy store takes for a small request.
+/// How long the store may be without an answer, whatever the deadline is: without a store nothing
+/// can be saved. Longer than a busy store takes for a small request.
 const STORE_AWAY: Duration = Duration::from_secs(20);
 /// The interval at which the store is probed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -63,8 +63,8 @@ enum SaveError {
     TooLong { after_s: u64 },
 }
 
-/// Begins the preemption, from the driver's thread. It may be begun again: the driver takes one
-/// result.
+/// Begins the preemption, from the driver's thread. May be called again for the same request: the
+/// driver accepts only one result.
 pub fn begin(context: &Shared, share: DesiredShare) {
     context.tasks.spawn(run(Arc::clone(context), share));
 }
@@ -173,7 +173,7 @@ impl Limit {
         }
     }
 
-    /// Reads the present request from the quorum's list.
+    /// Whether the limit has passed. First shortens it if the quorum's list has a shorter deadline.
     fn is_over(&mut self) -> bool {
         let view = self.view.borrow_and_update();
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (self.allocation, self.epoch));
@@ -189,7 +189,7 @@ impl Limit {
         while !self.is_over() {
             tokio::select! {
                 () = tokio::time::sleep_until(self.at) => {}
-                // If the driver has ended, the list changes no more.
+                // When the driver has ended, this branch is disabled: the list changes no more.
                 Ok(()) = self.view.changed() => {}
             }
         }
@@ -217,7 +217,7 @@ enum Followed {
 
 /// Waits until the store has not answered for [`STORE_AWAY`], and gives the reason.
 async fn store_away(context: &Shared) -> String {
-    // Where none is configured, nothing is begun either.
+    // Without a configured store, `checkpoint::begin` refuses.
     let Ok(store) = context.checkpoint.checkpoints.store() else { return std::future::pending().await };
     let mut since = None;
     loop {
@@ -239,8 +239,8 @@ async fn follow(
     loop {
         let item = tokio::select! {
             item = items.recv() => item,
-            // A checkpoint that is whole in the store waits for the quorum, as the work's end
-            // would.
+            // A checkpoint that is whole in the store waits for the quorum without a limit, as the
+            // report of the work's end would.
             () = &mut over, if !committing => return Followed::TooLong,
             why = &mut away, if !committing => return Followed::StoreAway(why),
         };
@@ -326,7 +326,7 @@ mod tests {
         listed(1, order(id, 10_000));
         assert!(!limit.is_over());
         assert!((began + Duration::from_millis(15_000)..=Instant::now() + Duration::from_millis(15_000)).contains(&limit.at));
-        // A longer one afterwards does not take that back.
+        // A later, longer deadline does not extend the limit again.
         let at = limit.at;
         listed(1, order(id, 20_000));
         assert!(!limit.is_over() && limit.at == at);

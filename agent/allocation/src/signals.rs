@@ -1,4 +1,4 @@
-//! Signals to the work of one allocation on this node that its shim has not answered.
+//! Signals to the work of one allocation on this node for which the shim's answer is pending.
 
 use lattice_registry::SendSignal;
 use lattice_runtime::shim::ToShim;

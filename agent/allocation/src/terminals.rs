@@ -1,4 +1,4 @@
-//! Attached terminals of one allocation on this node, as its shim has them.
+//! Attached terminals of one allocation on this node, and which of them its shim has started.
 
 use lattice_model::RankOutcome;
 use lattice_registry::{News, OpenTerminal};
@@ -36,7 +36,7 @@ impl Terminals {
     }
 
     pub(super) fn started(&mut self, session: u64) {
-        // Other sessions are of an earlier life of this agent and were hung up when it ended.
+        // Unknown sessions are of an earlier run of this agent, and were hung up when it ended.
         if let Some(open) = self.open.get_mut(&session)
             && !std::mem::replace(&mut open.started, true)
         {

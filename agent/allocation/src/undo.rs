@@ -21,7 +21,7 @@ use thiserror::Error;
 /// How long killed processes may take to be gone before that is reported as a failure.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
-/// How many processes a message names.
+/// Limit of the processes that a message names.
 const TOLD_MAX: usize = 4;
 
 /// Why an allocation cannot be removed yet.
@@ -57,7 +57,7 @@ pub(super) fn kill_scope(context: &Handles, allocation: AllocationId) -> Result<
     Err(UndoError::StillThere { processes: still_there(&scope.whole().processes()) })
 }
 
-/// What keeps its work from ending, which was killed; `None`: nothing is left in its scope, or that cannot be known.
+/// Which processes are left of work that was killed; `None`: none, or the scope cannot be read.
 pub(super) fn what_is_left(context: &Handles, allocation: AllocationId) -> Option<String> {
     let scopes = context.machine.slice.as_ref()?.scopes().ok()?;
     let (_, scope) = scopes.into_iter().find(|(id, _)| *id == allocation)?;
@@ -71,7 +71,7 @@ fn still_there(left: &[i32]) -> String {
     format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", told.join("; "))
 }
 
-/// Takes away scratch, scope and files. Fails while processes are left.
+/// Removes scratch, scope and files. Fails while processes are left.
 pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Result<(), UndoError> {
     kill_scope(context, share.allocation)?;
     failpoint::pass(Point::ScopeKilled);

@@ -3,11 +3,10 @@
 //!
 //! The agent that is the broker runs it. A checkpoint's manifest is removed first, so that an
 //! interrupted removal leaves nothing that looks complete; the rest is removed with the
-//! allocation's other objects. The last checkpoint that the quorum has of work that may run again
-//! always stays, and of living work only ancestors of that one are removed. Checkpoints of other
-//! clusters are left alone. So are those of an allocation that the quorum does not know and that no
-//! agent saw end: a quorum that was set up anew may still come to know it. An operator removes
-//! these by hand.
+//! allocation's other objects. Of work that may run again, the last checkpoint that the quorum has
+//! always stays, and only its ancestors are removed. Checkpoints of other clusters are left alone.
+//! So are those of an allocation that the quorum does not know and that no agent saw end: a quorum
+//! that was set up anew may still learn of it. An operator removes these by hand.
 //!
 //! The time counts from when the end was recorded in the store. It is over only when the clocks of
 //! this agent, of the store and of the quorum all say so, so that one wrong clock removes nothing
@@ -118,7 +117,7 @@ impl Sweep {
         }
     }
 
-    /// `clock_ms`: the earlier one of the store's and the quorum's clock.
+    /// Sweeps one allocation. `clock_ms`: the earlier one of the store's and the quorum's clock.
     async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
         let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::Ours) };
         if !store.is_ours(&kept) {
@@ -175,8 +174,8 @@ impl Sweep {
         }
     }
 
-    /// Removes the checkpoints of one allocation that are older than the quorum's last one and more
-    /// than `keep`.
+    /// Of an allocation's last checkpoint and its ancestors, leaves the newest `keep` and removes the
+    /// others.
     async fn trim(&self, store: &CheckpointStore, owner: &Owner, allocation: &Allocation) -> Result<(), Stopped> {
         let (keep, Some(last)) = (self.settings.keep, &allocation.checkpoint) else { return Ok(()) };
         if keep == 0 {

@@ -10,7 +10,7 @@ use tokio::sync::OwnedMutexGuard;
 #[derive(Default)]
 pub(super) struct Turns(Mutex<BTreeMap<AllocationId, Arc<tokio::sync::Mutex<()>>>>);
 
-/// A turn, waited for or held; dropping it ends it.
+/// One allocation's lock, waited for or held. Dropping it gives it up.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     allocation: AllocationId,
@@ -18,7 +18,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits for the turn with this allocation.
+    /// Waits for this allocation's lock.
     pub async fn of(&self, allocation: AllocationId) -> Turn<'_> {
         let lock = Arc::clone(self.all().entry(allocation).or_default());
         // Created before waiting, so that a caller that gives up leaves no entry behind.
@@ -36,7 +36,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         drop(self.had.take());
         let mut all = self.turns.all();
-        // Each other turn, held or waited for, has a reference as well.
+        // Every other holder or waiter has a reference as well.
         if all.get(&self.allocation).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             all.remove(&self.allocation);
         }
@@ -66,7 +66,7 @@ mod tests {
         let mut third = Box::pin(turns.of(id(1)));
         assert!(third.as_mut().now_or_never().is_none());
         drop(first);
-        // The second one had got its turn, and is given up.
+        // The second caller had got the lock, and gives it up.
         drop(second);
         let third = third.now_or_never().unwrap();
         drop(third);

@@ -1,6 +1,6 @@
-//! Counters of fabric adapters, read every quarter of a minute. Each read is a question to an
-//! adapter or its firmware, which may hang: so a helper thread asks, which is left behind if it
-//! hangs. The adapter is not asked again meanwhile, and its last answer is shown for a minute.
+//! Counters of fabric adapters, read every 15 seconds. Each read asks an adapter or its firmware,
+//! which may hang: so a helper thread asks, and is left behind if it hangs. An adapter is not asked
+//! again while a question to it waits. Its last answer is shown for a minute.
 
 use crate::questions::{Asked, OF_ADAPTERS, Question};
 use lattice_telemetry::readers::Text;
@@ -30,7 +30,7 @@ type Said = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
 pub struct Adapters(Arc<Mutex<Said>>);
 
 impl Adapters {
-    /// Asks on a thread of its own until `stop`.
+    /// Starts a thread that asks all adapters at intervals until `stop`.
     pub fn begin(&self, stop: CancellationToken) -> io::Result<()> {
         let known = self.clone();
         let run = move || {
@@ -56,7 +56,8 @@ impl Adapters {
     }
 }
 
-/// Asks one adapter, below this root. `None`: it does not answer within this time.
+/// Asks one adapter, below this root. `None`: no answer within this time, or an earlier question
+/// still waits.
 pub fn ask(kind: Kind, root: PathBuf, adapter: String, within: Duration) -> Option<Vec<Port>> {
     let question = Question::begin(&format!("{}/{adapter}", kind.class(&root).display())).ok()?;
     let answer = OF_ADAPTERS.ask(within, move || {

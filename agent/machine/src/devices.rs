@@ -10,7 +10,7 @@ use lattice_runtime::cgroup::{CgroupError, Scope, Slice};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// The means that this node has.
+/// The means by which this node denies devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceFilter {
     /// A BPF program on each scope.
@@ -51,7 +51,7 @@ impl DeviceFilter {
         }
     }
 
-    /// The shortcoming, if there are GPUs to separate and no means.
+    /// What to report if this node has GPUs and no means to deny them.
     pub fn shortcoming(&self, gpus: &GpuTopology) -> Option<String> {
         match self {
             Self::None { why } if !gpus.gpus.is_empty() => Some(format!(

@@ -62,7 +62,6 @@ struct Library {
 
 /// MPICH and its descendants; Open MPI up to 4; Open MPI from 5 on.
 const LIBRARIES: [Library; 3] = [
-    // Its launcher `manual`, which looks like the right one, only prints what it would start.
     Library {
         launcher: "HYDRA_LAUNCHER_EXEC",
         hosts: "HYDRA_HOST_FILE",
@@ -144,7 +143,7 @@ pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement
     let nodes: Vec<NodeId> = share.nodes.iter().map(|(node, _)| node.clone()).collect();
     let ranks = share.spec.usual_ranks(&nodes);
     let usual = slots(share, placement);
-    // If fewer ranks were requested than there is room for, each node has its part of them.
+    // If a number of ranks was requested, each node offers as many slots as it gets of them.
     let slots = |node: &NodeId| match ranks.iter().find(|part| &part.node == node) {
         Some(part) if share.spec.launch.ranks > 0 => part.count as usize,
         Some(_) | None => usual,

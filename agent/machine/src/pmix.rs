@@ -13,7 +13,7 @@ use thiserror::Error;
 const PROGRAM: &str = "lattice-pmix";
 /// Timeout for loading the library from a disk.
 const TAKES_MAX: Duration = Duration::from_secs(5);
-/// Interval of the checks whether it is done.
+/// Interval of the checks whether the program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Why PMIx is not served here.

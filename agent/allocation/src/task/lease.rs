@@ -1,5 +1,5 @@
-//! The run lease of the allocation's work ([`lattice_node::RunLease`]): passed on to the shim, and
-//! waited for.
+//! The run lease of the allocation's work ([`lattice_node::RunLease`]): the task passes it to the
+//! shim, and work that needs one starts only under it.
 
 use super::AllocationTask;
 use lattice_model::EndReason;

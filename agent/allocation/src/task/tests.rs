@@ -1,4 +1,5 @@
-//! A task on an empty machine. The test is its shim, at the other end of a socket, and its driver.
+//! A task on an empty machine. The test acts as its shim, at the other end of a socket, and as its
+//! driver.
 
 use super::*;
 use crate::prepare::{Line, PrepareError};
@@ -14,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The launch's number that [`launch`] gives.
+/// The number of the launch that [`launch`] returns.
 const NUMBER: u32 = 3;
 
 fn id(n: u64) -> AllocationId {
@@ -30,7 +31,7 @@ struct Work {
     _queue: mpsc::Receiver<Command>,
 }
 
-/// Work of one node, this one.
+/// Work that runs on this node only.
 fn work(change: impl FnOnce(&mut DesiredShare)) -> Work {
     let bench = Bench::new();
     let mut share = DesiredShare { nodes: vec![(ME.parse().unwrap(), "127.0.0.1:1".to_owned())], ..desired_share(id(1)) };
@@ -367,7 +368,8 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
         work.task.heard(FromShim::RankEnded { launch: launch().id, rank, outcome: RankOutcome::Exited { code: 0 } }).await;
     }
     assert!(work.handle.activity.borrow().over.contains(&NUMBER), "readers may reach the end of its output");
-    // The head repeats its request on a new connection: the shim repeats what its ranks said.
+    // The head repeats its request on a new connection: the shim repeats what its ranks
+    // reported.
     let (to_head, _head) = mpsc::channel(16);
     work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
     assert_eq!(work.sent(), [ToShim::AskAgain { launch: launch().id }]);
