@@ -1,11 +1,11 @@
-//! Standard input of a launch: which ranks read it, and how it is buffered until they have.
+//! Standard input of a launch: which ranks read it, and how it is buffered until they have read it.
 //!
 //! ```text
 //!   pipe ─▶ CLI ─▶ head ─▶ agents of the tree ─▶ shims ─▶ pipes of ranks      pieces, each with its offset
 //!            ◀────────────── Taken ──────────────────      the offset that all of them have reached
 //! ```
 //!
-//! Everybody on the path except the shims buffers unacknowledged pieces in a [`Window`]. A shim
+//! Everyone on the path except the shims buffers unacknowledged pieces in a [`Window`]. A shim
 //! accepts each byte once, identified by its offset. After a reconnection the sender resends from
 //! the offset that the shims have reached, so nothing is lost or duplicated.
 //!

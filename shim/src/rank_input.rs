@@ -1,6 +1,6 @@
-//! Standard input of a launch's ranks here: a pipe for each, and a buffer of what not all of them took yet.
+//! Standard input of a launch's ranks here: a pipe for each, and a buffer of the bytes that some pipe has not accepted.
 //!
-//! Each byte is taken once, by its position, so an agent may send anything again. The buffer holds no more than the
+//! Each byte is accepted once, by its position, so an agent may send anything again. The buffer holds no more than the
 //! sender's window: a rank that does not read stops the input and nothing else. A rank that ended, or closed its end,
 //! is no longer waited for.
 
@@ -30,7 +30,7 @@ pub fn pipe(owner: &Principal) -> nix::Result<(OwnedFd, OwnedFd)> {
 pub struct RankInput {
     /// The reading ranks, by local rank.
     readers: BTreeMap<u32, Reader>,
-    /// Bytes that not all of them took.
+    /// Bytes that the pipe of at least one reader has not accepted.
     kept: VecDeque<u8>,
     /// Number of bytes before `kept`.
     before: u64,
@@ -42,7 +42,7 @@ pub struct RankInput {
 
 struct Reader {
     pipe: OwnedFd,
-    /// Bytes that it took.
+    /// Number of bytes that its pipe has accepted.
     at: u64,
     waits_to_write: bool,
     /// Its token in `epoll` events.
@@ -52,7 +52,7 @@ struct Reader {
 impl RankInput {
     /// Adds a rank that reads; its pipe has `token` in `epoll`.
     pub fn add(&mut self, local: u32, pipe: OwnedFd, token: u64, epoll: &Epoll) {
-        // epoll reports a closed other end without a request.
+        // No flags: epoll reports a closed other end even if it was not requested.
         match epoll.add(&pipe, EpollEvent::new(EpollFlags::empty(), token)) {
             Ok(()) => drop(self.readers.insert(local, Reader { pipe, at: 0, waits_to_write: false, token })),
             Err(errno) => say(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
@@ -95,12 +95,12 @@ impl RankInput {
         self.let_go();
     }
 
-    /// How much every reading rank has taken.
+    /// How many bytes the pipes of all reading ranks have accepted.
     pub fn taken(&self) -> Taken {
         self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Over)
     }
 
-    /// The same, if it should be reported: not each small step.
+    /// The same, if it should be reported now: small steps are not.
     pub fn news(&mut self) -> Option<Taken> {
         let now = self.taken();
         let far = match (self.told, now) {
@@ -116,7 +116,7 @@ impl RankInput {
         let end = self.before + self.kept.len() as u64;
         while reader.at < end {
             let (front, back) = self.kept.as_slices();
-            // Bytes that a rank did not take are kept, so the difference fits.
+            // `kept` has every byte that a reader still needs, so `at` is not below `before`.
             let skip = usize::try_from(reader.at - self.before).unwrap_or(usize::MAX);
             let rest = front.get(skip..).filter(|rest| !rest.is_empty()).or_else(|| back.get(skip.saturating_sub(front.len())..));
             match write(&reader.pipe, rest.unwrap_or_default()) {

@@ -22,11 +22,11 @@ const QUEUE: usize = 16;
 /// The byte that a terminal turns into SIGINT.
 const CTRL_C: u8 = 3;
 
-/// The reason for which a terminal was closed.
+/// Why a terminal was closed.
 pub enum Closed {
     /// Its program ended with this code.
     Program(u8),
-    /// A signal from outside ended us, and its programs were hung up; a shell's exit code for the signal.
+    /// A signal from outside ended us, and the terminal's programs were hung up; a shell's exit code for the signal.
     Signal(u8),
     /// The agent or the node was lost.
     Lost(Failure),
@@ -111,7 +111,7 @@ async fn talk(
     signals: &mut Signals,
     raw: Option<&Raw>,
 ) -> Result<Closed, Failure> {
-    // It may have changed since the start message.
+    // The size may have changed since the start message.
     let mut resized = true;
     loop {
         tokio::select! {
@@ -134,7 +134,7 @@ async fn talk(
                 if raw.is_some() {
                     return Ok(Closed::Signal(ended_by(SignalKind::interrupt())));
                 }
-                // Our input is not a terminal that would turn it into a key.
+                // Our input is no terminal that turns Ctrl-C into a byte: send the byte.
                 let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
             }
             _ = signals.terminate.recv() => return Ok(Closed::Signal(ended_by(SignalKind::terminate()))),

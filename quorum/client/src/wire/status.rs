@@ -111,7 +111,6 @@ pub struct MemberStatus {
     pub certificate_until: Option<Timestamp>,
     /// Its shortage of disk space, if known to this member.
     pub shortage: Option<Shortage>,
-    /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a
-    /// follower).
+    /// `leader`, `follower` or `silent`, as the leader sees it; `unknown` if a follower answers.
     pub standing: String,
 }
