@@ -57,9 +57,9 @@ use watching::{Compare, Diag, Watch};
 
 /// Runs work on the machines of a cluster
 ///
-/// What you submit is an allocation. Name it by its id, by the beginning of its id where no other id begins so, or by
-/// @last: the one that was submitted last in this terminal session. Every command asks the agent of this machine, or
-/// the one that --endpoint names.
+/// What you submit is an allocation. Name it by its id, by a beginning that no other id has, or by @last: the one that
+/// was submitted last in this terminal session. Every command asks the agent of this machine, or the one that
+/// --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -83,6 +83,7 @@ pub struct Global {
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
     pub output: Option<Output>,
     /// The agents to ask, in this order, separated by commas: unix:/path/of/agent.sock; the first that answers is used
+    /// [default: LATTICE_ENDPOINT, else endpoint of config.yaml, else unix:/run/lattice/agent.sock]
     #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
     /// Print nothing on stderr but errors, and warnings about a script's lines
@@ -144,14 +145,14 @@ pub enum Command {
     Nodes(Later<ListNodes>),
     /// Show nodes, take them out of service and back into it
     Node(Later<Node>),
-    /// The members of the quorum, certificates, backups
+    /// Manage the members of the quorum, certificates and backups
     Quorum(Later<Quorum>),
     /// Ask allocations to save their state, and manage what they saved
     Checkpoint(Later<Checkpoint>),
     /// Show the queues (vClusters): their tenants, their nodes, and what waits in them
     #[command(name = "vcluster")]
     VCluster(Later<VCluster>),
-    /// Leases for your own programs: one holder at a time, with a fencing token
+    /// Manage leases for your own programs: one holder at a time, with a fencing token
     Lease(Later<Lease>),
     /// Show network domains: the names by which work of a tenant shares a VNI
     Network(Later<Network>),
@@ -164,7 +165,7 @@ pub enum Command {
     /// Run a whole cluster on this machine in one process, to try things out
     #[command(disable_help_flag = true)]
     Dev(Rest),
-    /// Check this machine, and say what is missing and how to mend it
+    /// Check this machine, and say what is missing and how to fix it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
     /// Manage tenants and quotas, vClusters, VNIs, and limits of the whole cluster

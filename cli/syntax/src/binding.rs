@@ -11,7 +11,7 @@ pub struct BindingFlags {
     /// Bind each rank to processors of the allocation: cores (its own), numa or sockets (all of one) [default: none]
     #[arg(long, value_name = "WHAT", overrides_with = "cpu_bind", value_parser = words(&CpuBind::NAMES), hide_possible_values = true)]
     pub cpu_bind: Option<String>,
-    /// GPUs for each rank, which no other rank uses
+    /// GPUs for each rank, which no other rank uses [default: none]
     #[arg(long, value_name = "N", overrides_with = "gpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(GPUS_PER_TASK_MAX)))]
     pub gpus_per_task: Option<u32>,
     /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: those of --gpus-per-task, else

@@ -10,17 +10,18 @@ use thiserror::Error;
 /// See the module.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataFlags {
-    /// Mount a directory of the nodes at another path too: SOURCE:TARGET[:ro|:rw]; may be given more than once
+    /// Also mount a directory of the nodes at another path: SOURCE:TARGET[:ro|:rw], by default rw; may be given more
+    /// than once
     #[arg(long, value_name = "MOUNT", value_parser = mount)]
     pub data_mount: Vec<v1::data::Mount>,
-    /// Scratch space that it needs on each node, such as 500GB or 64GiB
+    /// Scratch space that it needs on each node, such as 500GB or 64GiB (a bare number is bytes)
     #[arg(long, value_name = "SIZE", overrides_with = "scratch_per_node", value_parser = amount)]
     pub scratch_per_node: Option<String>,
     /// Do not mount the home, scratch and output directories that every allocation gets
     #[arg(long)]
     pub no_data_defaults: bool,
-    /// End it when it does not answer this probe: tcp:PORT or http:PORT/PATH, and then, as wanted, ,period=30s
-    /// ,delay=10s ,timeout=5s ,failures=3
+    /// End the work when it does not answer this probe: tcp:PORT or http:PORT/PATH, and optionally ,period=30s
+    /// ,delay=10s ,timeout=5s ,failures=3 (these are the defaults)
     #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = probe)]
     pub liveness_probe: Option<v1::LivenessProbe>,
 }

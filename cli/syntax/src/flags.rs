@@ -20,10 +20,10 @@ use thiserror::Error;
 /// The options of `submit` and `launch`, each at most once but for `--env`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
-    /// How many nodes; they are whole nodes unless --cores, --mem or --gpus is given [default: 1]
+    /// Number of nodes; whole nodes, unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
     pub nodes: Option<Nodes>,
-    /// How many ranks in all; of a script: in each `lattice launch` that gives no number [default: nodes ×
+    /// Number of ranks in all; for a script: of each `lattice launch` that gives no number [default: nodes ×
     /// tasks-per-node]
     #[arg(short = 'n', long = "ntasks", value_name = "RANKS", overrides_with = "ranks", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
@@ -34,7 +34,7 @@ pub struct SubmitFlags {
     /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus
     #[arg(long)]
     pub exclusive: bool,
-    /// Submit it even if no nodes that are registered could ever serve it: it then waits for other nodes
+    /// Submit even if the registered nodes could never run it; it then waits until other nodes register
     #[arg(long)]
     pub wait_for_nodes: bool,
     /// Share the nodes: take this many cores of each [default: in proportion to --mem or --gpus]
@@ -61,16 +61,16 @@ pub struct SubmitFlags {
     #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
     pub tasks_per_node: Option<u32>,
     /// How long it may run: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS [default:
-    /// 1h; a session has no default and needs it]
+    /// 1h; required for a session]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
     pub walltime: Option<Duration>,
-    /// It is a service, which needs no walltime: it runs until it ends, is cancelled, or fails its liveness probe
+    /// Run it as a service, without a walltime: until it ends, is cancelled, or fails its liveness probe
     #[arg(long)]
     pub service: bool,
     /// A SquashFS image to run in, mounted at /user-environment: PATH[@sha256:DIGEST]
     #[arg(long, value_name = "PATH", overrides_with = "uenv")]
     pub uenv: Option<String>,
-    /// The directory to run in; a relative path begins in this directory [default: this directory]
+    /// The directory to run in; a relative path starts at the current directory [default: the current directory]
     #[arg(short = 'D', long, value_name = "DIR", overrides_with = "chdir")]
     pub chdir: Option<String>,
     /// Set a variable for the program; may be given more than once
@@ -89,8 +89,8 @@ pub struct SubmitFlags {
     /// A name for people [default: the name of the script or the program]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
-    /// When it is put back into the queue instead of ending as Failed [default: on_node_failure; of a --service:
-    /// always; of a launch or session: never]
+    /// When it is put back into the queue instead of ending as Failed; --requeue without WHEN: on_node_failure
+    /// [default: on_node_failure; for a --service: always; for a launch or session: never]
     #[arg(
         long,
         value_name = "WHEN",
@@ -106,36 +106,37 @@ pub struct SubmitFlags {
     /// What it does on a node that is cut off from the cluster [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
-    /// It can save its state, and is asked to do so by a signal (signal), through shared memory (shmem), or in a call
-    /// in which it waits (grpc). It saves into $LATTICE_CHECKPOINT_DIR; when it runs again, it finds its files in
+    /// The work can save its state, and is asked to do so by a signal (signal), through shared memory (shmem), or in a
+    /// call (grpc). It saves into $LATTICE_CHECKPOINT_DIR; when it runs again, it finds its files in
     /// $LATTICE_RESTORE_FROM [default: none]
     #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
     pub checkpoint: Option<String>,
-    /// The signal that asks it to save: any that a program can catch, such as USR2, RTMIN+3 or 37. All processes that
-    /// catch it get it; with "group:" before it the process groups of the script and the ranks, with "ranks:" the
-    /// ranks alone [default: SIGUSR1]
+    /// The signal that asks the work to save: any that a program can catch, such as USR2, RTMIN+3 or 37. It goes to all
+    /// processes that catch it; with the prefix "group:" to the process groups of the script and the ranks, with
+    /// "ranks:" to the ranks only [default: SIGUSR1]
     #[arg(long, value_name = "[WHOM:]SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
-    /// With --checkpoint=grpc: the agent of each node calls it at this port of 127.0.0.1 [default: it calls the agent]
+    /// With --checkpoint=grpc: the work listens on this port of 127.0.0.1, and the agent of its node calls it [default:
+    /// the work calls the agent]
     #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub checkpoint_port: Option<u16>,
-    /// When it is asked to save without a request: "auto" (when that is worth more than it costs), or an interval such
-    /// as 30m (a bare number is seconds) [default: only before its walltime ends]
+    /// When the work is asked to save automatically: "auto" (when that is worth more than it costs), or an interval
+    /// such as 30m (a bare number is seconds) [default: only before its walltime ends]
     #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]
     pub checkpoint_every: Option<CheckpointEvery>,
-    /// The queue (vCluster) that it waits in
+    /// The queue (vCluster) that it waits in [default: LATTICE_VCLUSTER, else vcluster of config.yaml, else default]
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
-    /// The tenant that it is accounted to
+    /// The tenant that it is accounted to [default: LATTICE_TENANT, else tenant of config.yaml, else none]
     #[arg(long, value_name = "NAME", overrides_with = "tenant")]
     pub tenant: Option<String>,
-    /// The project that it belongs to
+    /// The project that it belongs to [default: none]
     #[arg(long, value_name = "NAME", overrides_with = "project")]
     pub project: Option<String>,
-    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (by you alone) [default: 5]
+    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (only you may preempt it) [default: 5]
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
-    /// Nobody but you may preempt it: the same as --preemption-class=10
+    /// Only you may preempt it: the same as --preemption-class=10
     #[arg(long, conflicts_with = "preemption_class")]
     pub no_preempt: bool,
     #[command(flatten)]
@@ -332,7 +333,7 @@ impl FromStr for Nodes {
 /// `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Export {
-    /// All of them but those of MPI launchers
+    /// All of them, except those of MPI launchers
     All,
     /// Only those that --env sets
     None,
@@ -349,7 +350,7 @@ pub enum Wireup {
     /// By PMI, and also by PMIx on nodes that have it if the program may need it; a program linked with Open MPI fails
     /// on other nodes
     Auto,
-    /// They do not
+    /// Not at all: for programs without MPI
     None,
 }
 

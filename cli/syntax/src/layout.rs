@@ -22,13 +22,14 @@ pub struct LayoutFlags {
     /// plane=N (N on each node in turn) [default: block]
     #[arg(short = 'm', long, value_name = "HOW", overrides_with = "distribution")]
     pub distribution: Option<Distribution>,
-    /// Cores for each rank; with --cpu-bind=cores the rank is bound to them
+    /// Cores for each rank; with --cpu-bind=cores the rank is bound to them [default: an equal share of the
+    /// allocation's cores]
     #[arg(short = 'c', long, value_name = "N", overrides_with = "cpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPUS_PER_TASK_MAX)))]
     pub cpus_per_task: Option<u32>,
-    /// Do not end the other ranks when one ends with another exit code than 0
+    /// Do not end the other ranks when a rank ends with an exit code other than 0
     #[arg(long, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
     pub no_kill_on_bad_exit: bool,
-    /// The default: a rank that ends with another code than 0 brings the others down
+    /// The default: a rank that ends with an exit code other than 0 ends the others
     #[arg(long, hide = true, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
     pub kill_on_bad_exit: bool,
     /// Set the variables of Slurm that programs read (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, ...)

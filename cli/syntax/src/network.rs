@@ -11,8 +11,8 @@ pub struct NetworkFlags {
     /// A network domain: all work of a tenant that gives the same name shares one VNI
     #[arg(long, alias = "network_domain", value_name = "NAME", overrides_with = "network_domain")]
     pub network_domain: Option<String>,
-    /// A port that it offers while it runs: `lattice service lookup NAME` finds it; may be given more than once
-    /// [default NAME: the name of the allocation]
+    /// Offer a port while the work runs: `lattice service lookup NAME` finds it; may be given more than once [default
+    /// NAME: the name of the allocation]
     #[arg(long, value_name = "[NAME:]PORT[/PROTOCOL]", value_parser = exposed)]
     pub expose: Vec<Expose>,
 }

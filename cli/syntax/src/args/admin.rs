@@ -37,30 +37,29 @@ pub enum AdminCommand {
 
 #[derive(Args)]
 pub struct SetLimits {
-    /// How many nodes of the cluster may be claimed for sensitive use
+    /// Limit of the nodes that may be claimed for sensitive use in the whole cluster
     #[arg(long, value_name = "N")]
     pub sensitive_pool_size: Option<u32>,
     /// Remove that limit
     #[arg(long, conflicts_with = "sensitive_pool_size")]
     pub no_sensitive_pool_size: bool,
-    /// How many allocations of a user may wait or be suspended [none: no limit]
+    /// How many allocations of a user may wait or be suspended; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_pending: Option<Quota>,
-    /// How many allocations of a user may have nodes at once (Staging or Running); others wait [none: no limit]
+    /// How many allocations of a user may have nodes at once (Staging or Running); others wait; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_running: Option<Quota>,
-    /// How many allocations a user may submit per second in the long run; a hundred times as many at once [none: no
-    /// limit]
+    /// How many allocations a user may submit per second on average; a hundred times as many at once; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_submissions_per_second: Option<Quota>,
-    /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below it
-    /// [none: no limit]
+    /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below the
+    /// limit; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_script_bytes: Option<Quota>,
-    /// How many ended allocations of a user are kept and shown [none: a share of the 10,000 for all users]
+    /// How many ended allocations of a user are kept and shown; `none`: a share of the 10,000 for all users
     #[arg(long, value_name = "N|none")]
     pub user_history: Option<Quota>,
-    /// How many allocations of a tenant may wait or be suspended [none: no limit]
+    /// How many allocations of a tenant may wait or be suspended; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub tenant_pending: Option<Quota>,
 }

@@ -28,10 +28,11 @@ pub struct Status {
     /// limit with -o json, yaml, name]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-    /// As one member of the quorum has it, which may be old: it answers even without a majority. Its age is shown
+    /// Show the state that one member of the quorum has, which may be old; this works even without a majority. Its age
+    /// is shown
     #[arg(long)]
     pub stale: bool,
-    /// Show those that have not ended, then a line for each change; with ID: until that one has ended
+    /// Show the allocations that have not ended, then a line for each change; with ID: until that allocation has ended
     #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
     pub watch: bool,
 }
@@ -67,7 +68,7 @@ pub struct Wait {
     /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// Wait no longer than this: 90s, 30m, 2h
+    /// Wait no longer than this: 90s, 30m, 2h (a bare number is seconds) [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub timeout: Option<Duration>,
 }
@@ -96,19 +97,19 @@ they are written.";
 pub struct Logs {
     /// The allocation
     pub id: String,
-    /// Follow the output until it has ended, then exit with its program's exit code
+    /// Follow the output until the allocation has ended, then exit with its program's exit code
     #[arg(short, long)]
     pub follow: bool,
     /// Only this rank
     #[arg(long)]
     pub rank: Option<u32>,
-    /// Begin with the last N lines of each rank
+    /// Begin with the last N lines of each rank [default: all]
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Only what was written after this: 2026-03-01T10:00:00Z, or 10m for ten minutes ago (to about a second)
+    /// Only what was written after this time: 2026-03-01T10:00:00Z, or 10m for ten minutes ago (to about a second)
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Only what was written by this
+    /// Only what was written before this time
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
     /// Only stdout
@@ -123,10 +124,11 @@ pub struct Logs {
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
-    /// Begin each line with when it was written, in UTC, to about a second
+    /// Begin each line with the time when it was written, in UTC, to about a second
     #[arg(long)]
     pub timestamps: bool,
     /// The output of attempt N, which was requeued or suspended; `lattice status ID` lists the attempts, from 1
+    /// [default: the current attempt]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
     pub attempt: Option<u32>,
     /// The output of the attempt before the current one

@@ -41,7 +41,7 @@ pub struct AuditFilterArgs {
     /// About this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// Of these types, such as AllocationEnded or attach-started
+    /// Of these types, separated by commas, such as AllocationEnded or attach-started
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     pub types: Vec<String>,
     /// Begin at this time
@@ -67,7 +67,8 @@ pub struct AuditQuery {
 
 #[derive(Args)]
 pub struct AuditVerify {
-    /// A key (64 hexadecimal digits) that may have signed; the check fails if any other key was used
+    /// A key (64 hexadecimal digits) that may have signed; may be given more than once; the check fails if any other
+    /// key was used [default: any key]
     #[arg(long, value_name = "KEY")]
     pub key: Vec<String>,
 }

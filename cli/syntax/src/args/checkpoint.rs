@@ -50,7 +50,7 @@ pub enum CheckpointCommand {
     Await,
     /// For work with --checkpoint=grpc: report how far saving is
     Progress(CheckpointProgress),
-    /// For work with --checkpoint=grpc: put the request off
+    /// For work with --checkpoint=grpc: defer the request
     Defer(CheckpointDefer),
     /// For work with --checkpoint=grpc: report that the state cannot be saved, and why
     Fail(CheckpointFail),
@@ -65,7 +65,7 @@ pub struct CheckpointProgress {
     /// How much is saved, in percent
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
     pub percent: u32,
-    /// How long it will still take: 30s, 5m
+    /// How long saving will still take: 30s, 5m (a bare number is seconds)
     #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub left: Option<Duration>,
 }
@@ -74,7 +74,7 @@ pub struct CheckpointProgress {
 pub struct CheckpointDefer {
     /// The token that `await` printed
     pub token: String,
-    /// For how long: 30s, 2m; at most five minutes for all deferrals of one checkpoint
+    /// For how long: 30s, 2m (a bare number is seconds); at most five minutes for all deferrals of one checkpoint
     #[arg(value_parser = super::ttl::ttl)]
     pub time: Duration,
 }
@@ -94,7 +94,7 @@ pub struct CheckpointDone {
     /// The step that was saved, the same on all nodes
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
-    /// The time of what is simulated, in seconds: 12.5
+    /// The simulated time, in seconds, such as 12.5
     #[arg(long, value_name = "SECONDS")]
     pub time: Option<f64>,
     /// How many files were saved; compared with what is in the directory
@@ -128,7 +128,8 @@ fn saved_file(text: &str) -> Result<(u64, String), SavedFileError> {
 pub struct CheckpointCreate {
     /// The allocation [default: the one that this process runs in]
     pub id: Option<String>,
-    /// How long it may take, such as 30s or 5m; if it is late, it gets half as long again, once [default: 10m]
+    /// How long it may take, such as 30s or 5m (a bare number is seconds); a late checkpoint gets half of that in
+    /// addition, once [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub deadline: Option<Duration>,
 }

@@ -11,7 +11,7 @@ pub struct Gossip {
 #[derive(Subcommand)]
 pub enum GossipCommand {
     /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns of
-    /// nodes of which others received a state that they never published
+    /// each node in whose name others received a state that the node never published
     Members(GossipMembers),
     /// Print a line for each change that this agent sees, until interrupted: a node joins, is suspected, refutes that,
     /// is Down, or changes its state

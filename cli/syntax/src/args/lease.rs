@@ -41,14 +41,14 @@ pub enum LeaseCommand {
 pub struct LeaseGrant {
     /// The name of the lease
     pub name: String,
-    /// How long it lasts unless it is renewed: 1s to 1h
+    /// How long it lasts unless it is renewed: 1s to 1h (a bare number is seconds)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 }
 
 #[derive(Args)]
 pub struct LeaseToken {
-    /// The lease
+    /// The name of the lease
     pub name: String,
     /// The token that `grant` printed
     #[arg(long, value_name = "N")]
@@ -60,17 +60,17 @@ pub struct LeaseRevoke {
     /// The leases
     #[arg(required_unless_present = "bad", conflicts_with = "bad")]
     pub names: Vec<String>,
-    /// All whose node is under a hold, Down, or not registered
+    /// Revoke all leases whose node is under a hold, Down, or not registered
     #[arg(long)]
     pub bad: bool,
 }
 
 #[derive(Args)]
 pub struct LeaseList {
-    /// Only those whose node is under a hold, Down, or not registered
+    /// Show only leases whose node is under a hold, Down, or not registered
     #[arg(long)]
     pub bad: bool,
-    /// Then print a line for each grant and each end; renewals are not shown
+    /// After the list, print a line for each grant and each end; renewals are not shown
     #[arg(short, long, conflicts_with = "bad")]
     pub watch: bool,
 }

@@ -41,20 +41,21 @@ pub struct SetGrace {
     /// The tenant of the domain [default: that of your submissions]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// How long it keeps its VNI without work, at most 7d
+    /// How long it keeps its VNI without work, at most 7d (a bare number is seconds)
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub grace: Duration,
 }
 
 #[derive(Args)]
 pub struct VniPool {
-    /// The first VNI; those below 1000 are reserved [a new cluster has 1000]
+    /// The first VNI; those below 1000 are reserved [default: unchanged; 1000 in a new cluster]
     #[arg(long, value_name = "VNI")]
     pub start: Option<u32>,
-    /// The last VNI, at most 65535 [a new cluster has 4095]
+    /// The last VNI, at most 65535 [default: unchanged; 4095 in a new cluster]
     #[arg(long, value_name = "VNI")]
     pub end: Option<u32>,
-    /// How long domains keep their VNI without work, at most 7d [a new cluster has 5m]
+    /// How long domains keep their VNI without work, at most 7d (a bare number is seconds) [default: unchanged; 5m in a
+    /// new cluster]
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub grace: Option<Duration>,
 }

@@ -8,7 +8,8 @@ use thiserror::Error;
 pub struct Nodes {
     /// One node, or a list such as n[1-64],login
     pub node: Option<String>,
-    /// As one member of the quorum has them, which may be old: it answers even without a majority. Their age is shown
+    /// Show the state that one member of the quorum has, which may be old; this works even without a majority. Its age
+    /// is shown
     #[arg(long)]
     pub stale: bool,
 }
@@ -26,7 +27,7 @@ pub struct ListNodes {
     /// Show only nodes of this vCluster
     #[arg(long, value_name = "NAME", conflicts_with_all = ["watch", "node"])]
     pub vcluster: Option<String>,
-    /// Then print a line for each change of a node; not of its work, and not of what gossip knows
+    /// After the list, print a line for each change of a node; not for changes of its work or of what gossip knows
     #[arg(short, long, conflicts_with = "stale")]
     pub watch: bool,
 }
@@ -54,7 +55,7 @@ pub struct Node {
 #[derive(Subcommand)]
 pub enum NodeCommand {
     /// Show what the agent knows of its own node, even without a quorum, and what a drain of it waits for. Of other
-    /// nodes: what the quorum knows, and what they say of themselves
+    /// nodes: what the quorum knows, and what their agents report
     Status(Nodes),
     /// List the nodes, or some of them; without a quorum, what gossip knows of them
     List(ListNodes),
@@ -84,8 +85,8 @@ pub enum NodeCommand {
     Fail(Fail),
     /// Report that failed nodes are repaired; each is in service as soon as its agent reports
     Repaired(OnNodes),
-    /// Report that nodes are being booted: each is back when it registers with a new boot id, and Failed if it does
-    /// not in time
+    /// Report that nodes are being booted: each is back in service when it registers with a new boot id, and is Failed
+    /// if it does not register in time
     Boot(Boot),
     /// Confirm that nothing runs any more on nodes that do not answer: their work is ended, and starts elsewhere if
     /// its --requeue says so
@@ -190,10 +191,10 @@ const TIMES: &str = "A time is 2026-03-01T18:00:00Z, a day (its beginning in UTC
 pub struct Cordon {
     #[command(flatten)]
     pub with: WithReason,
-    /// It ends by itself at this time of the quorum's clock
+    /// End the cordon at this time, by the quorum's clock [default: it stays until it is lifted]
     #[arg(long, value_name = "TIME", conflicts_with = "for_long")]
     pub until: Option<String>,
-    /// It ends by itself after this time: 90s, 30m, 2h
+    /// End the cordon after this time: 90s, 30m, 2h (a bare number is seconds)
     #[arg(long = "for", id = "for_long", value_name = "DURATION")]
     pub for_long: Option<String>,
     /// Hold the nodes for planned work, apart from any other cordon
@@ -228,7 +229,7 @@ A deadline is a time from now (90s, 30m, 4h), or 2026-03-01T18:00:00Z, or 18:00
 pub struct Drain {
     #[command(flatten)]
     pub with: MayGiveReason,
-    /// When work that still runs is ended, and requeued if its --requeue says so
+    /// When work that still runs is ended, and requeued if its --requeue says so [default: it runs until it ends]
     #[arg(long, value_name = "WHEN")]
     pub deadline: Option<String>,
     /// Wait until all of them are Drained, and print what they wait for
@@ -262,7 +263,7 @@ work then starts elsewhere.";
 pub struct Fail {
     #[command(flatten)]
     pub with: WithReason,
-    /// Confirm that they are powered off, too. Caution: work that does still run there would then run twice
+    /// Also confirm that they are powered off. Caution: work that still runs there would then run twice
     #[arg(long)]
     pub off: bool,
     /// Do not ask whether they are off
@@ -283,7 +284,7 @@ pub struct Boot {
 pub struct ConfirmDead {
     #[command(flatten)]
     pub on: OnNodes,
-    /// Do not ask whether they are powered off, or all their work has ended. Caution: work that does still run would
+    /// Do not ask whether the nodes are powered off or all their work has ended. Caution: work that still runs would
     /// then run twice
     #[arg(long)]
     pub yes: bool,

@@ -8,14 +8,14 @@ pub struct OfTenant {
     /// all]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Of all tenants that you may see, even if your submissions have one
+    /// Of all tenants that you may see, even if a tenant is set for your submissions
     #[arg(short, long, conflicts_with = "tenant")]
     pub all: bool,
 }
 
 #[derive(Args)]
 pub struct NamedOfTenant {
-    /// Its name
+    /// The name of the network domain or service
     pub name: String,
     #[command(flatten)]
     pub of: OfTenant,

@@ -13,11 +13,11 @@ pub enum Output {
     Wide,
     /// JSON for programs; its fields are documented and stable
     Json,
-    /// The same as YAML
+    /// The same fields as YAML
     Yaml,
-    /// The ids or names alone, one a line
+    /// Only the ids or names, one per line
     Name,
-    /// Of launch: the output of each rank, in a file of its own
+    /// For launch: the output of each rank, in a file of its own
     #[serde(skip)]
     PerRank,
 }

@@ -25,8 +25,8 @@ pub struct Preempt {
     /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// How long each has to save its state, such as 30s or 5m; one that is late gets half as long again, once
-    /// [default: 10m]
+    /// How long each has to save its state, such as 30s or 5m (a bare number is seconds); one that is late gets half of
+    /// that in addition, once [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub deadline: Option<Duration>,
     /// Why, for its owner and for the audit log

@@ -12,12 +12,12 @@ pub struct Quorum {
 
 #[derive(Subcommand)]
 pub enum QuorumCommand {
-    /// Show leader and followers and how far each is, as the member sees it that the agent uses
+    /// Show the leader, the followers and how far each is, as seen by the member to which the agent is connected
     Status,
     /// Show the members, as the leader sees them
     Members,
-    /// Add a member, which already runs with an empty data_dir and without --bootstrap; it copies the log first, and
-    /// votes then
+    /// Add a member, which already runs with an empty data_dir and without --bootstrap; it first copies the log, and
+    /// then votes
     Add(AddMember),
     /// Remove a member; it stops serving
     Remove(MemberId),

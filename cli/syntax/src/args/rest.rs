@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 #[derive(Args)]
 pub struct Rest {
-    /// Handed on as they are
+    /// Passed on unchanged
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
     pub args: Vec<OsString>,
 }

@@ -31,7 +31,7 @@ pub struct InteractiveSession {
 
 #[derive(Subcommand)]
 pub enum SessionCommand {
-    /// Your sessions that are open
+    /// List your open sessions
     List(SessionList),
     /// End sessions, and give back their nodes
     Delete(SessionDelete),

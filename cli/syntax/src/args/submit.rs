@@ -27,13 +27,13 @@ A script's lines, before its first command:
 pub struct Submit {
     #[command(flatten)]
     pub flags: SubmitFlags,
-    /// Submit it held: it gets no nodes until `lattice resume ID`
+    /// Submit the work held: it gets no nodes until `lattice resume ID`
     #[arg(long, conflicts_with = "wait")]
     pub hold: bool,
-    /// Check it and show what would be submitted; submit nothing
+    /// Check the options and show what would be submitted; submit nothing
     #[arg(long, conflicts_with = "wait")]
     pub dry_run: bool,
-    /// Wait until it has ended, and exit with its exit code (Ctrl-C ends the waiting, not the work)
+    /// Wait until the work has ended, and exit with its exit code (Ctrl-C ends the wait, not the work)
     #[arg(long)]
     pub wait: bool,
     /// The script, which runs on the first node and starts ranks with `lattice launch`; - reads it from standard input

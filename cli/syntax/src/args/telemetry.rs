@@ -53,10 +53,10 @@ pub struct Telemetry {
     /// it ends]
     #[arg(long, value_name = "TIME", requires = "mode", value_parser = lasting)]
     pub duration: Option<Duration>,
-    /// Print what was kept and is in the store, as lines of JSON
+    /// Print the recorded measurements that are in the store, as lines of JSON
     #[arg(long, conflicts_with = "mode")]
     pub read: bool,
-    /// With --read: only of this node
+    /// With --read: only those of this node [default: all nodes]
     #[arg(long, value_name = "NODE", requires = "read")]
     pub node: Option<String>,
 }

@@ -40,8 +40,8 @@ pub struct Top {
     /// One line for each node, with a column for each number
     #[arg(long)]
     pub wide: bool,
-    /// The time that MEAN and MAX are of, up to 90d; a bare number is seconds [default: 30s; of work that has ended:
-    /// its whole run]
+    /// The period of MEAN and MAX, 1s to 90d; a bare number is seconds [default: 30s; for work that has ended: its
+    /// whole run]
     #[arg(long, value_name = "TIME", value_parser = top_duration)]
     pub duration: Option<Duration>,
 }

@@ -107,10 +107,11 @@ pub struct SetVCluster {
 
 #[derive(Args)]
 pub struct VClusterSettings {
-    /// Take only the work of this tenant [none: of all]
+    /// Take only the work of this tenant; `none`: of all tenants
     #[arg(long, value_name = "NAME|none")]
     pub tenant: Option<String>,
-    /// All nodes that belong to it alone, such as n1,n2 or n[1-8] [none: it uses the nodes of the default]
+    /// All nodes that belong only to this vCluster, such as n1,n2 or n[1-8]; `none`: it uses the nodes of the vCluster
+    /// "default"
     #[arg(long, value_name = "HOSTLIST|none")]
     pub nodes: Option<String>,
     #[arg(long, hide = true)]

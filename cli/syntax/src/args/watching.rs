@@ -28,7 +28,7 @@ pub struct Watch {
     /// Show only these numbers, named as `lattice top` names them
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub metrics: Vec<String>,
-    /// The time between two numbers of a node, 1s to 1h; a bare number is seconds
+    /// The time between two measurements of a node, 1s to 1h; a bare number is seconds
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
     pub interval: Duration,
 }
