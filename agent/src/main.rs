@@ -33,10 +33,10 @@ fn environment_help() -> String {
 
 #[derive(Args)]
 struct Serve {
-    /// The agent's configuration.
+    /// The agent's configuration file (YAML).
     #[arg(long, default_value = "/etc/lattice/agent.yaml")]
     config: PathBuf,
-    /// Start even if the node's state is that of another node or was written by a newer version: move it aside, and
+    /// Start even if the state on disk is that of another node or was written by a newer version: move it aside, and
     /// begin from the shims that run here. Work that they do not know is reported as lost.
     #[arg(long)]
     recover: bool,
@@ -44,16 +44,17 @@ struct Serve {
     bootstrap: Bootstrap,
 }
 
-/// A certificate in the place of the configured one (`tls`): all three or none, each also from its variable.
+/// A certificate in place of the configured one (`tls`): all three files or none, each also from its variable.
 #[derive(Args)]
 struct Bootstrap {
-    /// The certificate, PEM [env: LATTICE_BOOTSTRAP_CERT]
+    /// A certificate (PEM) in place of the configured one; needs its key and its authority's certificate too [env:
+    /// LATTICE_BOOTSTRAP_CERT]
     #[arg(long, value_name = "FILE")]
     bootstrap_cert: Option<PathBuf>,
-    /// Its key, PEM [env: LATTICE_BOOTSTRAP_KEY]
+    /// The key of --bootstrap-cert, PEM [env: LATTICE_BOOTSTRAP_KEY]
     #[arg(long, value_name = "FILE")]
     bootstrap_key: Option<PathBuf>,
-    /// The authority's certificate, PEM [env: LATTICE_BOOTSTRAP_CA]
+    /// The certificate of the authority of --bootstrap-cert, PEM [env: LATTICE_BOOTSTRAP_CA]
     #[arg(long, value_name = "FILE")]
     bootstrap_ca: Option<PathBuf>,
 }
@@ -77,22 +78,22 @@ impl Bootstrap {
 enum Command {
     /// Run a whole cluster in this process (one quorum member and one agent with all roles), to try things out.
     Dev(DevArgs),
-    /// Check this machine, and say what is missing and how to mend it.
+    /// Check this machine, and say what is missing and how to fix it.
     Doctor {
-        /// The agent's configuration, for checks that depend on it [default: the default settings].
+        /// The agent's configuration file (YAML), for checks that depend on it [default: the default settings].
         #[arg(long)]
         config: Option<PathBuf>,
         /// The format of the report.
         #[arg(long, short, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
-    /// For the agent itself: what hwloc sees of this machine, as XML.
+    /// For the agent itself: print the topology that hwloc finds on this machine, as XML.
     #[command(hide = true)]
     HwlocXml,
-    /// For the agent itself: compresses files that come by a socket, its standard input.
+    /// For the agent itself: compress files that arrive on a socket, which is standard input.
     #[command(hide = true)]
     PackFiles,
-    /// For tests: the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
+    /// For tests: list the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
     #[command(hide = true)]
     Failpoints,
 }
@@ -109,7 +110,7 @@ enum Form {
 
 #[derive(Args)]
 struct DevArgs {
-    /// Where everything is kept [default: lattice-dev-<uid> in the directory for temporary files].
+    /// The directory for all files of the cluster [default: lattice-dev-<uid> in the directory for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// A directory on a disk for the allocations' scratch [default: in memory].
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         None => return serve(&cli.serve),
         Some(Command::Dev(args)) => {
-            // A person who tries it out reads its log as text.
+            // A person tries this out and reads the log, so always text.
             LogForm::Text.begin("agent", None);
             own_memory::wanted().and_then(|memory| in_runtime(|stop| dev::run(args.dir, args.scratch_dir, memory, stop)))
         }

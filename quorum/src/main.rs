@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A third more commits a second than with the C library's (docs/benchmarks.md).
+/// With it a member commits a third more per second than with the C library's allocator (docs/benchmarks.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -28,7 +28,7 @@ const REMOVED: u8 = 3;
 /// How long making a backup may take.
 const BACKUP_MAX: Duration = Duration::from_secs(600);
 
-/// A member of Lattice's quorum, which decides who owns what of a node, and keeps the audit log.
+/// A member of Lattice's quorum, which decides which allocation owns which part of a node, and keeps the audit log.
 #[derive(Parser)]
 #[command(name = "lattice-quorum", version, args_conflicts_with_subcommands = true, arg_required_else_help = true, after_help = logging::HELP)]
 struct Cli {
@@ -50,16 +50,18 @@ struct Serve {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an authority, and issue, renew and replace certificates.
+    /// Make an authority, and issue and renew certificates.
     #[command(subcommand)]
     Ca(Ca),
-    /// Make a backup of this configuration's member, which keeps serving.
+    /// Make a backup of the configured member, which keeps serving.
     Backup(Of),
     /// Check a backup: its checksums and manifest, every part of it, and the whole chain of its audit log.
     Verify(Which),
-    /// Recover from a backup after the loss of the whole quorum: create the data_dir of a member. Says first what will be lost.
+    /// Recover from a backup after the loss of the whole quorum: create the data_dir of a member. First prints what
+    /// will be lost.
     Recover(Recover),
-    /// Go back to a backup on purpose, with every member stopped: this one's data_dir is moved aside and kept. Says first what will be lost.
+    /// Go back to a backup on purpose, with every member stopped: this one's data_dir is moved aside and kept. First
+    /// prints what will be lost.
     Restore(Restore),
 }
 
@@ -86,10 +88,10 @@ struct Which {
 struct Recover {
     #[command(flatten)]
     which: Which,
-    /// Diagnose this member and its quorum, and say which command mends it; change nothing.
+    /// Diagnose this member and its quorum, and print which command repairs it; change nothing.
     #[arg(long, conflicts_with = "yes")]
     plan: bool,
-    /// Do it, and accept that this is lost.
+    /// Do it, and accept the loss that is printed [default: only print it].
     #[arg(long)]
     yes: bool,
 }
@@ -98,7 +100,7 @@ struct Recover {
 struct Restore {
     #[command(flatten)]
     which: Which,
-    /// Do it, and accept that this is lost.
+    /// Do it, and accept the loss that is printed [default: only print it].
     #[arg(long)]
     yes: bool,
 }
@@ -116,19 +118,19 @@ enum Ca {
         /// The directory of the authority.
         #[arg(long)]
         dir: PathBuf,
-        /// member-<id>, or the node's id.
+        /// The name in the certificate: member-<id>, or the node's id.
         #[arg(long)]
         name: String,
-        /// quorum, node or api.
+        /// The role in the certificate: quorum, node or api.
         #[arg(long)]
         role: Role,
         /// The directory to write them into.
         #[arg(long)]
         out: PathBuf,
-        /// A further host name or address that the certificate is for.
+        /// A further host name or address that the certificate is for; may be given more than once.
         #[arg(long, value_name = "NAME_OR_IP")]
         host: Vec<String>,
-        /// How long it is valid.
+        /// How long it is valid; a bare number is seconds.
         #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
         lifetime: Duration,
     },
@@ -143,12 +145,12 @@ enum Ca {
         /// The file to write.
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
-        /// How long it is valid.
+        /// How long it is valid; a bare number is seconds.
         #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = lifetime)]
         lifetime: Duration,
     },
-    /// Replace a certificate and its key by new ones with the same name, role and hosts. Running programs take them without a
-    /// restart.
+    /// Replace a certificate and its key by new ones with the same name, role and hosts. Running programs use them
+    /// without a restart.
     Renew {
         /// The directory of the authority.
         #[arg(long)]
@@ -159,7 +161,7 @@ enum Ca {
         /// Its key.
         #[arg(long)]
         key: PathBuf,
-        /// How long it is valid.
+        /// How long it is valid; a bare number is seconds.
         #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
         lifetime: Duration,
     },
@@ -175,7 +177,7 @@ fn lifetime(text: &str) -> Result<Duration> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // What a command says is read by who gave it.
+    // A command prints for the person who gave it, so always text.
     let form = match (&cli.command, Form::wanted()) {
         (None, Ok(form)) => form,
         (Some(_), _) => Form::Text,
@@ -203,7 +205,7 @@ fn main() -> ExitCode {
             // One line with its causes; a backtrace helps nobody who reads this.
             form.last_words("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
-                // To start it again would not help.
+                // Its own code, because starting it again would not help.
                 Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
                 _ => ExitCode::FAILURE,
             }
@@ -283,7 +285,7 @@ fn verify(which: &Which) -> Result<()> {
 
 fn say_plan(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
-    // What is the matter is said also where no place for backups is configured.
+    // The diagnosis is printed even if no place for backups is configured.
     let named = which.from.is_some() || !config.backup.is_empty();
     let place = if named { Some(which.place(&config)?) } else { None };
     print!("{}", runtime()?.block_on(plan::plan(&config, &which.of.config, place.as_ref()))?);
@@ -335,8 +337,8 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
     ended
 }
 
-/// For the service manager, where there is one (sd_notify(3)). A member that waits for a majority is ready all the same:
-/// to start it again would not help.
+/// Notifies the service manager, if there is one (sd_notify(3)). A member that waits for a majority counts as ready:
+/// starting it again would not help.
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager cannot be notified");
