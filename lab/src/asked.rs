@@ -44,13 +44,13 @@ impl Mode {
     }
 }
 
-/// What it is told.
+/// The options of a process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// How it is asked
     #[arg(long, value_enum)]
     mode: Mode,
-    /// The folder in which it tells
+    /// The folder for its reports
     #[arg(long)]
     dir: PathBuf,
 }

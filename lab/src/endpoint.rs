@@ -25,19 +25,19 @@ const STEP: Duration = Duration::from_millis(20);
 /// The name of its state's file in a checkpoint.
 const FILE: &str = "n";
 
-/// What it is told.
+/// The options of the application.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How many steps it counts
+    /// Number of steps that it counts
     #[arg(long, default_value_t = 1000)]
     steps: u64,
-    /// Put the first request off by a second
+    /// Defer the first request by a second
     #[arg(long)]
     defer: bool,
     /// Save only once this file exists
     #[arg(long)]
     hold: Option<PathBuf>,
-    /// End once this file exists, at whatever step
+    /// End before the last step, once this file exists
     #[arg(long)]
     until: Option<PathBuf>,
 }

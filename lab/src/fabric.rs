@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// How long a client may take to send its request.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
 
-/// How it behaves.
+/// The options of the simulated manager.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The address to listen on
@@ -28,7 +28,7 @@ pub struct Options {
     /// The token that callers must send
     #[arg(long)]
     pub token: String,
-    /// Milliseconds between doing something and answering
+    /// Milliseconds between an action and its answer
     #[arg(long, default_value_t = 0)]
     pub answer_after_ms: u64,
 }

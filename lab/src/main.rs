@@ -30,43 +30,44 @@ enum Command {
     /// Kill, start, add or remove members of the quorum
     #[command(subcommand)]
     Quorum(QuorumCommand),
-    /// Show which daemons of a cluster run, and what else of it is on this machine
+    /// Show which daemons of a cluster run, and what else belongs to it on this machine
     Status(Dir),
     /// Remove a cluster with all of its processes, mounts, loop devices, scopes and files
     Down(Down),
     /// Show a job on three nodes that survives the loss of its agent and of the quorum's leader
     Demo(Demo),
-    /// Measure Lattice against other programs or bare minimums in one run; exit code 3 when a target is missed
+    /// Measure Lattice, compared with other programs or lower bounds in the same run; exit code 3 when a target is
+    /// missed
     Bench(Bench),
     /// Simulate thousands of agents in virtual time; exit code 1 when a target is missed
     #[command(subcommand)]
     Sim(Sim),
     /// Cause random faults under a stream of jobs, heal them, and check every promise; exit code 1 when one is broken
     Torture(torture::Options),
-    /// One rank of the work of a torture
+    /// Run one rank of the work of `torture`
     #[command(hide = true)]
     TortureWork(torture::work::Options),
     /// Be one rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
     PmiRing(ring::Options),
-    /// One rank of those whose fences `bench mpi` measures
+    /// Run one of the ranks whose fences `bench mpi` measures
     #[command(hide = true)]
     PmiFence(fences::Options),
-    /// One rank of those that send what a fence sends, and nothing else
+    /// Run one of the ranks that send the bytes of a fence, and nothing else
     #[command(hide = true)]
     PmiStreams(streams::Options),
     /// Be the simulated manager of a fabric (for `fabric_manager` of agents)
     FabricManager(fabric::Options),
     /// Print the reference page of all metrics (docs/metrics.md)
     Metrics,
-    /// One process of the work that `bench checkpoint` asks to save itself
+    /// Run one process of the work that `bench checkpoint` asks to save itself
     #[command(hide = true)]
     Asked(asked::Options),
-    /// Be an application that is asked at a port of its own to save its state (--checkpoint-port)
+    /// Be an application that is asked to save its state at a port of its own (for `lattice submit --checkpoint-port`)
     Endpoint(endpoint::Options),
-    /// What `bench telemetry` measures
+    /// Run what `bench telemetry` measures
     #[command(hide = true)]
     PingPong(bench::PingPong),
-    /// The loads that `bench telemetry` tells apart
+    /// Run one of the loads whose counts `bench telemetry` compares
     #[command(hide = true)]
     Load(bench::Load),
     /// Holds the networks of `up --netns`
@@ -83,10 +84,10 @@ struct Dir {
 
 #[derive(Args)]
 struct Up {
-    /// How many agents
+    /// Number of agents
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: u32,
-    /// How many members: 1, 3 or 5
+    /// Number of members of the quorum: 1, 3 or 5
     #[arg(long, default_value_t = 3)]
     quorum: u32,
     /// The cluster's folder, which is empty or does not exist yet
@@ -101,7 +102,7 @@ struct Up {
     /// Seconds between SIGTERM and SIGKILL when work is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
-    /// Seconds that a fence may wait for its last node
+    /// How many seconds a fence may wait for its last node
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     fence_timeout: u64,
     /// Milliseconds between an agent's heartbeats
@@ -148,7 +149,7 @@ enum NodeCommand {
 
 #[derive(Args)]
 struct GpuArgs {
-    /// n1, n2, ...
+    /// The node: n1, n2, ...
     node: String,
     #[command(flatten)]
     dir: Dir,
@@ -171,7 +172,7 @@ enum GpuFault {
     Ecc { errors: u64 },
     /// This many of its four links to other GPUs are up
     Nvlink { up: u32 },
-    /// Its clocks are reduced for these reasons; without any: not any more
+    /// Its clocks are reduced for these reasons; without a reason: no longer reduced
     Throttle { why: Vec<String> },
     /// It has this many degrees Celsius: it slows down at 87 and switches itself off at 92
     Hot { degrees: u32 },
@@ -192,7 +193,7 @@ fn gpu_load(text: &str) -> Result<Box<GpuLoad>, String> {
 struct CutArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// `all`, `quorum`, a node (n2) or a member (member-1)
+    /// From whom the node is cut off: `all`, `quorum`, a node (n2) or a member (member-1)
     #[arg(long, default_value = "all", value_name = "WHOM")]
     from: From,
     /// Which packets of the node are dropped
@@ -204,14 +205,14 @@ struct CutArgs {
 struct ClockArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// How many seconds it is off; 0 makes it right again
+    /// By how many seconds the clock is wrong; 0 sets it right again
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
 
 #[derive(Args)]
 struct NodeArgs {
-    /// n1, n2, ...
+    /// The node: n1, n2, ...
     node: String,
     #[command(flatten)]
     dir: Dir,
@@ -233,18 +234,18 @@ enum QuorumCommand {
 
 #[derive(Args)]
 struct MemberClockArgs {
-    /// 1, 2, ...
+    /// The member: 1, 2, ...
     id: u64,
     #[command(flatten)]
     dir: Dir,
-    /// How many seconds it is off; 0 makes it right again
+    /// By how many seconds the clock is wrong; 0 sets it right again
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
 
 #[derive(Args)]
 struct LeaveArgs {
-    /// 1, 2, ...
+    /// The member: 1, 2, ...
     id: u64,
     #[command(flatten)]
     dir: Dir,
@@ -253,7 +254,7 @@ struct LeaveArgs {
 #[derive(Args)]
 #[group(id = "which", required = true, multiple = false, args = ["id", "all"])]
 struct WhichMembers {
-    /// 1, 2, ...
+    /// The member: 1, 2, ...
     id: Option<u64>,
     /// Every member that the command applies to
     #[arg(long)]
@@ -279,7 +280,7 @@ struct Down {
 
 #[derive(Args)]
 struct Demo {
-    /// Where it runs; removed afterwards [default: a temporary folder]
+    /// The cluster's folder, removed afterwards [default: a temporary folder]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Do not build the binaries first
@@ -289,7 +290,7 @@ struct Demo {
 
 #[derive(Subcommand)]
 enum Sim {
-    /// Gossip: how soon agents find out what, and for how many bytes
+    /// Gossip: how soon agents learn of changes, and how many bytes that takes
     Gossip(sim::Options),
     /// One fence of a launch: how long it takes, and what each agent receives and sends
     Fence(sim::fence::Options),
@@ -303,7 +304,7 @@ struct Bench {
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
-    /// Where its cluster runs; removed afterwards [default: a temporary folder]
+    /// The cluster's folder, removed afterwards [default: a temporary folder]
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]

@@ -30,10 +30,10 @@ pub struct Options {
     /// What it does after the line of --at-line.
     #[arg(long, value_enum, requires = "culprit", default_value_t = Deed::Exit)]
     pub deed: Deed,
-    /// The line after which it does that; 0: right after the connections are made.
+    /// The line after which it does that; 0: as soon as the ring is connected.
     #[arg(long, default_value_t = 0)]
     pub at_line: u32,
-    /// A PMI fence of all ranks after each so many lines; 0: none.
+    /// Number of lines between two PMI fences of all ranks; 0: no fences.
     #[arg(long, default_value_t = 0)]
     pub fence_every: u32,
 }
@@ -51,7 +51,7 @@ pub enum Deed {
     Garbage,
     /// Exits with 0, without finalize.
     Leave,
-    /// Lives on, and joins no fence any more.
+    /// Continues to run, but joins no further fence.
     Stay,
 }
 

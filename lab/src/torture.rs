@@ -61,7 +61,7 @@ pub struct Options {
     /// For how many minutes there are jobs and faults
     #[arg(long, value_name = "M", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub minutes: u64,
-    /// Mean milliseconds between two submissions [default: 250; of a debug build 500]
+    /// Mean milliseconds between two submissions [default: 250; in a debug build 500]
     #[arg(long, value_name = "MS", default_value_t = JOB_INTERVAL_MS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub job_interval_ms: u64,
     /// Seconds after healing until every promise must hold
@@ -73,7 +73,7 @@ pub struct Options {
     /// Do not build the binaries first
     #[arg(long)]
     pub no_build: bool,
-    /// Where the cluster runs; removed afterwards [default: a temporary folder]
+    /// The cluster's folder, removed afterwards [default: a temporary folder]
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Where the logs and records are stored [default: a temporary folder, if a promise was broken]

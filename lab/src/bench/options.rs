@@ -6,22 +6,22 @@ use std::path::PathBuf;
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How many rounds (not of `nodes`); each measures everything once, in another order.
+    /// Number of rounds (`nodes` has none); each measures everything once, in a different order.
     #[arg(long, default_value_t = 15)]
     pub rounds: usize,
-    /// Agents (of `nodes`, and of the fences of `mpi`) [default: 64]
+    /// Number of agents (for `nodes`, and for the fences of `mpi`) [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
     pub nodes: Option<u32>,
-    /// Size of the large checkpoints in megabytes (of `checkpoint`) [default: 1000]
+    /// Size of the large checkpoints in megabytes (for `checkpoint`) [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub megabytes: Option<u32>,
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// Where agents keep their state (of `launch`, `mpi` and `runtime`) [default: with the rest]
+    /// The folder for the agents' state (for `launch`, `mpi` and `runtime`) [default: in the cluster's folder]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
-    /// Leave Slurm out even if it is installed (of `launch` and `mpi`).
+    /// Leave Slurm out even if it is installed (for `launch` and `mpi`).
     #[arg(long)]
     pub no_slurm: bool,
 }

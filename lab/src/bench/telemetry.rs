@@ -55,7 +55,7 @@ const AGENT_MB: f64 = 40.0;
 /// Two threads on one processor that wake each other by pipes (for `bench telemetry`).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PingPong {
-    /// The cgroup that it moves itself to first
+    /// The cgroup that the process moves itself to first
     #[arg(long)]
     cgroup: PathBuf,
     #[arg(long)]

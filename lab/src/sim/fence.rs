@@ -31,10 +31,10 @@ pub struct Options {
     /// Ranks on each node
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
-    /// Bytes that each rank brings, keys and values: 41 are what Open MPI brings at the least, 448 what MPICH does
+    /// Bytes of keys and values that each rank contributes: at least 41 with Open MPI, 448 with MPICH
     #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     pub bytes: u32,
-    /// Keys of each rank that shims take apart; none with PMIx, whose data only its own servers read
+    /// Keys of each rank that shims parse; 0 with PMIx, whose data only its own servers read
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub keys: u32,
     /// Further fan-outs to simulate
@@ -47,7 +47,7 @@ pub struct Options {
     pub json: bool,
 }
 
-/// What everything takes.
+/// The simulated costs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Costs {
     /// Latency of a link between two agents, in microseconds
@@ -56,13 +56,13 @@ pub struct Costs {
     /// Gbit/s of an agent's link, each way, and of the socket between it and the shim
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub gbit: u32,
-    /// Microseconds of an agent's processor for each message that it sends or takes
+    /// Microseconds of an agent's processor for each message that it sends or receives
     #[arg(long, default_value_t = 20)]
     pub message_us: u32,
-    /// Nanoseconds of a shim's processor for each rank's word, and again for its answer
+    /// Nanoseconds of a shim's processor for each rank's request, and again for its answer
     #[arg(long, default_value_t = 5_000)]
     pub rank_ns: u32,
-    /// Nanoseconds of a shim's processor for each pair of the whole launch
+    /// Nanoseconds of a shim's processor for each key-value pair of the whole launch
     #[arg(long, default_value_t = 500)]
     pub pair_ns: u32,
 }

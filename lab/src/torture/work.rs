@@ -31,7 +31,7 @@ pub struct Options {
     /// Milliseconds before each line
     #[arg(long)]
     interval_ms: u64,
-    /// How to end
+    /// Exit code
     #[arg(long, default_value_t = 0)]
     exit_code: u8,
     /// Print a line only after all ranks have agreed on it, in a ring that they found by PMI-1

@@ -27,25 +27,25 @@ const BUFFERED: u32 = 32;
 /// Limit of the difference between the count and the true number, in percent.
 const OFF_PERCENT: f64 = 1.0;
 
-/// Something that is to be counted, done in a cgroup (for `bench telemetry`)
+/// A load in a cgroup, whose events are counted (for `bench telemetry`)
 #[derive(Clone, Debug, clap::Args)]
 pub struct Load {
-    /// The cgroup that it moves itself to first
+    /// The cgroup that the process moves itself to first
     #[arg(long)]
     cgroup: PathBuf,
     /// Round trips between two threads
     #[arg(long, default_value_t = 0)]
     rounds: u32,
-    /// Datagrams that it sends itself
+    /// Datagrams that it sends to itself
     #[arg(long, default_value_t = 0)]
     datagrams: u32,
     /// The file that it writes
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Mebibytes that it writes there past the page cache
+    /// MiB that it writes to --file past the page cache
     #[arg(long, default_value_t = 0)]
     direct: u32,
-    /// Mebibytes that it writes there and leaves in memory
+    /// MiB that it writes to --file and leaves in memory
     #[arg(long, default_value_t = 0)]
     buffered: u32,
 }
