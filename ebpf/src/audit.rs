@@ -109,7 +109,7 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Option<&'a mut RawTracePoi
     programs.program_mut(name).and_then(|program| program.try_into().ok())
 }
 
-/// Why what a cgroup's work does is not told.
+/// Why a cgroup's work is not audited.
 #[derive(Debug, Error)]
 pub enum AuditError {
     #[error("there is no program for it")]
@@ -136,7 +136,7 @@ impl Auditing<'_> {
         self.audit.events.take().map(Events)
     }
 
-    /// Tells what this cgroup's work does, from now on. With the first one the programs are attached.
+    /// Starts to record what this cgroup's work does. The first audit attaches the programs.
     pub fn begin(&mut self, cgroup: u64) -> Result<(), AuditError> {
         if self.audit.audited.get(&cgroup, 0).is_ok() {
             return Ok(());
@@ -153,12 +153,12 @@ impl Auditing<'_> {
         Ok(put?)
     }
 
-    /// How many of its events did not fit into the buffer since it began.
+    /// How many of the cgroup's events did not fit into the buffer since its audit began.
     pub fn lost(&self, cgroup: u64) -> u64 {
         self.audit.audited.get(&cgroup, 0).unwrap_or(0)
     }
 
-    /// Stops recording it. The end of the last audit detaches the programs.
+    /// Stops recording this cgroup. The end of the last audit detaches the programs.
     pub fn end(&mut self, cgroup: u64) {
         if self.audit.audited.remove(&cgroup).is_ok() {
             self.audit.count -= 1;

@@ -12,7 +12,7 @@ use thiserror::Error;
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
-/// Greatest nesting of structures without a name.
+/// Limit of the nesting of structures without a name.
 const DEPTH_MAX: usize = 8;
 
 const INT: u32 = 1;
@@ -46,7 +46,7 @@ pub enum BtfError {
 pub struct Btf {
     types: Vec<u8>,
     names: Vec<u8>,
-    /// By number less one: number 0 is `void`.
+    /// Indexed by the type's number minus one: number 0 is `void`.
     begins: Vec<u32>,
 }
 

@@ -191,10 +191,10 @@ impl Probes {
         self.probes.iter().any(|probe| probe.name == name && probe.why_not.is_none())
     }
 
-    /// Counts a cgroup from now on, from 0; one that is counted already is left as it is. `cgroup`: the inode of the directory of all
-    /// work of an allocation.
+    /// Starts to count a cgroup, from 0; a cgroup that is already counted is not changed. `cgroup`: the inode of the
+    /// directory of all work of an allocation.
     pub fn track(&mut self, cgroup: u64) -> Result<(), TrackError> {
-        /// Only what is not there.
+        /// Inserts only a new key.
         const BPF_NOEXIST: u64 = 1;
         let zero = PerCpuValues::try_from(vec![Words([0; WORDS]); self.processors]).map_err(TrackError::CountProcessors)?;
         match self.counts.insert(cgroup, zero, BPF_NOEXIST) {
@@ -227,7 +227,7 @@ impl Probes {
         self.audit.parts()
     }
 
-    /// Stops counting it.
+    /// Stops counting a cgroup.
     pub fn forget(&mut self, cgroup: u64) {
         // It may not exist.
         let _ = self.counts.remove(&cgroup);
@@ -273,7 +273,7 @@ fn add(sum: &mut Counts, more: &Counts) {
 fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachError> {
     let program = programs.program_mut(plan.name).ok_or(AttachError::NotInBuild)?;
     match plan.at {
-        // Before, elements of maps are made with locks that a tracepoint's context may hold already, and the kernel warns of it.
+        // Older kernels allocate a map's entries under locks that a tracepoint's context may already hold.
         Where::Tracepoint(_) if !is_since(6, 1) => Err(AttachError::NeedsGrowingMaps),
         Where::Tracepoint(_) => {
             let program: &mut RawTracePoint = program.try_into()?;
@@ -281,13 +281,13 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachEr
             program.attach(plan.name)?;
             Ok(())
         }
-        // Before, an attachment belongs to the cgroup, and would outlive an agent that is killed.
+        // In older kernels an attachment belongs to the cgroup, and would outlive a killed agent.
         Where::Slice(_) if !is_since(5, 7) => Err(AttachError::NeedsLinks),
         Where::Slice(direction) => {
             let slice = File::open(slice).map_err(|source| AttachError::OpenSlice { path: slice.to_owned(), source })?;
             let program: &mut CgroupSkb = program.try_into()?;
             program.load()?;
-            // A link leaves room for others' programs by itself.
+            // A link needs no flag to allow programs of others.
             program.attach(slice, direction, CgroupAttachMode::Single)?;
             Ok(())
         }
@@ -298,7 +298,7 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachEr
 fn unload(programs: &mut Ebpf, name: &str) {
     let program: Option<&mut RawTracePoint> = programs.program_mut(name).and_then(|program| program.try_into().ok());
     if let Some(program) = program {
-        // If that fails it continues to count, and nobody reads it.
+        // If that fails, the program continues to count, and nobody reads its counts.
         let _ = program.unload();
     }
 }

@@ -1,11 +1,11 @@
-//! Files that audited work opens and connections that it makes, each as an event.
+//! Records the files that audited work opens and the connections that it makes, one event each.
 //!
-//! All is seen where a call returns: then its arguments are still in the registers, the pages that they point to are in memory,
-//! for the kernel has just read them, and the result is known. Nothing is kept between the beginning of a call and its end, so a
-//! call that was under way when this was attached is seen, and none is left behind. What another thread of the process does to
-//! the arguments meanwhile is not seen; it would not be at the beginning of the call either.
+//! Each call is recorded when it returns. Then its arguments are still in the registers, the pages that they point to
+//! are in memory because the kernel has just read them, and the result is known. No state is kept during a call: a call
+//! that began before the program was attached is recorded, and no entry is left behind. Changes that another thread
+//! makes to the arguments meanwhile are not seen; a program at the beginning of the call would not see them either.
 //!
-//! These programs are attached only while something on the node is audited: a program here costs every call of everybody.
+//! These programs are attached only while work on the node is audited, because they slow every system call on the node.
 
 use crate::cgroup::{of_current, read};
 use crate::counts::add_at;
@@ -37,10 +37,10 @@ offsets! {
     REGS_FIRST;
     REGS_SECOND;
     REGS_THIRD;
-    /// Where a task says that it is within a call for 32 bits.
+    /// The flags word that marks a task as inside a 32-bit call.
     TASK_COMPAT;
-    /// `task_struct.files`, `files_struct.fdt`, `fdtable.fd`, `file.private_data`, `socket.sk`: the way from a descriptor to a socket;
-    /// `socket.file`: back from it.
+    /// From a descriptor to its socket: `task_struct.files`, `files_struct.fdt`, `fdtable.fd`, `file.private_data`,
+    /// `socket.sk`. From the socket back to its file: `socket.file`.
     TASK_FILES;
     FILES_TABLE;
     TABLE_FILES;
@@ -55,14 +55,14 @@ offsets! {
     /// `sock.sk_protocol`, `.sk_type`: which of the two is first depends on the kernel.
     SOCK_PROTOCOL;
     SOCK_TYPE;
-    /// `io_kiocb.opcode`; `io_kiocb.cmd`, which is an `io_open` where a file is opened; `io_open.filename`, `filename.name`
+    /// `io_kiocb.opcode`; `io_kiocb.cmd`, an `io_open` if a file is opened; `io_open.filename`, `filename.name`
     URING_OPERATION;
     URING_COMMAND;
     OPEN_FILENAME;
     FILENAME_NAME;
 }
 
-/// The bit there.
+/// The bit in `TASK_COMPAT`'s word.
 #[unsafe(no_mangle)]
 static COMPAT_MASK: Global<u32> = Global::new(0);
 
@@ -71,10 +71,10 @@ const BPF_RB_NO_WAKEUP: u64 = 1;
 const BPF_RB_FORCE_WAKEUP: u64 = 2;
 const BPF_RB_AVAIL_DATA: u64 = 0;
 const AF_INET6: u16 = 10;
-/// Bytes of addresses: those of Unix sockets are the longest.
+/// Largest size of a socket address in bytes: Unix sockets have the longest ones.
 const ADDRESS_BYTES: usize = 128;
 
-/// Cgroup id → events that did not fit. The agent alone puts in and takes out.
+/// Cgroup id → number of events that did not fit. Only the agent inserts and removes entries.
 #[map]
 static AUDITED: HashMap<u64, u64> = HashMap::with_max_entries(ALLOCATIONS_MAX, BPF_F_NO_PREALLOC);
 
@@ -85,7 +85,7 @@ static CALLS: HashMap<u32, u32> = HashMap::with_max_entries(CALLS_MAX, 0);
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
 
-/// Where an event is put together, one of each program.
+/// Buffers in which events are built, one for each program.
 #[map]
 static EVENT: PerCpuArray<Event> = PerCpuArray::with_max_entries(2, 0);
 const OF_CALLS: u32 = 0;
@@ -103,11 +103,11 @@ pub fn sys_exit(ctx: RawTracePointContext) -> i32 {
         return 0;
     };
     let compat = if is_compat() { COMPAT } else { 0 };
-    // SAFETY: the agent alone writes it, before this program is attached.
+    // SAFETY: only the agent writes the map, before this program is attached.
     let Some(&kind) = (unsafe { CALLS.get(&(number | compat)) }) else {
         return 0;
     };
-    // Nobody came: a server that asks again and again is no event.
+    // No connection arrived: a server that polls causes no events.
     if kind == CALL_ACCEPT && result < 0 {
         return 0;
     }
@@ -127,7 +127,7 @@ pub fn sys_exit(ctx: RawTracePointContext) -> i32 {
         CALL_OPENAT | CALL_OPENAT2 => {
             event.descriptor = first as i32;
             // The first member of `struct open_how` is its flags.
-            // SAFETY: the helper reads what is there, or fails.
+            // SAFETY: the helper reads the memory, or fails.
             event.flags = if kind == CALL_OPENAT { third } else { unsafe { read_user(third as *const u64) }.unwrap_or(0) };
             path(event, second);
         }
@@ -146,7 +146,7 @@ pub fn sys_exit(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `io_uring_submit_req(struct io_kiocb *req)`, when it is prepared.
+/// `io_uring_submit_req(struct io_kiocb *req)`: the request is prepared.
 #[raw_tracepoint(tracepoint = "io_uring_submit_req")]
 pub fn io_uring_submit_req(ctx: RawTracePointContext) -> i32 {
     let cgroup = of_current();
@@ -175,7 +175,7 @@ pub fn io_uring_submit_req(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Whether this is a call for 32 bits, whose numbers mean others.
+/// Whether this is a 32-bit call: the same numbers mean other calls there.
 #[inline(always)]
 fn is_compat() -> bool {
     // SAFETY: a helper without pointers.
@@ -185,7 +185,7 @@ fn is_compat() -> bool {
 
 #[inline(always)]
 fn begin(place: u32, cgroup: u64, (kind, number): (u32, u32), result: i64) -> Option<&'static mut Event> {
-    // SAFETY: it is this processor's and this program's, and the kernel does not begin a program anew in the middle of itself.
+    // SAFETY: each processor and program has its own buffer, and a program is not started while it runs on a processor.
     let event = unsafe { &mut *EVENT.get_ptr_mut(place)? };
     event.cgroup = cgroup;
     // SAFETY: a helper without pointers.
@@ -196,12 +196,12 @@ fn begin(place: u32, cgroup: u64, (kind, number): (u32, u32), result: i64) -> Op
     (event.kind, event.number, event.descriptor, event.data_bytes) = (kind, number, 0, 0);
     (event.family, event.socket_type, event.protocol, event.remote_port, event.local_port, event.unread) = (0, 0, 0, 0, 0, 0);
     event.remote = [0; 16];
-    // SAFETY: the helper writes all of it.
+    // SAFETY: the helper writes all 16 bytes.
     let _ = unsafe { bpf_get_current_comm(event.command.as_mut_ptr().cast(), 16) };
     Some(event)
 }
 
-/// Takes a path of the process's.
+/// Copies a path from the process's memory.
 #[inline(always)]
 fn path(event: &mut Event, at: u64) {
     // SAFETY: the helper writes at most as many bytes as there are, and fails where nothing can be read.
@@ -217,23 +217,23 @@ fn has(event: &mut Event, bytes: i64) {
     }
 }
 
-/// Takes an address of the process's.
+/// Copies a socket address from the process's memory.
 #[inline(always)]
 fn address(event: &mut Event, at: u64, bytes: usize) {
-    // The verifier has to see the bound on the very number that the helper is given.
+    // The verifier must see the bound on the same value that the helper gets.
     let bytes = black_box(if bytes > ADDRESS_BYTES { ADDRESS_BYTES } else { bytes });
     if bytes > ADDRESS_BYTES {
         return;
     }
-    // SAFETY: there is room for so many bytes, and the helper fails where nothing can be read.
+    // SAFETY: `data` has space for so many bytes, and the helper fails if the memory cannot be read.
     match unsafe { bpf_probe_read_user(event.data.as_mut_ptr().cast(), bytes as u32, at as *const _) } {
         0 => event.data_bytes = bytes as u32,
         _ => event.unread = 1,
     }
 }
 
-/// What kind of socket a descriptor is, and where it lies. Another thread may have put any other file there by now, whose private data
-/// is no socket: nothing of that may be told, for it is the kernel's own memory. A socket says which file it has.
+/// Records a descriptor's kind of socket; returns the socket's address. Another thread may have opened another file as
+/// this descriptor, whose private data must not be recorded: a socket refers to its file, so that it can be checked.
 #[inline(always)]
 fn socket(event: &mut Event, descriptor: i32) -> Option<u64> {
     if descriptor < 0 {
@@ -256,7 +256,7 @@ fn socket(event: &mut Event, descriptor: i32) -> Option<u64> {
     Some(sock)
 }
 
-/// Where a connection comes from, and to which of our ports.
+/// Records the other end of a connection, and our port.
 #[inline(always)]
 fn ends(event: &mut Event, sock: u64) -> Option<()> {
     [event.remote_port, event.local_port] = read(sock, SOCK_PORTS.load())?;
@@ -269,7 +269,7 @@ fn ends(event: &mut Event, sock: u64) -> Option<()> {
     Some(())
 }
 
-/// Hands it over. The agent looks by itself some times a second: it is woken only where much waits.
+/// Gives the event to the agent, which polls several times a second and is woken only when many events wait.
 #[inline(always)]
 fn send(event: &mut Event, lost: *mut u64) {
     let flags = if EVENTS.query(BPF_RB_AVAIL_DATA) >= EVENTS_WAKE_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
@@ -278,7 +278,7 @@ fn send(event: &mut Event, lost: *mut u64) {
         return;
     }
     let event: *mut Event = event;
-    // SAFETY: the event has at least so many bytes; the map is a ring buffer.
+    // SAFETY: the event has at least this many bytes; the map is a ring buffer.
     let sent = unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), event.cast(), bytes, flags) };
     if sent != 0 {
         // SAFETY: a word of a map's value.

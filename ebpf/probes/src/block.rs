@@ -1,7 +1,7 @@
-//! Requests to block devices: how many bytes, and how long from who asked to the device's answer.
+//! Requests to block devices: their bytes, and the time from the request to the device's answer.
 //!
-//! A request is whose context made it. Direct I/O, and reading what is not in memory, is done by who wants it; what lies in memory and
-//! is written back later is written by the kernel's own threads, and belongs to no allocation here.
+//! A request belongs to the cgroup of the task that makes it. Tasks make the requests of direct I/O and of uncached
+//! reads themselves. Cached data are written back later by the kernel's own threads, and count for no allocation here.
 
 use crate::cgroup::{of_current, read};
 use crate::counts::layout::{
@@ -19,7 +19,7 @@ use aya_ebpf::programs::RawTracePointContext;
 #[unsafe(no_mangle)]
 static REQUEST_FLAGS: Global<u32> = Global::new(NO_OFFSET);
 
-/// `request.__data_len`: bytes that are not completed.
+/// `request.__data_len`: bytes that are not completed yet.
 #[unsafe(no_mangle)]
 static REQUEST_LENGTH: Global<u32> = Global::new(NO_OFFSET);
 
@@ -47,7 +47,7 @@ struct Began {
     at_ns: u64,
 }
 
-/// Requests under way, by their addresses.
+/// Requests in progress, by their addresses.
 #[map]
 static REQUESTS: HashMap<u64, Began> = HashMap::with_max_entries(REQUESTS_MAX, 0);
 
@@ -63,17 +63,17 @@ pub fn block_io_start(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `block_rq_complete(struct request *rq, blk_status_t error, unsigned int nr_bytes)`. A device may complete a request in parts; with
-/// the last it has taken so long.
+/// `block_rq_complete(struct request *rq, blk_status_t error, unsigned int nr_bytes)`. A device may complete a request
+/// in parts; the last part ends its duration.
 #[raw_tracepoint(tracepoint = "block_rq_complete")]
 pub fn block_rq_complete(ctx: RawTracePointContext) -> i32 {
     let (request, bytes): (u64, u64) = (ctx.arg(0), ctx.arg(2));
     let bytes = bytes & 0xffff_ffff;
-    // SAFETY: nobody but this program takes a request's element out, and a request is completed by one at a time.
+    // SAFETY: only this program removes a request's entry, and no two processors complete one request at the same time.
     let Some(began) = (unsafe { REQUESTS.get(&request) }).copied() else {
         return 0;
     };
-    // What this completes is taken off only behind this tracepoint.
+    // The kernel subtracts the completed bytes only after this tracepoint.
     let is_last = read::<u32>(request, REQUEST_LENGTH.load()).is_none_or(|left| bytes >= left as u64);
     if is_last {
         let _ = REQUESTS.remove(&request);

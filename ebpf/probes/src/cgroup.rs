@@ -1,11 +1,11 @@
-//! Whose it is.
+//! Finds the cgroup, and so the allocation, of the current task, a socket or a task.
 
 use crate::counts::layout::NO_OFFSET;
 use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_ancestor_cgroup_id;
 
-/// How deep below the tree's root the cgroups of all work of an allocation lie.
+/// The depth, below the tree's root, of the cgroups that contain all work of an allocation.
 #[unsafe(no_mangle)]
 static LEVEL: Global<u32> = Global::new(0);
 
@@ -31,33 +31,33 @@ static CGROUP_NODE: Global<u32> = Global::new(NO_OFFSET);
 #[unsafe(no_mangle)]
 static NODE_ID: Global<u32> = Global::new(NO_OFFSET);
 
-/// How deep allocations lie.
+/// The depth of allocations' cgroups.
 #[inline(always)]
 pub fn level() -> i32 {
     LEVEL.load() as i32
 }
 
-/// The cgroup, as deep as allocations lie, of who runs; 0: it is not so deep.
+/// The current task's cgroup at the depth of allocations; 0: its cgroup is not so deep.
 #[inline(always)]
 pub fn of_current() -> u64 {
     // SAFETY: a helper without pointers.
     unsafe { bpf_get_current_ancestor_cgroup_id(level()) }
 }
 
-/// Reads the kernel's memory; an address that is none is an error and no fault.
+/// Reads the kernel's memory; an invalid address is an error and not a fault.
 #[inline(always)]
 pub fn read<T>(at: u64, offset: u32) -> Option<T> {
-    // SAFETY: the helper reads what is there, or fails.
+    // SAFETY: the helper reads the memory, or fails.
     unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const T) }.ok()
 }
 
-/// The same of a socket, which need not be of who runs.
+/// The cgroup of a socket, which need not belong to the current task.
 #[inline(always)]
 pub fn of_socket(socket: u64) -> Option<u64> {
     of_cgroup(read(socket, SOCK_CGROUP.load())?)
 }
 
-/// The same of any task.
+/// The cgroup of any task.
 #[inline(always)]
 pub fn of_task(task: u64) -> Option<u64> {
     let set: u64 = read(task, TASK_CGROUPS.load())?;

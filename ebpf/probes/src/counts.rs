@@ -1,4 +1,4 @@
-//! The maps, and how they are counted into.
+//! The maps of counters, and how programs add to them.
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{PerCpuArray, PerCpuHashMap};
@@ -11,32 +11,32 @@ pub mod layout;
 
 use layout::{ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_MAX, DEVICES_OTHER, NODE_WORDS, RANGE_SHIFT, RANGES, Words};
 
-/// Elements are made when they are put in: most nodes have few allocations and many processors.
+/// Entries are allocated when they are inserted: most nodes have few allocations and many processors.
 const BPF_F_NO_PREALLOC: u32 = 1;
 
-/// Cgroup id → its numbers. The agent alone puts in and takes out.
+/// Cgroup id → its counters. Only the agent inserts and removes entries.
 #[map]
 static COUNTS: PerCpuHashMap<u64, Words> = PerCpuHashMap::with_max_entries(ALLOCATIONS_MAX, BPF_F_NO_PREALLOC);
 
-/// What is of no allocation.
+/// The counters of what belongs to no allocation.
 #[map]
 static NODE: PerCpuArray<u64> = PerCpuArray::with_max_entries(NODE_WORDS, 0);
 
-/// One allocation's numbers on this processor.
+/// One allocation's counters on this processor.
 #[derive(Clone, Copy)]
 pub struct Counts(*mut u64);
 
 impl Counts {
-    /// `None`: it is not counted.
+    /// `None`: this cgroup is not counted.
     #[inline(always)]
     pub fn of(cgroup: u64) -> Option<Self> {
         COUNTS.get_ptr_mut(&cgroup).map(|words| Self(words.cast()))
     }
 
-    /// Adds, where a program of another context on this processor can come in between.
+    /// Adds, if a program in another context may interrupt this one on the same processor.
     #[inline(always)]
     pub fn add(self, word: usize, more: u64) {
-        // SAFETY: `word` is one of the layout's, which lie in the map's value.
+        // SAFETY: `word` is an index of the layout, so it is inside the map's value.
         unsafe { add_at(self.0.add(word), more) };
     }
 
@@ -47,14 +47,14 @@ impl Counts {
         self.add(histogram + 1 + range(ns), 1);
     }
 
-    /// Where a device's place begins: the one that it has on this processor, or a free one, or that of all others.
+    /// The begin of a device's slot: its own slot on this processor, else a free one, else the slot of all others.
     #[inline(always)]
     pub fn device(self, id: Option<u64>) -> usize {
         let Some(id) = id else { return DEVICES_OTHER };
         for n in 0..DEVICES_MAX {
             let place = DEVICES + n * DEVICE_WORDS;
-            // SAFETY: the place lies in the map's value. A program does not come in between itself on one processor, and no other
-            // has to do with places.
+            // SAFETY: the slot is inside the map's value. A program does not interrupt itself on one processor, and no
+            // other program uses slots.
             let known = unsafe { &mut *self.0.add(place + DEVICE) };
             if *known == 0 {
                 *known = id;
@@ -66,14 +66,14 @@ impl Counts {
         DEVICES_OTHER
     }
 
-    /// Adds, where nothing comes in between that adds to the same word.
+    /// Adds, if no other program that adds to this word can interrupt this one.
     #[inline(always)]
     pub fn add_alone(self, word: usize, more: u64) {
         // SAFETY: as in `add`.
         unsafe { *self.0.add(word) += more };
     }
 
-    /// The same as `took`.
+    /// Like `took`, under the condition of `add_alone`.
     #[inline(always)]
     pub fn took_alone(self, histogram: usize, ns: u64) {
         self.add_alone(histogram, ns);
@@ -81,17 +81,17 @@ impl Counts {
     }
 }
 
-/// One instruction of the kernel's machine, which has no others for atomic words that core would offer.
+/// One instruction; it is the only atomic one of the kernel's machine for which core has a function.
 ///
 /// # Safety
-/// It is the address of a word of a map's value.
+/// `at` is the address of a word in a map's value.
 #[inline(always)]
 pub unsafe fn add_at(at: *mut u64, more: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let _ = unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(at, more) };
 }
 
-/// Adds to what is of no allocation.
+/// Adds to a counter of what belongs to no allocation.
 #[inline(always)]
 pub fn node(word: u32, more: u64) {
     if let Some(at) = NODE.get_ptr_mut(word) {
@@ -100,11 +100,11 @@ pub fn node(word: u32, more: u64) {
     }
 }
 
-/// The range that a duration is in: the first whose bound it does not exceed.
+/// The histogram range of a duration: the first whose bound it does not exceed.
 #[inline(always)]
 fn range(ns: u64) -> usize {
     let above = ns.saturating_sub(1) >> RANGE_SHIFT;
-    // The verifier has to see the bound on the very number that is added to the address: what the compiler knows of it is hidden here.
+    // The verifier must see the bound on the value that is added to the address, so hide it from the compiler.
     let range = black_box((u64::BITS - above.leading_zeros()) as usize);
     if range < RANGES { range } else { RANGES - 1 }
 }

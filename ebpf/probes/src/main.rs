@@ -1,15 +1,15 @@
-//! Counting in the kernel, for each allocation: what its work's processes do is added up where it happens, on the processor where it
+//! Counting in the kernel for each allocation. Programs count what the work's processes do on the processor where it
 //! happens, and the agent reads the sums. There is no event for each switch or packet.
 //!
-//! An allocation is its cgroup of all work, whose id is the inode of its directory. The agent puts the ids that it wants counted into
-//! [`counts::COUNTS`]; what is of another cgroup costs one look-up that finds nothing.
+//! An allocation is identified by the cgroup of all its work, whose id is the inode of its directory. The agent inserts
+//! the ids that it wants counted into [`counts::COUNTS`]; other cgroups cost one look-up that finds nothing.
 //!
-//! What rarely happens and is asked for by name is told one by one: [`audit`], attached while somebody asks for it.
+//! Rare operations of audited work are recorded one by one: [`audit`], attached only while an audit is requested.
 //!
-//! The kernel's structures lie differently in each kernel. What is read of them is read at offsets that the agent takes from the
-//! kernel's own description of its types, and a program whose offsets are not there is not loaded.
+//! The layout of the kernel's structures differs between kernels. The programs read members at offsets that the agent
+//! takes from the kernel's own description of its types; a program whose offsets this kernel lacks is not loaded.
 //!
-//! `../rebuild` makes `../probes.bpf.o` of this, which is committed.
+//! `../rebuild` builds `../probes.bpf.o`, which is committed, from this crate.
 
 #![no_std]
 #![no_main]
@@ -24,7 +24,7 @@ mod network;
 mod processes;
 mod switches;
 
-/// Needed for helpers that read the kernel's memory; the licence of the sources is the repository's, of which MIT is one.
+/// The kernel requires it for helpers that read its memory; MIT is one of the two licences of this repository.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

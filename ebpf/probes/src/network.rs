@@ -7,7 +7,7 @@ use aya_ebpf::helpers::generated::bpf_skb_ancestor_cgroup_id;
 use aya_ebpf::macros::{cgroup_skb, raw_tracepoint};
 use aya_ebpf::programs::{RawTracePointContext, SkBuffContext};
 
-/// Let it pass.
+/// The return value that lets the packet pass.
 const PASS: i32 = 1;
 /// `TCP_SYN_SENT` of the kernel's states.
 const SYN_SENT: i32 = 2;
@@ -22,7 +22,7 @@ pub fn packets_received(ctx: SkBuffContext) -> i32 {
     count(&ctx, RECEIVED_BYTES, RECEIVED_PACKETS)
 }
 
-/// Bytes from the network's header on. What goes to or comes from a device in one piece is as many packets as it is on the wire.
+/// Counts bytes from the network header on. A buffer of several segments counts as that many packets, as on the wire.
 #[inline(always)]
 fn count(ctx: &SkBuffContext, bytes: usize, packets: usize) -> i32 {
     let skb = ctx.skb.skb;

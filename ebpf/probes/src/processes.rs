@@ -1,4 +1,4 @@
-//! Processes that begin, end, and are killed for want of memory.
+//! Processes that start, end, and are killed because memory is short.
 
 use crate::cgroup::{of_current, of_task, read};
 use crate::counts::Counts;
@@ -12,7 +12,7 @@ use aya_ebpf::programs::RawTracePointContext;
 #[unsafe(no_mangle)]
 static TASK_PID: Global<u32> = Global::new(NO_OFFSET);
 
-/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`. A child may be born in another cgroup than its parent's.
+/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`. A child may start in another cgroup.
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     let child: u64 = ctx.arg(1);
@@ -25,7 +25,7 @@ pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_exit(struct task_struct *p, …)`, by who ends. Of a process its first thread counts.
+/// `sched_process_exit(struct task_struct *p, …)`, in the ending thread. Only a process's first thread counts.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn sched_process_exit(_ctx: RawTracePointContext) -> i32 {
     let both = bpf_get_current_pid_tgid();

@@ -1,9 +1,9 @@
-//! Context switches: how many, how long each stint on a processor was, and how long was waited for it.
+//! Context switches: their number, the length of each stint on a processor, and the wait before each stint.
 //!
-//! All of it is counted when a task leaves its processor, for only then the kernel knows its cgroup without a search. What was so when
-//! it came is kept for each processor. How long a task waits for a processor the kernel itself adds up in the task; the difference
-//! between two readings of that is the wait before this stint, and no wakeup needs a program. What a task had waited on another processor, from
-//! which it was moved, is in the first of the two already, and is not told.
+//! All of it is counted when a task leaves its processor: only then its cgroup is known without a search. The state at
+//! the task's arrival is stored for each processor. The kernel sums in each task how long it has waited for processors;
+//! the difference between two readings is the wait before this stint, so no program is needed at wakeups. A wait on
+//! another processor, from which the task was moved, is already in the first reading and is not counted.
 
 use crate::cgroup::{of_current, read};
 use crate::counts::Counts;
@@ -18,7 +18,7 @@ use aya_ebpf::programs::RawTracePointContext;
 #[unsafe(no_mangle)]
 static TASK_RUN_DELAY: Global<u32> = Global::new(NO_OFFSET);
 
-/// Who has a processor now, and how things were when it came.
+/// The task that has a processor now, and the state when it got the processor.
 #[repr(C)]
 struct Stint {
     task: u64,
@@ -34,15 +34,15 @@ static STINT: PerCpuArray<Stint> = PerCpuArray::with_max_entries(1, 0);
 pub fn sched_switch(ctx: RawTracePointContext) -> i32 {
     let (preempted, leaves, comes, state): (u64, u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2), ctx.arg(3));
     let Some(stint) = STINT.get_ptr_mut(0) else { return 0 };
-    // SAFETY: it is this processor's alone, and nothing comes in between here: interrupts are off while tasks are switched.
+    // SAFETY: only this processor uses it, and nothing interrupts: interrupts are off while tasks are switched.
     let stint = unsafe { &mut *stint };
     // SAFETY: a helper without pointers.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     if let Some(counts) = Counts::of(of_current()) {
-        // As the kernel decides it for nvcsw and nivcsw.
+        // The kernel's own rule for nvcsw and nivcsw.
         let voluntary = preempted as u8 == 0 && state as u32 != 0;
         counts.add_alone(if voluntary { SWITCHES_VOLUNTARY } else { SWITCHES_INVOLUNTARY }, 1);
-        // It did not come before this program did.
+        // The task got its processor after this program was attached.
         if stint.task == leaves {
             counts.took_alone(ON_CPU, now_ns.saturating_sub(stint.since_ns));
             if let Some(waited_ns) = waited(leaves) {
