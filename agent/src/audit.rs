@@ -203,8 +203,8 @@ impl Auditor {
         self.recorder.take_lines(key, now_ms, 1, lines);
     }
 
-    /// Reads pending events, and saves at times how far the record is complete: if the agent is
-    /// killed, the gap begins there.
+    /// Reads pending events, and saves at this interval the time up to which the record is complete:
+    /// if the agent is killed, the gap begins there.
     fn take_in(&mut self, every: Duration) {
         let now = SystemTime::now();
         if !self.read() {

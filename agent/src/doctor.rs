@@ -75,7 +75,7 @@ impl Finding {
 /// Takes what was found.
 type Add<'a> = &'a mut dyn FnMut(&'static str, Health, String);
 
-/// Looks at everything. `config`: the agent's, for what depends on it.
+/// Makes all checks. `config`: the agent's configuration, for checks that depend on it.
 pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     let mut out = Vec::new();
     let mut add = |subject, health, text: String| out.push(Finding { subject, health, text });
@@ -151,7 +151,7 @@ fn scratch(config: &AgentConfig, add: Add<'_>) {
     }
 }
 
-/// What the kernel has to be able to do.
+/// What the kernel must support.
 fn kernel(filter: &DeviceFilter, add: Add<'_>) {
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("kernel", tried::kernel());
@@ -364,7 +364,7 @@ fn mpi(config: &AgentConfig, add: Add<'_>) {
     }
 }
 
-/// What a network domain is worth on this machine.
+/// Whether network domains isolate work on this machine.
 fn network(config: &AgentConfig, add: Add<'_>) {
     let text = if features::has_cxi() && !config.fabric_manager.is_empty() {
         return add("network domains", Health::Ok, format!("CXI devices are here, and keys are had from {}", config.fabric_manager));

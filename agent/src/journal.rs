@@ -12,7 +12,7 @@
 //! outlive the machine, because work does not: a node that comes back under another boot id has
 //! lost all its work, and the quorum concludes that from the boot id alone.
 //!
-//! The journal has the truth. A checkpoint is written at times to keep the journal short. It is
+//! The journal has the truth. A checkpoint is written now and then to keep the journal short. It is
 //! first moved into place, then the journal is cut, so a crash in between replays records that the
 //! checkpoint already has. To prevent that, the journal's header has the number of the checkpoint
 //! that it follows, and an older journal is ignored.

@@ -95,7 +95,7 @@ impl Sealer {
         Self { ring: ring.clone(), cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
     }
 
-    /// Seals with the ring's sealing key from now on. The counter goes on.
+    /// Seals with the ring's sealing key from now on. The counter continues.
     pub fn rekey(&mut self, ring: &Keyring) {
         self.ring = ring.clone();
         (self.prefix, self.key) = sealing(ring, &self.cluster, &self.sender);

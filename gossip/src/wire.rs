@@ -181,7 +181,7 @@ pub(crate) struct NewInMessage<'a> {
     /// Only the new member updates: foca searches its whole list for each, and most updates in
     /// gossip are old.
     pub body: Cow<'a, [u8]>,
-    /// Whether an update is new, or the sender, whom every message names.
+    /// Whether an update is new, or the sender, which every message names, is new.
     pub is_new: bool,
     /// The facts after the updates; `None`: this kind of message has no updates.
     pub items: Option<&'a [u8]>,

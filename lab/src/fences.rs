@@ -20,10 +20,10 @@ const VALUE_BYTES_MAX: usize = 1023 - 64;
 /// What is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Fences that are measured, after one that is not
+    /// Number of fences that are measured, after one that is not
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub fences: u32,
-    /// Bytes that each rank brings to each, its key among them
+    /// Bytes that each rank contributes to each fence, including its key
     #[arg(long, default_value_t = 448, value_parser = clap::value_parser!(u32).range(16..=900))]
     pub bytes: u32,
 }

@@ -204,8 +204,8 @@ impl Brain {
     }
 
     /// After a start of the agent: the actions to repeat, from the records alone. `same_boot` is
-    /// false if the machine has been restarted: then no process of before lives, and only removal
-    /// remains.
+    /// false if the machine has been restarted: then no earlier process is alive, and the
+    /// allocations only need to be removed.
     pub fn resume(&mut self, same_boot: bool, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
         let mut turn = Turn { brain: self, records, actions };
         if !same_boot {

@@ -11,12 +11,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The part of the disk that images leave free, unless [`RESERVE_BYTES_MAX`] is less.
+/// Images leave one part in this many of the disk free, unless [`RESERVE_BYTES_MAX`] is less.
 const RESERVE_PART: u64 = 5;
 /// The most that images must leave free, in bytes: 8 GiB.
 const RESERVE_BYTES_MAX: u64 = 8 << 30;
-/// The part of the disk that an incoming image must leave free, unless [`FLOOR_BYTES_MAX`] is less:
-/// with less the node's own cache would make it Degraded.
+/// An incoming image must leave one part in this many of the disk free, unless [`FLOOR_BYTES_MAX`]
+/// is less. With less free space, the node's own cache would make the node Degraded.
 const FLOOR_PART: u64 = 10;
 /// The most that an incoming image must leave free, in bytes: 64 MiB.
 const FLOOR_BYTES_MAX: u64 = 64 << 20;

@@ -24,27 +24,27 @@ pub struct Handles {
     pub machine: Arc<Machine>,
     /// The allocations on this node.
     pub workers: Allocations,
-    /// Output that lies here, and its way into the log store.
+    /// The output that is stored on this node, and its upload to the log store.
     pub spools: Spools,
-    /// Work that saves itself, and what it begins from.
+    /// Checkpoints: how work saves itself, and what it starts from.
     pub checkpoint: Arc<checkpoint::Handles>,
     /// The launches whose head this node is.
     pub launches: Launches,
-    /// What the work of allocations here uses.
+    /// The measured resource use of allocations here.
     pub measuring: Measuring,
-    /// How long heartbeats and beginnings take.
+    /// How long heartbeats and starts of work take.
     pub latencies: Latencies,
-    /// How far the allocations of a former life are taken up again.
+    /// The progress of adopting the allocations of the agent's previous run.
     pub adoption: Adoption,
-    /// The way to other agents.
+    /// Connections to other agents.
     pub mesh: Mesh,
-    /// What the quorum says of nodes, as last heard.
+    /// The last known state of the cluster.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// What the driver says of this node, as last written down.
+    /// The last state of this node that the driver published.
     pub view: watch::Receiver<Arc<NodeView>>,
-    /// What is the matter with this node.
+    /// Problems of this node.
     pub troubles: Troubles,
-    /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.
+    /// When the newest heartbeat that the leader acknowledged was sent: run leases count from then.
     pub acknowledged: watch::Receiver<Option<u64>>,
     pub driver: DriverQueue,
     /// Tasks that end after the driver: those of allocations, launches and checkpoints, and of

@@ -33,7 +33,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     env.insert("LATTICE_NODE".to_owned(), context.setup.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.setup.socket.display()));
     let topology = machine::file(&context.setup.state_dir, share.allocation, share.epoch);
-    // Not there where nothing of the node was told apart.
+    // There is no file if the allocation has no assignment of the node's resources.
     if topology.exists() {
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }

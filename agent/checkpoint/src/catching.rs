@@ -319,7 +319,7 @@ fn is_pmix_server(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "lattice-pmix")
 }
 
-/// The same, by launch number; 0 is the script.
+/// Processes of the script and of launches, by launch number; 0 is the script.
 fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32, Vec<i32>>> {
     let scope = slice.scope(allocation);
     let mut found = BTreeMap::new();
@@ -369,9 +369,9 @@ struct Process {
     session: i32,
 }
 
-/// The processes that a signal is meant for, on a machine without scopes. What the shim starts, the
-/// script and the ranks, leads a session of its own and is the shim's child. So is a process that
-/// left its session and whose parent has ended.
+/// Those of an allocation's processes that a signal is meant for. A process that the shim started,
+/// the script or a rank, leads a session of its own and is the shim's child. The same is true of a
+/// process that left its session and whose parent has ended.
 fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
     let begun = || all.iter().filter(|process| process.parent == shim && process.session == process.pid);
     match to {

@@ -485,8 +485,8 @@ impl Driver {
         self.out.send_replace(self.state.clone());
     }
 
-    /// Removes the stored state, which needs no space: a restarted agent must not resume what the
-    /// user was told had failed.
+    /// Removes the stored state, which needs no space: a restarted agent must not resume a checkpoint
+    /// that was reported to the user as failed.
     async fn forget(&self) {
         // The state of an earlier checkpoint stays.
         if written_down(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {

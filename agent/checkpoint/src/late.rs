@@ -48,8 +48,8 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
     allocation.epoch > share.epoch
 }
 
-/// Removes what is left of one checkpoint. `told`: the quorum was told of it, or may have been, or
-/// an earlier checkpoint may have the same id.
+/// Removes what is left of one checkpoint. `told`: it was, or may have been, reported to the quorum,
+/// or an earlier checkpoint may have the same id.
 pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, told: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };

@@ -1,4 +1,4 @@
-//! How this agent was set up, as its tasks need it.
+//! The settings of this agent that its tasks need.
 
 use crate::config::UserImages;
 use lattice_model::NodeId;
@@ -10,21 +10,21 @@ use std::time::Duration;
 pub struct Setup {
     /// This node.
     pub me: NodeId,
-    /// Where allocations, journal and cache lie.
+    /// The directory of allocations, journal and cache.
     pub state_dir: PathBuf,
     /// The shim's program.
     pub shim: PathBuf,
-    /// The API's socket, as work on this node is to find it.
+    /// The path of the API's socket for work on this node.
     pub socket: PathBuf,
     /// Whether work may run as root.
     pub allow_root: bool,
-    /// Whether setuid programs give rights to work.
+    /// Whether work may gain rights from setuid programs.
     pub work_may_gain_privileges: bool,
     /// Whether work may have images.
     pub user_images: UserImages,
-    /// SIGTERM to SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How much room the log files of one running allocation may take.
+    /// Limits of the size of one running allocation's log files.
     pub log_room: LogRoom,
     /// How many attached terminals one user has at most.
     pub attach_max_concurrent: usize,

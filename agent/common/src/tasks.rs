@@ -12,8 +12,8 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Runs `task` until it is over. If the group ends before, the task is dropped where it waits:
-    /// for everything outside, as if the agent had been killed there.
+    /// Runs `task` until it is over. If the group ends first, the task is dropped where it waits, as
+    /// if the agent had been killed there.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
         // A token of its own: all polls of all tasks would meet at the lock of a shared one.
         let stop = self.stop.child_token();

@@ -483,7 +483,7 @@ mod tests {
         // A requeue is another epoch.
         fabric.sweep(|_, epoch| epoch == Epoch(3));
         assert_eq!((manager.records(IN_USE).len(), manager.records(OVER).len()), (0, 2));
-        // A half-written record stands for no service.
+        // A half-written record belongs to no service.
         let half = manager.file(ids[0], Epoch(3), HALF);
         fs::write(&half, "{").unwrap();
         let troubles = Troubles::default();

@@ -1,4 +1,4 @@
-//! What the API's handlers and the answers to other agents need, made once at the start.
+//! What the handlers of the API and of requests of other agents need; created once at the start.
 
 use crate::diagnosis_slots::DiagnosisSlots;
 use lattice_agent_common::places::Places;
@@ -12,23 +12,23 @@ use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
 use std::sync::Arc;
 
-/// Shared by the tasks. Nothing in it changes but through the handles that it holds.
+/// Shared by the tasks. It changes only through the handles that it holds.
 pub struct Context {
     pub setup: Arc<Setup>,
     pub machine: Arc<Machine>,
-    /// What the tasks of allocations have.
+    /// The handles of the tasks of allocations.
     pub work: Arc<Handles>,
-    /// What is kept of work in debug mode.
+    /// Records of work in debug mode and of audits.
     pub traces: Traces,
-    /// How many may find out at once what is the matter with this node.
+    /// Limits how many diagnoses of this node run at the same time.
     pub diagnosis_slots: DiagnosisSlots,
-    /// Where other nodes were, for a start without the quorum.
+    /// The last known addresses of other nodes, for a start without the quorum.
     pub peers: Peers,
     /// Peers whose sessions this agent carries.
     pub carried: Carried,
     /// Growing log files.
     pub growth: Growth,
-    /// Who speaks to this node's parts of launches that are headed elsewhere.
+    /// The parents of this node's parts of launches whose head is another node.
     pub parents: Parents,
     /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
     pub attached: Places,

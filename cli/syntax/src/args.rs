@@ -1,4 +1,4 @@
-//! The command line: what every command has, and the commands. The arguments of each are in a file of their own.
+//! The command line: the options of every command, and the commands. Each command's arguments are in its own file.
 
 pub mod admin;
 pub mod allocations;
@@ -176,7 +176,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether a good end gives the exit code of somebody's program rather than ours.
+    /// Whether the exit code of a successful command is that of the user's program.
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) | Self::Wait(_) => true,

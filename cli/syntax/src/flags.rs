@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The options of `submit` and `launch`, each at most once but for `--env`.
+/// The options of `submit` and `launch`, each at most once, except `--env`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
     /// Number of nodes; whole nodes, unless --cores, --mem or --gpus is given [default: 1]
@@ -54,7 +54,7 @@ pub struct SubmitFlags {
     /// or a feature that the site defines
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
-    /// Said by the amounts above; alone it is refused
+    /// Implied by the amounts above; alone it is refused
     #[arg(long, hide = true)]
     pub shared: bool,
     /// Ranks on each node [default: 1]

@@ -326,7 +326,7 @@ fn has_program(id: u32) -> bool {
         flags: u32,
     }
     let attributes = Attributes { id, next: 0, flags: 0 };
-    // SAFETY: the attributes are of the size that is said and live through the call.
+    // SAFETY: the attributes have the size that is passed, and live during the call.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>()) };
     if fd >= 0 {
         // SAFETY: it was just opened and is nobody else's.

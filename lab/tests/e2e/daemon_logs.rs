@@ -42,7 +42,7 @@ fn objects() {
     let guard = Guard::new(&dir);
     let mut up = Command::new(lab_program());
     up.args(["up", "--no-build", "--nodes", "1", "--quorum", "1", "--dir"]).arg(&dir);
-    // Of allocations that are well nothing is said unless one asks for it.
+    // Healthy allocations are logged only at level debug.
     up.env("LATTICE_LOG_FORMAT", "json").env("LATTICE_LOG", "info,openraft=off,lattice_allocation=debug");
     let done = process::run(&mut up, Duration::from_secs(60)).unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// SIGTERM is given 2 s here; see `World::start`.
+/// Between SIGTERM and SIGKILL are 2 s here; see `World::start`.
 static LIFETIME: Group = Group::small("lifetime");
 
 const POLITE: &str = "trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done";

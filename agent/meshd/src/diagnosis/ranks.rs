@@ -85,7 +85,7 @@ fn told(work: &Path) -> RanksTold {
     Look::at(work).since(&first)
 }
 
-/// All ranks at one time.
+/// A snapshot of all ranks.
 struct Look {
     at: Instant,
     ranks: BTreeMap<Key, Seen>,

@@ -1,5 +1,5 @@
 //! Whether an allocation's work does something besides using processors: a launch that sleeps while
-//! a GPU computes for it, or while data arrive, is no more hung than one that computes itself.
+//! a GPU computes for it, or while data arrive, is not hung.
 
 use lattice_telemetry::usage::{Measure, Source, Usage};
 

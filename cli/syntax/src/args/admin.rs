@@ -1,4 +1,4 @@
-//! `lattice admin …`: what it is about, and the limits of the whole cluster.
+//! `lattice admin …`: its subcommands, and the limits of the whole cluster.
 
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
@@ -26,7 +26,7 @@ pub enum AdminCommand {
     Limits(SetLimits),
     #[command(hide = true)]
     Raft(Quorum),
-    // As the documents write them: the same as under `lattice node`.
+    // The documents' names for commands of `lattice node`.
     #[command(hide = true)]
     Drain(Drain),
     #[command(hide = true)]

@@ -46,7 +46,7 @@ pub struct Launch {
     /// The allocation to run in [default: the one that this process runs in]
     #[arg(long, value_name = "ID")]
     pub alloc: Option<String>,
-    /// Said by -o per-rank.
+    /// Set by `-o per-rank`.
     #[arg(skip)]
     pub per_rank: bool,
     #[command(flatten)]

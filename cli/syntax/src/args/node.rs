@@ -173,7 +173,7 @@ pub struct WithReason {
     pub reason: String,
 }
 
-/// What the documents write without a reason.
+/// For commands that the documents also write without a reason.
 #[derive(Args)]
 pub struct MayGiveReason {
     #[command(flatten)]

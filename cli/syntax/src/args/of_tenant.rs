@@ -1,4 +1,4 @@
-//! Whose: one tenant's, or everybody's. For commands about what tenants have.
+//! Options that select one tenant or all, for commands about what tenants own.
 
 use clap::Args;
 

@@ -1,9 +1,9 @@
-//! The values of `-o`.
+//! Formats of answers.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// What `-o` takes.
+/// The values of `-o`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {

@@ -43,7 +43,7 @@ pub enum QuorumCommand {
 }
 
 impl QuorumCommand {
-    /// What a member's own program does, and how it calls that.
+    /// The command and arguments for `lattice-quorum`, if that program executes this command.
     pub fn of_a_member(&self) -> Option<(&'static str, &[OsString])> {
         match self {
             Self::Ca(Ca { what: CaCommand::WithItsKey(args) }) => Some(("ca", args)),

@@ -1,4 +1,4 @@
-//! Arguments that are handed on as they are.
+//! Arguments that are passed on unchanged.
 
 use clap::{ArgAction, Args};
 use std::ffi::OsString;

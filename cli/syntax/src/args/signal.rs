@@ -44,7 +44,7 @@ pub enum Whom {
 }
 
 impl Whom {
-    /// As the API has it.
+    /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ranks => "ranks",

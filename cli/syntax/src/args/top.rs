@@ -47,7 +47,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Of an allocation all nodes together, as where nothing is said.
+    /// The defaults: all nodes of an allocation together.
     pub fn of(id: String) -> Self {
         Self { id, per_node: false, per_gpu: false, per_rank: false, wide: false, duration: None }
     }

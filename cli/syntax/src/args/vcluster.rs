@@ -61,7 +61,7 @@ pub enum AdminVCluster {
 }
 
 impl AdminVCluster {
-    /// What of it the documents have and this version has not.
+    /// The given command or option that is documented but not built.
     pub fn unbuilt(&self) -> Option<&'static str> {
         match self {
             Self::Create(CreateVCluster { settings, .. }) | Self::SetConfig(SetVCluster { settings, .. }) => settings.unbuilt(),

@@ -34,7 +34,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// All of an allocation, as where nothing is said.
+    /// The defaults: all numbers and alerts of an allocation.
     pub fn of(id: String) -> Self {
         Self { id, alerts_only: false, metrics: Vec::new(), interval: Duration::from_secs(5) }
     }
