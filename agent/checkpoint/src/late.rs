@@ -37,8 +37,8 @@ pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     }
     let now = now.map_or_else(String::new, |epoch| format!(" (epoch {epoch})"));
     format!(
-        "the quorum refuses it: allocation {} was claimed anew{now} while this node was away, and what its earlier claim (epoch {}) saves \
-         counts no more",
+        "the quorum refuses it: allocation {} was claimed anew{now} while this node was away; checkpoints of its earlier claim (epoch {}) \
+         are not taken any more",
         share.allocation.short(),
         share.epoch
     )

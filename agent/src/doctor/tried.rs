@@ -125,7 +125,9 @@ pub(super) fn disk(config: &AgentConfig) -> Look {
     }
     let took = match disk::try_sync(dir) {
         Ok(took) => took,
-        Err(error) => return (Health::Missing, format!("{} cannot be written and synced: {error}; make room, or mend it", dir.display())),
+        Err(error) => {
+            return (Health::Missing, format!("{} cannot be written and synced: {error}; make room, or repair it", dir.display()));
+        }
     };
     let said = format!("{} MiB free below {}; 4 KiB written and synced in {:.1} ms", free >> 20, dir.display(), took.as_secs_f64() * 1e3);
     if free < 2 << 30 {

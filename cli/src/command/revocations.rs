@@ -16,8 +16,8 @@ pub async fn revoke(session: &Session, args: Revoke) -> Result<(), Failure> {
     let before_ms = answer(client.admin().revoke_certificates(asked)).await?.before_ms;
     match session.format() {
         Format::Table => print(&format!(
-            "Certificates of {name} that were issued before {} count no more. The gossip key is being replaced\n\
-             (`lattice gossip keys`). Where {name} is to come back, issue it another one: `lattice quorum ca issue`.\n",
+            "Certificates of {name} that were issued before {} are revoked. The gossip key is being replaced\n\
+             (`lattice gossip keys`). To let {name} come back, issue a new certificate: `lattice quorum ca issue`.\n",
             Timestamp(before_ms)
         )),
         Format::Data(notation) => notation.print(&serde_json::json!({ "name": name, "before": Timestamp(before_ms).to_string() })),

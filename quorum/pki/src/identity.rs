@@ -77,7 +77,7 @@ pub struct Caller {
 
 /// A revoked certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the certificate of {name} is revoked: those issued before {before} count no more; issue another one by `lattice quorum ca issue`")]
+#[error("the certificate of {name} is revoked, like all of this name issued before {before}; issue a new one by `lattice quorum ca issue`")]
 pub struct Revoked {
     /// The name.
     pub name: String,

@@ -149,7 +149,7 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
             let _ = writeln!(text, "{error}.\nDo: install that version, then {start}");
         }
         Files::Foreign(error) => {
-            let _ = writeln!(text, "{error}.\nDo: mend id, cluster or data_dir in {file}; the files are not to be changed.");
+            let _ = writeln!(text, "{error}.\nDo: correct id, cluster or data_dir in {file}; do not change the data files.");
         }
         Files::Removed => {
             let _ = writeln!(

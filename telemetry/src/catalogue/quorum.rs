@@ -50,7 +50,7 @@ families! {
     WIPES_FAILED = Gauge "lattice_nodes_wipe_failed", Count, [], Quorum, LEDGER,
         "Nodes whose wipe failed: they are out of service until it is tried again with success.";
     DRIFTS_OVER = Gauge "lattice_nodes_drift_over", Count, [], Quorum, LEDGER,
-        "Nodes that are not as they are expected to be, and whose time to be mended is over.";
+        "Nodes whose software or firmware drifts from what is expected, past the time that was given to correct it.";
     MISCOUNTED = Counter "lattice_node_heartbeats_miscounted_total", Count, [], Quorum, "heartbeats to this member",
         "Heartbeats by which a node has more or less work than the ledger knows there, the same for three heartbeats in a row: something was lost on the way.";
     CAPACITY_GROWN = Counter "lattice_node_capacity_grown_total", Count, [], Quorum, "registrations at this member",
