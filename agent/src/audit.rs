@@ -102,7 +102,7 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
             orders.any(|order| order.mode == TelemetryMode::Audit)
         };
         match asked {
-            true => context.work.troubles.say(SUBJECT, format!("audit requested, but not recorded: {why}")),
+            true => context.work.troubles.set(SUBJECT, format!("audit requested, but not recorded: {why}")),
             false => context.work.troubles.over(SUBJECT),
         }
         match stop.run_until_cancelled(view.changed()).await {
@@ -238,7 +238,7 @@ impl Auditor {
         if let Some(why) = failed {
             let text = format!("files and connections of allocation {} are not recorded: {why}", key.0.short());
             self.troubled = true;
-            return self.context.work.troubles.say(SUBJECT, text);
+            return self.context.work.troubles.set(SUBJECT, text);
         }
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
         let now_ms = lattice_agent_common::clock::now().0;

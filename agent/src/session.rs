@@ -6,7 +6,7 @@
 //! ([`lattice_membership::relay`]) until one can.
 
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::session_state::{SessionState, told};
+use lattice_agent_common::session_state::{SessionState, describe};
 use lattice_machine::conformance::MadeOf;
 use lattice_machine::gpu_standings::Offer;
 use lattice_machine::wipe::Wipes;
@@ -389,7 +389,7 @@ impl Session {
                 self.context.work.driver.send(Event::Registered { incarnation, report_seq }).await;
                 self.reports.mark_changed();
                 let (member, through) = (line.member.clone(), line.through.clone());
-                let session = told(&member, through.as_ref());
+                let session = describe(&member, through.as_ref());
                 tracing::info!(session, incarnation = incarnation.0, "registered");
                 self.state.send_replace(SessionState::Connected { member, through });
             }

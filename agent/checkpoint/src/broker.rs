@@ -243,7 +243,7 @@ impl Broker {
                 tracing::warn!(%why, "the store of checkpoints is away: no work is asked to save itself");
                 self.context
                     .troubles
-                    .say(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
+                    .set(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
             }
             Storage::Here => {
                 tracing::info!("the store of checkpoints answers again");

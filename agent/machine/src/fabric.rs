@@ -134,7 +134,7 @@ impl Fabric {
         remove_halves(&dir);
         if config.fabric_manager.is_empty() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
-                troubles.say(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
+                troubles.set(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
             }
             return Ok(Self(None));
         }
@@ -246,7 +246,7 @@ impl Fabric {
                 Err(error) => {
                     let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
                     tracing::warn!("{text}");
-                    manager.troubles.say(SUBJECT, text);
+                    manager.troubles.set(SUBJECT, text);
                     Some(pauses.next_pause())
                 }
             };

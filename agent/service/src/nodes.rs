@@ -56,7 +56,7 @@ impl NodeService for Api {
             SessionState::Connected { member, through } => {
                 let carried = self.context.carried.names();
                 let carries = if carried.is_empty() { String::new() } else { format!("; carries the sessions of {}", carried.join(", ")) };
-                (true, session_state::told(member, through.as_ref()) + &carries)
+                (true, session_state::describe(member, through.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
                 false,

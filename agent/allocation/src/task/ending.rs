@@ -214,7 +214,7 @@ impl AllocationTask {
             }
             Err(failure) => {
                 tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is released without it");
-                context.troubles.say("epilogue", format!("after allocation {}, {failure}", share.allocation));
+                context.troubles.set("epilogue", format!("after allocation {}, {failure}", share.allocation));
                 self.say(&failure.to_string());
             }
         }

@@ -266,7 +266,7 @@ impl Recorder {
                     self.troubled = true;
                     let (dir, mode) = (self.traces.0.dir.display(), self.mode);
                     tracing::warn!(%dir, %mode, %error, "what is measured closely is lost");
-                    self.troubles.say(subject, format!("are lost: {dir}: {error}"));
+                    self.troubles.set(subject, format!("are lost: {dir}: {error}"));
                 }
             }
         }
