@@ -144,7 +144,7 @@ impl Collect for Own {
         }
         self.journal.tell(samples);
         self.context.work.latencies.tell(samples);
-        self.context.work.checkpoint.checkpoints.counts().tell(samples);
+        self.context.work.checkpoint.checkpoints.counts().write_metrics(samples);
         self.context.traces.tell(samples);
         self.mesh(samples);
     }

@@ -79,7 +79,7 @@ pub async fn of_node(
     };
     let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        DiagnosisAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        DiagnosisAnswer::Answered(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         DiagnosisAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
@@ -87,7 +87,7 @@ pub async fn of_node(
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = match here(context, open).await {
-        Ok(told) => DiagnosisAnswer::Told(told),
+        Ok(told) => DiagnosisAnswer::Answered(told),
         Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await

@@ -59,7 +59,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
                     return;
                 }
             };
-            let _gone = out.send(MonitorItem::Word { idle_ms, moved }).await;
+            let _gone = out.send(MonitorItem::Idle { idle_ms, moved }).await;
             return;
         }
     };

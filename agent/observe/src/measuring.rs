@@ -42,7 +42,7 @@ pub use histories::told_later;
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::Open;
-use lattice_mesh::usage::{Told, UsageAnswer, UsageOpen};
+use lattice_mesh::usage::{WireUsage, UsageAnswer, UsageOpen};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, millis};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
@@ -172,7 +172,7 @@ impl Measuring {
 
     /// What an allocation's work uses here; waits up to `FIRST_WAIT` if it has just begun. An error
     /// says why there are no numbers.
-    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, UsageError> {
+    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<WireUsage, UsageError> {
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
         loop {
@@ -344,7 +344,7 @@ impl Tracked {
     }
 
     /// The numbers for `lattice top`; `None` before there are rates.
-    fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
+    fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<WireUsage> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let since_ms = self.at_ms.saturating_sub(millis(duration.min(DURATION_MAX)));
         let shown = self.numbers(network_errors, |_| true).into_iter().map(|number| {
@@ -352,7 +352,7 @@ impl Tracked {
             number.shown(over)
         });
         let age_ms = millis(at.elapsed());
-        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
+        Some(WireUsage { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
     }
 }
 
@@ -373,7 +373,7 @@ pub enum UsageError {
 }
 
 /// What an allocation's work uses of `node`, for a user who may see it.
-pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, UsageError> {
+pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireUsage, UsageError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
         return measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
@@ -386,7 +386,7 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
     };
     let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        UsageAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        UsageAnswer::Answered(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         UsageAnswer::Refused { why } => {
             let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
             Err(UnansweredNode::Refused { why }.into())
@@ -398,7 +398,7 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
 pub async fn answer(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     let answer = match measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await {
-        Ok(told) => UsageAnswer::Told(told),
+        Ok(told) => UsageAnswer::Answered(told),
         Err(error) => UsageAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await

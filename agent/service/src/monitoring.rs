@@ -162,7 +162,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                     launch: alert.launch,
                 }),
                 Ok(MonitorItem::Missed) => What::Notice(MISSED.to_owned()),
-                Ok(MonitorItem::Alive | MonitorItem::Word { .. } | MonitorItem::Refused { .. }) => continue,
+                Ok(MonitorItem::Alive | MonitorItem::Idle { .. } | MonitorItem::Refused { .. }) => continue,
             };
             if send(&out, Some(&node), what).await.is_err() {
                 return;

@@ -3,7 +3,7 @@
 use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
 use crate::alerting::{Alerts, Change};
-use lattice_mesh::usage::Told;
+use lattice_mesh::usage::WireUsage;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::{IdleReport, Verdict};
@@ -56,7 +56,7 @@ impl Measuring {
     }
 
     /// The newest numbers, if there are any.
-    pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<Told> {
+    pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<WireUsage> {
         let known = self.known();
         known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration, known.network_errors))
     }
