@@ -143,7 +143,7 @@ impl Collect for Own {
             samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
-        self.context.work.latencies.tell(samples);
+        self.context.work.latencies.write_metrics(samples);
         self.context.work.checkpoint.checkpoints.counts().write_metrics(samples);
         self.context.traces.tell(samples);
         self.mesh(samples);

@@ -310,7 +310,7 @@ impl Session {
                 Ok(()) = conformance.changed() => {
                     conformance.mark_unchanged();
                     // Not with the next heartbeat: work that minds it may be placed meanwhile.
-                    if line.beats.conformance != self.context.machine.conformance.word() {
+                    if line.beats.conformance != self.context.machine.conformance.report() {
                         self.beat(&mut line).await?;
                     }
                 }
@@ -351,7 +351,7 @@ impl Session {
             through: None,
             wipes: self.registration.wipes,
             health: self.health(),
-            conformance: self.context.machine.conformance.word().components,
+            conformance: self.context.machine.conformance.report().components,
         }
     }
 
@@ -567,7 +567,7 @@ impl Session {
             let view = self.view.borrow();
             (view.reports_pending == 0).then(|| u32::try_from(view.locals.len()).unwrap_or(u32::MAX))
         };
-        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.machine.conformance.word(), running }
+        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.machine.conformance.report(), running }
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
@@ -589,7 +589,7 @@ impl Session {
 /// The node's health; if its run leases lapsed, it gets no work before the leader has acknowledged
 /// a heartbeat again.
 fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
-    match context.machine.checks.word() {
+    match context.machine.checks.report() {
         NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
         word @ (NodeHealth::Well | NodeHealth::Unwell { .. } | NodeHealth::Failed { .. }) => word,
     }

@@ -36,7 +36,7 @@ pub async fn run(
         return;
     }
     let mut checks = context.machine.checks.watch();
-    let mut first = Some((now(), told(&context.machine.checks.word())));
+    let mut first = Some((now(), told(&context.machine.checks.report())));
     let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
     let connected = async { drop(session.wait_for(is_connected).await) };
     // Goes on whether it connected in time or not.
@@ -51,7 +51,7 @@ pub async fn run(
     });
     loop {
         let is_heard = is_connected(&session.borrow_and_update());
-        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.machine.checks.word())));
+        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.machine.checks.report())));
         if is_heard {
             kept = None;
         } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
