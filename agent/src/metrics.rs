@@ -145,7 +145,7 @@ impl Collect for Own {
         self.journal.tell(samples);
         self.context.work.latencies.write_metrics(samples);
         self.context.work.checkpoint.checkpoints.counts().write_metrics(samples);
-        self.context.traces.tell(samples);
+        self.context.traces.write_metrics(samples);
         self.mesh(samples);
     }
 }
