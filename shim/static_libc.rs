@@ -37,5 +37,5 @@ pub fn link(first: &str) -> io::Result<bool> {
 /// Whether the linker's driver finds this file; for a missing one it returns the bare name.
 fn is_installed(file: &str) -> bool {
     let asked = Command::new("cc").arg(format!("-print-file-name={file}")).output();
-    asked.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim() != file)
+    asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() != file)
 }

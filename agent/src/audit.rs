@@ -57,7 +57,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     let mut recorder =
         context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.troubles.clone());
     recorder.lacks(&kernel.audit_lacks());
-    let (told, programs) = (Shared::clone(&context), kernel.clone());
+    let (refusing, programs) = (Shared::clone(&context), kernel.clone());
     let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());
     let mut auditor = Auditor { context, kernel, events, recorder, audited, is_at, whole, troubled: false };
     while !stop.is_cancelled() {
@@ -74,7 +74,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             Err(error) => {
                 tracing::error!(%error, "audits are kept no more");
                 let _gone = programs.audit(|audit| audit.end_all());
-                return refuse(&told, "what keeps them broke: start the agent anew", &stop).await;
+                return refuse(&refusing, "what keeps them broke: start the agent anew", &stop).await;
             }
         };
         let waits = auditor.recorder.wanted().next().is_some();
@@ -102,7 +102,7 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
             orders.any(|order| order.mode == TelemetryMode::Audit)
         };
         match asked {
-            true => context.work.troubles.say(SUBJECT, format!("audit requested, but not recorded: {why}")),
+            true => context.work.troubles.set(SUBJECT, format!("audit requested, but not recorded: {why}")),
             false => context.work.troubles.over(SUBJECT),
         }
         match stop.run_until_cancelled(view.changed()).await {
@@ -143,7 +143,7 @@ struct Audited {
     /// The kernel's count of lost events of it, at the last query.
     lost_in_kernel: u64,
     /// Lost events that no line reports yet.
-    unsaid: u64,
+    unreported: u64,
 }
 
 /// Lines of one allocation to be written.
@@ -191,7 +191,7 @@ impl Auditor {
         let before = self.recorder.take_before(key);
         let lines = match self.audited.get(&key) {
             Some(audited) => {
-                let lost = if audited.unsaid > 0 { line::lost(now_ms, audited.unsaid) } else { Vec::new() };
+                let lost = if audited.unreported > 0 { line::lost(now_ms, audited.unreported) } else { Vec::new() };
                 [lost, line::ended(ms(self.whole))].concat()
             }
             // It ended before this life had begun it again.
@@ -214,8 +214,8 @@ impl Auditor {
         if self.is_at.elapsed() >= every {
             self.is_at = Instant::now();
             // Not for allocations with unreported losses: those would be forgotten with this life.
-            let told = self.audited.iter().filter(|(_, audited)| audited.unsaid == 0);
-            told.for_each(|(key, _)| self.recorder.is_at(*key, now));
+            let complete = self.audited.iter().filter(|(_, audited)| audited.unreported == 0);
+            complete.for_each(|(key, _)| self.recorder.is_at(*key, now));
         }
     }
 
@@ -238,9 +238,9 @@ impl Auditor {
         if let Some(why) = failed {
             let text = format!("files and connections of allocation {} are not recorded: {why}", key.0.short());
             self.troubled = true;
-            return self.context.work.troubles.say(SUBJECT, text);
+            return self.context.work.troubles.set(SUBJECT, text);
         }
-        self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
+        self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unreported: 0 });
         let now_ms = lattice_agent_common::clock::now().0;
         let line = match self.recorder.take_before(key) {
             Some(until) => line::away(ms(until), now_ms),
@@ -285,12 +285,12 @@ impl Auditor {
             let more = lost.saturating_sub(audited.lost_in_kernel);
             if more > 0 {
                 audited.lost_in_kernel = lost;
-                audited.unsaid += more;
+                audited.unreported += more;
                 self.recorder.missed(*key, more);
             }
-            audited.unsaid += self.recorder.take_dropped(*key);
+            audited.unreported += self.recorder.take_dropped(*key);
             // Losses are also reported if no more events come.
-            if audited.unsaid > 0 {
+            if audited.unreported > 0 {
                 batches.entry(*key).or_default();
             }
         }
@@ -303,15 +303,15 @@ impl Auditor {
     fn write(&mut self, key: Key, now_ms: u64, batch: Batch) {
         let Batch { mut lines, events } = batch;
         let Some(audited) = self.audited.get_mut(&key) else { return };
-        let unsaid = audited.unsaid;
-        if unsaid > 0 {
-            lines.extend(line::lost(now_ms, unsaid));
+        let unreported = audited.unreported;
+        if unreported > 0 {
+            lines.extend(line::lost(now_ms, unreported));
         }
         if lines.is_empty() {
             return;
         }
         let written = self.recorder.take_lines(key, now_ms, events, lines);
-        audited.unsaid = if written { 0 } else { unsaid + events };
+        audited.unreported = if written { 0 } else { unreported + events };
     }
 }
 

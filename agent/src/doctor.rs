@@ -121,17 +121,17 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
 
 /// What limits work to its share.
 fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>, add: Add<'_>) {
-    if !controllers.told().is_empty() {
-        add("cgroup limits", Health::Ok, controllers.told());
+    if !controllers.describe().is_empty() {
+        add("cgroup limits", Health::Ok, controllers.describe());
     }
     if let Some(weight) = controllers.io_weight() {
-        let said = format!("shares are weighed against each other by {}", weight.file);
+        let text = format!("shares are weighed against each other by {}", weight.file);
         let mount = slice.map(Slice::tree);
         if weight.counts_somewhere(mount) {
-            add("disk shares", Health::Ok, said);
+            add("disk shares", Health::Ok, text);
         } else {
             let remedy = "echo bfq > /sys/block/DEVICE/queue/scheduler, or enable=1 for it in the root's io.cost.qos where that is there";
-            add("disk shares", Health::Degraded, format!("{said}, which no device enforces now: {remedy}"));
+            add("disk shares", Health::Degraded, format!("{text}, which no device enforces now: {remedy}"));
         }
     }
     for why in missing {

@@ -58,11 +58,11 @@ pub fn run(
     // task begun.
     publish(&brain, outputs, true);
     let pulse = supervisor::pulse();
-    let mut said = Instant::now();
+    let mut alive_at = Instant::now();
     loop {
-        if pulse.is_some_and(|pulse| said.elapsed() >= pulse) {
+        if pulse.is_some_and(|pulse| alive_at.elapsed() >= pulse) {
             supervisor::alive();
-            said = Instant::now();
+            alive_at = Instant::now();
         }
         // The runtime's own workers end the pause: if they hang, this loop sends no sign of life,
         // as if it hung itself.
@@ -90,7 +90,7 @@ pub fn run(
         for action in actions.drain(..) {
             act(action, context);
         }
-        pass(&records, Moment::Told);
+        pass(&records, Moment::Commanded);
     }
     journal.checkpoint(&brain)
 }
@@ -151,7 +151,7 @@ enum Moment {
     Unwritten,
     Written,
     /// The tasks have received their commands.
-    Told,
+    Commanded,
 }
 
 /// The points at which a test may kill the agent.

@@ -61,7 +61,7 @@ pub struct GpuWatching {
     reading: Option<(Instant, JoinHandle<Read>)>,
     looked_at: Instant,
     read_at: Instant,
-    told: Option<GpusNow>,
+    published: Option<GpusNow>,
     topology: watch::Sender<Arc<NodeTopology>>,
     standings: watch::Sender<Arc<GpuStandings>>,
 }
@@ -84,7 +84,7 @@ impl GpuWatching {
             reading: None,
             looked_at: Instant::now(),
             read_at: Instant::now(),
-            told: None,
+            published: None,
             topology: watch::Sender::new(Arc::new(found.clone())),
             standings: watch::Sender::default(),
         };
@@ -161,7 +161,7 @@ impl GpuWatching {
         let mut ended = context.machine.checks.asked();
         let (mut checked, mut asked, mut news) = (false, false, true);
         loop {
-            self.tell(&context, &offering).await;
+            self.publish(&context, &offering).await;
             // The first round of checks is reported only when it is complete.
             if checked && news {
                 finds.found(self.findings(offering.config.health.expect.gpus));
@@ -303,7 +303,7 @@ impl GpuWatching {
 
     /// Informs the brain and the session of a change. The first call is before the driver begins,
     /// so that no share gets a GPU that is not well.
-    pub async fn tell(&mut self, context: &Shared, offering: &Offering) {
+    pub async fn publish(&mut self, context: &Shared, offering: &Offering) {
         self.judge();
         let (topology, standings) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.standings.borrow()));
         let mut gpus = GpusNow { topology: (*topology).clone(), lost: BTreeMap::new(), withheld: BTreeSet::new() };
@@ -317,7 +317,7 @@ impl GpuWatching {
                 gpus.withheld.insert(gpu.id.clone());
             }
         }
-        if self.told.as_ref() == Some(&gpus) {
+        if self.published.as_ref() == Some(&gpus) {
             return;
         }
         let offer = offering.of(context, &topology, &gpus.withheld);
@@ -334,7 +334,7 @@ impl GpuWatching {
         for why in gpus.lost.values() {
             tracing::warn!(%why, "a GPU is lost");
         }
-        self.told = Some(gpus.clone());
+        self.published = Some(gpus.clone());
         context.work.driver.send(Event::Gpus(Box::new(gpus))).await;
     }
 }

@@ -70,7 +70,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 
 /// The verdict after asking the nodes, and an active node.
 async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
-    let mut words = vec![suspect.report];
+    let mut reports = vec![suspect.report];
     if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
         return (Verdict::Moves, Some(context.setup.me.clone()));
     }
@@ -79,27 +79,27 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     // Asks one node alone first: while the work goes on, no other need be asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)
-        && let Ok(word) = timeout(ALONE, ask(context, suspect, node)).await
+        && let Ok(report) = timeout(ALONE, ask(context, suspect, node)).await
     {
-        if moves(word) {
+        if moves(report) {
             return (Verdict::Moves, Some(node.clone()));
         }
-        words.push(word);
+        reports.push(report);
         answered = Some(node);
     }
     let others: Vec<NodeId> = nodes().filter(|node| Some(*node) != answered).cloned().collect();
     let asked = stream::iter(others).map(|node| async move {
-        let word = ask(context, suspect, &node).await;
-        (node, word)
+        let report = ask(context, suspect, &node).await;
+        (node, report)
     });
     let mut asked = std::pin::pin!(asked.buffer_unordered(AT_ONCE));
-    while let Some((node, word)) = asked.next().await {
-        if moves(word) {
+    while let Some((node, report)) = asked.next().await {
+        if moves(report) {
             return (Verdict::Moves, Some(node));
         }
-        words.push(word);
+        reports.push(report);
     }
-    (verdict(words, limit_ms), None)
+    (verdict(reports, limit_ms), None)
 }
 
 async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
@@ -113,8 +113,8 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
     };
     let mut items = monitoring::items(context, node, mesh_address(&context.work.cluster, share, node), open);
     match timeout(ANSWER, items.recv()).await {
-        Ok(Some(Ok(MonitorItem::Word { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
-        Ok(Some(Ok(MonitorItem::Word { idle_ms: None, .. }))) => IdleReport::None,
+        Ok(Some(Ok(MonitorItem::Idle { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
+        Ok(Some(Ok(MonitorItem::Idle { idle_ms: None, .. }))) => IdleReport::None,
         Ok(_) | Err(_) => IdleReport::Unknown,
     }
 }

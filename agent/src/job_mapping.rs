@@ -44,10 +44,10 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
         let to = dir.clone();
         let done = tokio::task::spawn_blocking(move || keep(&to, &wanted)).await;
         match done {
-            Ok(Ok(())) if uncertain => context.work.troubles.say(TROUBLE, UNCERTAIN.to_owned()),
+            Ok(Ok(())) if uncertain => context.work.troubles.set(TROUBLE, UNCERTAIN.to_owned()),
             Ok(Ok(())) => context.work.troubles.over(TROUBLE),
             Ok(Err(error)) => {
-                context.work.troubles.say(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
+                context.work.troubles.set(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
             }
             Err(broke) => tracing::error!(%broke, "writing the GPUs' job mapping broke"),
         }

@@ -46,7 +46,7 @@ mod session;
 mod stages;
 mod supervisor;
 mod sweep;
-mod unheard;
+mod unreported_health;
 
 pub use lattice_agent_checkpoint::packers;
 

@@ -224,9 +224,9 @@ where
 /// Aborts on any panic: a panicked task would leave an agent that works only in part, while a
 /// restarted agent finds all its work again.
 fn die_of_panics() {
-    let tell = std::panic::take_hook();
+    let report_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        report_panic(panic);
         std::process::abort();
     }));
 }
@@ -234,8 +234,8 @@ fn die_of_panics() {
 /// The width of standard output's lines, in characters: `COLUMNS`, or else that of the terminal.
 /// `None`: no limit.
 fn columns() -> Option<usize> {
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
-    said.or_else(|| lattice_runtime::pty::columns_of(&std::io::stdout()))
+    let requested = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    requested.or_else(|| lattice_runtime::pty::columns_of(&std::io::stdout()))
 }
 
 fn report(config: Option<&Path>, form: Form) -> ExitCode {

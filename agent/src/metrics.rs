@@ -142,10 +142,10 @@ impl Collect for Own {
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
             samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
-        self.journal.tell(samples);
-        self.context.work.latencies.tell(samples);
-        self.context.work.checkpoint.checkpoints.counts().tell(samples);
-        self.context.traces.tell(samples);
+        self.journal.write_metrics(samples);
+        self.context.work.latencies.write_metrics(samples);
+        self.context.work.checkpoint.checkpoints.counts().write_metrics(samples);
+        self.context.traces.write_metrics(samples);
         self.mesh(samples);
     }
 }

@@ -69,8 +69,8 @@ impl Mounts {
 /// systems come before those in memory; mounts of user sessions are left out.
 fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     let last: BTreeMap<PathBuf, String> = mounts.iter().map(|mount| (mount.at.clone(), mount.device.clone())).collect();
-    let is_told = |mount: &Mount| last.get(&mount.at) == Some(&mount.device) && !mount.at.starts_with(OF_SESSIONS);
-    let mut mounts: Vec<Mount> = mounts.into_iter().filter(is_told).collect();
+    let is_listed = |mount: &Mount| last.get(&mount.at) == Some(&mount.device) && !mount.at.starts_with(OF_SESSIONS);
+    let mut mounts: Vec<Mount> = mounts.into_iter().filter(is_listed).collect();
     mounts.sort_by_key(|mount| IN_MEMORY.contains(&mount.kind.as_str()));
     mounts
 }

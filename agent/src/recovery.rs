@@ -34,7 +34,7 @@ pub enum Unusable {
 }
 
 /// How long a shim may take to report everything.
-const TELLS_WITHIN: Duration = Duration::from_secs(1);
+const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Opens the state, or begins anew from the shims that live here. `notes`: what the operator should
 /// know.
@@ -57,7 +57,7 @@ pub fn open(
     let found = look_for_shims(state_dir, me, boot);
     if let Some(why) = why {
         let kept = dir.set_aside()?;
-        let note = told(&why, &kept, &salvaged, &found);
+        let note = describe(&why, &kept, &salvaged, &found);
         tracing::error!("{note}");
         notes.push(note);
     }
@@ -71,7 +71,7 @@ pub fn open(
     Ok(Opened { journal, brain, same_boot: true, torn_bytes: 0 })
 }
 
-fn told(why: &JournalError, kept: &[PathBuf], salvaged: &Salvaged, found: &Found) -> String {
+fn describe(why: &JournalError, kept: &[PathBuf], salvaged: &Salvaged, found: &Found) -> String {
     let paths: Vec<String> = kept.iter().map(|p| p.display().to_string()).collect();
     format!(
         "the node's state was not usable ({}). It is kept as {}. Begun anew from the shims: {} allocation(s) found, {} unsent \
@@ -166,23 +166,23 @@ fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
     }
     match ask(dir, share.allocation, share.epoch) {
         // It has not started: the other nodes may not be ready.
-        Ok(Told { going: false }) => Phase::Preparing,
+        Ok(ShimReport { going: false }) => Phase::Preparing,
         // The shim cannot be reached now: the allocation's task tries again, and tells a dead shim
         // from a busy one.
-        Ok(Told { going: true }) | Err(_) => Phase::Running,
+        Ok(ShimReport { going: true }) | Err(_) => Phase::Running,
     }
 }
 
 /// What a shim reports about itself.
-struct Told {
+struct ShimReport {
     going: bool,
 }
 
-fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<Told> {
+fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<ShimReport> {
     let mut stream = connect_shim(dir)?;
     Living::check(dir, None, &stream).map_err(io::Error::other)?;
     stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).map_err(io::Error::other)?)?;
-    let (until, mut told) = (Instant::now() + TELLS_WITHIN, Told { going: false });
+    let (until, mut report) = (Instant::now() + REPORT_WAIT, ShimReport { going: false });
     let mut decoder = Decoder::default();
     loop {
         while let Some(message) = decoder.next().map_err(io::Error::other)? {
@@ -190,8 +190,8 @@ fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<Told
                 FromShim::Hello { allocation: a, epoch: e, .. } if (a, e) != (allocation, epoch) => {
                     return Err(io::Error::other("another allocation's shim answers"));
                 }
-                FromShim::Going => told.going = true,
-                FromShim::Synced => return Ok(told),
+                FromShim::Going => report.going = true,
+                FromShim::Synced => return Ok(report),
                 _ => {}
             }
         }

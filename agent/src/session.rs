@@ -6,7 +6,7 @@
 //! ([`lattice_membership::relay`]) until one can.
 
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::session_state::{SessionState, told};
+use lattice_agent_common::session_state::{SessionState, describe};
 use lattice_machine::conformance::MadeOf;
 use lattice_machine::gpu_standings::Offer;
 use lattice_machine::wipe::Wipes;
@@ -57,7 +57,7 @@ const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const STRAIGHT_AGAIN: Duration = Duration::from_secs(10);
 const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
 /// How many nodes are looked up for one query.
-const HEARD_MAX: usize = 256;
+const NODES_LOOKED_UP_MAX: usize = 256;
 
 /// Why a node whose run leases lapsed gets no work.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
@@ -99,7 +99,7 @@ pub async fn run(
     registration: Registration,
     (keys, revocations, membership, wipes): (GossipKeys, Revocations, Membership, Wipes),
     (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
-    (state, acknowledged, heard): (watch::Sender<SessionState>, watch::Sender<Option<u64>>, watch::Sender<NodeHealth>),
+    (state, acknowledged, received_health): (watch::Sender<SessionState>, watch::Sender<Option<u64>>, watch::Sender<NodeHealth>),
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.setup.state_dir);
@@ -126,7 +126,7 @@ pub async fn run(
         beats: Heartbeats::default(),
         shortest_lease_ms: None,
         acknowledged,
-        heard,
+        received_health,
         registered: None,
     };
     // A node is checked before it is offered, and whoever sees it Ready knows its software.
@@ -220,7 +220,7 @@ struct Session {
     /// Publishes when the newest acknowledged heartbeat was sent.
     acknowledged: watch::Sender<Option<u64>>,
     /// Publishes the node's health as the quorum last received it.
-    heard: watch::Sender<NodeHealth>,
+    received_health: watch::Sender<NodeHealth>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
 }
@@ -284,7 +284,7 @@ impl Session {
                 message = down.next() => {
                     let message = message.map_err(|error| Ended::Lost(error.to_string()))?;
                     let is_list = matches!(message, Down::Desired(_));
-                    self.hear(message, &mut line).await?;
+                    self.handle(message, &mut line).await?;
                     if is_list {
                         // Where its order to wipe was carried out before this session began.
                         wiped.mark_changed();
@@ -310,7 +310,7 @@ impl Session {
                 Ok(()) = conformance.changed() => {
                     conformance.mark_unchanged();
                     // Not with the next heartbeat: work that minds it may be placed meanwhile.
-                    if line.beats.conformance != self.context.machine.conformance.word() {
+                    if line.beats.conformance != self.context.machine.conformance.report() {
                         self.beat(&mut line).await?;
                     }
                 }
@@ -351,12 +351,12 @@ impl Session {
             through: None,
             wipes: self.registration.wipes,
             health: self.health(),
-            conformance: self.context.machine.conformance.word().components,
+            conformance: self.context.machine.conformance.report().components,
         }
     }
 
     /// What comes down the session.
-    async fn hear(&mut self, message: Down, line: &mut Line) -> Result<(), Ended> {
+    async fn handle(&mut self, message: Down, line: &mut Line) -> Result<(), Ended> {
         match message {
             Down::Close { why } => {
                 self.quorum.leave(&line.member);
@@ -367,7 +367,7 @@ impl Session {
                 return Err(Ended::Moved);
             }
             Down::HeartbeatAck { seq } => self.heartbeat_is_acknowledged(seq, line).await?,
-            Down::Hear { nodes } => line.send(Up::Hears { alive: self.hears(&nodes) }).await?,
+            Down::Hear { nodes } => line.send(Up::Hears { alive: self.alive_among(&nodes) }).await?,
             Down::Members(list) => self.members.learn(&list),
             Down::Revoked { names } => self.revocations.learn(names),
             Down::Keyring { generation, ring } => {
@@ -389,7 +389,7 @@ impl Session {
                 self.context.work.driver.send(Event::Registered { incarnation, report_seq }).await;
                 self.reports.mark_changed();
                 let (member, through) = (line.member.clone(), line.through.clone());
-                let session = told(&member, through.as_ref());
+                let session = describe(&member, through.as_ref());
                 tracing::info!(session, incarnation = incarnation.0, "registered");
                 self.state.send_replace(SessionState::Connected { member, through });
             }
@@ -412,9 +412,9 @@ impl Session {
     async fn heartbeat_is_acknowledged(&mut self, seq: u64, line: &mut Line) -> Result<(), Ended> {
         line.beats.unanswered = None;
         if let Some(health) = line.beats.health.as_ref().filter(|_| seq == line.beats.seq) {
-            self.heard.send_if_modified(|heard| {
-                *heard != *health && {
-                    heard.clone_from(health);
+            self.received_health.send_if_modified(|received| {
+                *received != *health && {
+                    received.clone_from(health);
                     true
                 }
             });
@@ -430,7 +430,7 @@ impl Session {
     /// Sends a heartbeat, once the session has registered the node.
     async fn beat(&mut self, line: &mut Line) -> Result<(), Ended> {
         let Some(incarnation) = line.incarnation else { return Ok(()) };
-        let message = line.beats.next(incarnation, self.said(), &mut self.beats);
+        let message = line.beats.next(incarnation, self.heartbeat_contents(), &mut self.beats);
         line.send(message).await
     }
 
@@ -501,9 +501,9 @@ impl Session {
     }
 
     /// Which of these nodes are alive in gossip.
-    fn hears(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+    fn alive_among(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         let alive = self.membership.alive();
-        nodes.iter().take(HEARD_MAX).filter(|node| alive.contains(*node)).cloned().collect()
+        nodes.iter().take(NODES_LOOKED_UP_MAX).filter(|node| alive.contains(*node)).cloned().collect()
     }
 
     /// If the quorum's generation is later than that of the node's last list, it was recovered from
@@ -562,18 +562,18 @@ impl Session {
     }
 
     /// The contents of the next heartbeat.
-    fn said(&self) -> Said {
+    fn heartbeat_contents(&self) -> HeartbeatContents {
         let running = {
             let view = self.view.borrow();
             (view.reports_pending == 0).then(|| u32::try_from(view.locals.len()).unwrap_or(u32::MAX))
         };
-        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.machine.conformance.word(), running }
+        HeartbeatContents { keys: self.keys.held(), health: self.health(), made_of: self.context.machine.conformance.report(), running }
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
         let workers = &self.context.work.workers;
         let alone = |(allocation, epoch)| workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
-        let told_otherwise = match item {
+        let reported_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
             ReportItem::Ended { .. }
             | ReportItem::PrepareFailed { .. }
@@ -582,21 +582,21 @@ impl Session {
             | ReportItem::Checkpointed { .. }
             | ReportItem::Unheard { .. } => false,
         };
-        told_otherwise && item.subject().is_some_and(alone)
+        reported_otherwise && item.subject().is_some_and(alone)
     }
 }
 
 /// The node's health; if its run leases lapsed, it gets no work before the leader has acknowledged
 /// a heartbeat again.
 fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
-    match context.machine.checks.word() {
+    match context.machine.checks.report() {
         NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
-        word @ (NodeHealth::Well | NodeHealth::Unwell { .. } | NodeHealth::Failed { .. }) => word,
+        health @ (NodeHealth::Well | NodeHealth::Unwell { .. } | NodeHealth::Failed { .. }) => health,
     }
 }
 
 /// The contents of a heartbeat.
-struct Said {
+struct HeartbeatContents {
     keys: HeldKeys,
     health: NodeHealth,
     made_of: MadeOf,
@@ -616,8 +616,8 @@ struct Beats {
 
 impl Beats {
     /// The next one.
-    fn next(&mut self, incarnation: Incarnation, said: Said, beats: &mut Heartbeats) -> Up {
-        let Said { keys, health, made_of: MadeOf { components, stale }, running } = said;
+    fn next(&mut self, incarnation: Incarnation, contents: HeartbeatContents, beats: &mut Heartbeats) -> Up {
+        let HeartbeatContents { keys, health, made_of: MadeOf { components, stale }, running } = contents;
         self.seq += 1;
         beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);

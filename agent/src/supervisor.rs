@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 /// The shortest pause between two status lines.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager cannot be notified");
     }
@@ -22,18 +22,18 @@ fn tell(state: &[NotifyState<'_>]) {
 
 /// Reports what the agent does before it is ready.
 pub fn status(text: &str) {
-    tell(&[NotifyState::Status(text)]);
+    notify(&[NotifyState::Status(text)]);
 }
 
 /// Reports that the node's work is adopted.
 pub fn ready(adopted: Adopted) {
     let text = format!("{} allocation(s) taken up again, {} of them lost, {} not answering", adopted.all, adopted.lost, adopted.open);
-    tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&text)]);
 }
 
 /// Reports that the agent ends; its work goes on.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("stopping; the node's work goes on")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("stopping; the node's work goes on")]);
 }
 
 /// The interval at which the driver sends a watchdog signal, a third of the service manager's
@@ -45,24 +45,24 @@ pub fn pulse() -> Option<Duration> {
 /// Sends the watchdog signal. Only the driver does, between two turns: a driver that hangs is
 /// silent.
 pub fn alive() {
-    tell(&[NotifyState::Watchdog]);
+    notify(&[NotifyState::Watchdog]);
 }
 
 /// Reports the node's status whenever it changes.
 pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
-    let mut said = String::new();
+    let mut reported = String::new();
     loop {
         let quorum = match &*session.borrow_and_update() {
-            SessionState::Connected { member, through } => session_state::told(member, through.as_ref()),
+            SessionState::Connected { member, through } => session_state::describe(member, through.as_ref()),
             SessionState::Lost { why, .. } => format!("no session with the quorum ({why})"),
         };
         let text = {
             let view = view.borrow_and_update();
             format!("{} allocation(s) here, {} report(s) unsent; {quorum}", view.locals.len(), view.reports_pending)
         };
-        if text != said {
+        if text != reported {
             status(&text);
-            said = text;
+            reported = text;
         }
         let changed = async {
             tokio::select! {

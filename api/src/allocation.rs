@@ -162,14 +162,14 @@ mod tests {
 
     #[test]
     fn why_a_launch_was_ended_is_shown_as_its_head_reported_it() {
-        let told = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
+        let shown = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
         let aborted = || EndReason::LaunchAborted { code: 139, why: "rank 3 on n2 was killed by signal 11".into() };
-        assert_eq!(told(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");
-        assert_eq!(told(AllocationState::Pending, aborted()), "", "it begins again");
+        assert_eq!(shown(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");
+        assert_eq!(shown(AllocationState::Pending, aborted()), "", "it begins again");
         let kill = |launch| MemoryKill { launch, whole: true, had_bytes: None, limit_bytes: Some(1 << 20) };
-        let killed = |launch| told(AllocationState::Failed, EndReason::OutOfMemory { node: "n2".parse().unwrap(), kill: kill(launch) });
+        let killed = |launch| shown(AllocationState::Failed, EndReason::OutOfMemory { node: "n2".parse().unwrap(), kill: kill(launch) });
         assert_eq!(killed(1), "out of memory on n2: launch 1 was killed: it wanted more memory, the allocation's limit is 1 MiB");
-        assert_eq!((killed(0), told(AllocationState::Failed, EndReason::Exited { code: 3 })), Default::default());
+        assert_eq!((killed(0), shown(AllocationState::Failed, EndReason::Exited { code: 3 })), Default::default());
     }
 
     #[test]

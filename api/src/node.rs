@@ -48,7 +48,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         heard_through: node.through.as_ref().map(ToString::to_string).unwrap_or_default(),
         unlimited: node.unlimited.clone(),
         features: node.features.clone(),
-        conformance: node.conformance.as_ref().map(|told| conformance(told, group_nodes)),
+        conformance: node.conformance.as_ref().map(|report| conformance(report, group_nodes)),
         wipe: node.wipe.as_ref().map(wipe).unwrap_or_default(),
         vcluster: if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() },
     }

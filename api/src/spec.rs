@@ -59,9 +59,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     let (constraints, memory_policy) = constraint::to_model(spec.resources.as_ref())?;
     let mut binding = spec.binding.clone().unwrap_or_default();
     if !memory_policy.is_empty() && std::mem::replace(&mut binding.memory_policy, memory_policy.clone()) != memory_policy {
-        let said = spec.binding.as_ref().map_or("", |b| &b.memory_policy);
-        if !said.is_empty() {
-            let why = format!("it says memory_policy={memory_policy}, and --memory-policy says {said}: give one");
+        let requested = spec.binding.as_ref().map_or("", |b| &b.memory_policy);
+        if !requested.is_empty() {
+            let why = format!("it says memory_policy={memory_policy}, and --memory-policy says {requested}: give one");
             return Err(SpecError::Invalid { field: "constraint", why });
         }
     }

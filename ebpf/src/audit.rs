@@ -17,7 +17,7 @@
 use crate::calls;
 use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};
 use crate::offsets::{self, Offset};
-use crate::probe::{LoadError, Probe, is_since, said};
+use crate::probe::{LoadError, Probe, describe, is_since};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, RingBuf};
 use aya::programs::raw_trace_point::RawTracePointLinkId;
@@ -92,7 +92,7 @@ impl Audit {
             let old = (!is_since(6, 1)).then(|| "it needs Linux 6.1 or later".to_owned());
             let why_not = old.or_else(|| unfit(plan.name, plan.arguments, plan.needs)).or_else(|| {
                 let Some(program) = program(programs, plan.name) else { return Some("it is not in this build".to_owned()) };
-                program.load().err().map(|error| said(&error))
+                program.load().err().map(|error| describe(&error))
             });
             Probe { name: plan.name, why_not }
         });
@@ -118,9 +118,9 @@ pub enum AuditError {
     Unfit { why: String },
     #[error("it is not in this build")]
     NotInBuild,
-    #[error("{}", said(.0))]
+    #[error("{}", describe(.0))]
     Attach(#[from] ProgramError),
-    #[error("{}", said(.0))]
+    #[error("{}", describe(.0))]
     Insert(#[from] MapError),
 }
 

@@ -1,7 +1,7 @@
 //! The cost of the programs, as the kernel counts it.
 
 use crate::loaded::Probes;
-use crate::probe::said;
+use crate::probe::describe;
 use aya::sys::{Stats, SyscallError, enable_stats};
 use aya::util::online_cpus;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ pub struct Clocked {
 
 /// Why the kernel does not add up how long programs run.
 #[derive(Debug, Error)]
-#[error("{}", said(.0))]
+#[error("{}", describe(.0))]
 pub struct ClockError(#[from] SyscallError);
 
 impl Clocked {

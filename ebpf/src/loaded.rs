@@ -6,7 +6,7 @@ use crate::layout::{
     ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words,
 };
 use crate::offsets::{self, Offset, unlike};
-use crate::probe::{LoadError, Probe, is_since, said};
+use crate::probe::{LoadError, Probe, describe, is_since};
 use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError, RawTracePoint};
 use aya::util::nr_cpus;
@@ -42,7 +42,7 @@ enum AttachError {
     NeedsLinks,
     #[error("{}: {source}", .path.display())]
     OpenSlice { path: PathBuf, source: io::Error },
-    #[error("{}", said(.0))]
+    #[error("{}", describe(.0))]
     Program(#[from] ProgramError),
 }
 
@@ -51,7 +51,7 @@ enum AttachError {
 pub enum TrackError {
     #[error("{0}")]
     CountProcessors(#[source] io::Error),
-    #[error("{} (at most {ALLOCATIONS_MAX} are counted)", said(.0))]
+    #[error("{} (at most {ALLOCATIONS_MAX} are counted)", describe(.0))]
     Insert(#[source] MapError),
 }
 
@@ -115,7 +115,7 @@ impl Probes {
         let level = level_of(slice)? + BELOW_SLICE;
         let (btf, no_btf) = match Btf::of_kernel() {
             Ok(btf) => (Some(btf), None),
-            Err(error) => (None, Some(said(&error))),
+            Err(error) => (None, Some(describe(&error))),
         };
         let offset_of = |offset: &Offset| btf.as_ref().map_or(NO_OFFSET, |btf| offset.of(btf));
         let offsets: BTreeMap<&str, u32> = offsets::ALL.iter().map(|offset| (offset.global, offset_of(offset))).collect();

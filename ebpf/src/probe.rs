@@ -33,7 +33,7 @@ pub fn is_since(major: u8, minor: u8) -> bool {
 }
 
 /// The error in one line, with its causes; without the verifier's whole log.
-pub fn said(error: &dyn Error) -> String {
+pub fn describe(error: &dyn Error) -> String {
     let mut out = error.to_string().lines().next().unwrap_or_default().to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {

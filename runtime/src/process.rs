@@ -273,10 +273,10 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     };
     let given = [program.stdin, program.stdout, program.stderr];
     let sources = given.into_iter().chain(program.inherit.iter().map(AsFd::as_fd)).map(&mut lift).collect::<Result<Vec<_>, _>>()?;
-    let (report, teller) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
+    let (report, report_writer) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(system("making a pipe"))?;
-    let teller_fd = lift(teller.as_fd())?;
-    lifted.push(teller);
+    let report_writer_fd = lift(report_writer.as_fd())?;
+    lifted.push(report_writer);
 
     // Nothing to switch if we run as that user already and could not switch anyway.
     let us = nix::unistd::geteuid();
@@ -286,7 +286,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
         oom_score: OOM_SCORE_OF_PROGRAMS.get().map(String::as_bytes),
         ignored: ignored(),
         sources,
-        teller: teller_fd,
+        report_writer: report_writer_fd,
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
         open_files: program.open_files,
         binding: program.binding.cloned(),
@@ -440,7 +440,7 @@ struct ChildPlan<'a> {
     oom_score: Option<&'static [u8]>,
     ignored: &'static [i32],
     sources: Vec<RawFd>,
-    teller: RawFd,
+    report_writer: RawFd,
     identity: Option<(u32, u32, &'a [u32])>,
     open_files: Option<(u64, u64)>,
     binding: Option<Binding>,
@@ -459,7 +459,7 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
         let report = [stage, a, b, c, d];
         // SAFETY: writes from a live array; _exit runs nothing of ours.
         unsafe {
-            libc::write(plan.teller, report.as_ptr().cast(), report.len());
+            libc::write(plan.report_writer, report.as_ptr().cast(), report.len());
             libc::_exit(if matches!(errno, libc::ENOENT | libc::ENOTDIR) { NOT_FOUND } else { NOT_EXECUTABLE }.into());
         }
     };

@@ -44,7 +44,7 @@ pub struct Whose {
 /// The kernel does not report it.
 pub fn listener(port: u16) -> io::Result<Option<Whose>> {
     let found = listening(port)?;
-    if found.is_none() && !tells()? {
+    if found.is_none() && !kernel_reports()? {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "sock_diag is not available (modprobe tcp_diag)"));
     }
     Ok(found)
@@ -56,15 +56,15 @@ fn listening(port: u16) -> io::Result<Option<Whose>> {
 }
 
 /// Whether the kernel reports an existing socket. If it cannot load `tcp_diag`, it reports each socket as missing.
-fn tells() -> io::Result<bool> {
-    static TELLS: AtomicBool = AtomicBool::new(false);
-    if TELLS.load(Ordering::Relaxed) {
+fn kernel_reports() -> io::Result<bool> {
+    static REPORTS: AtomicBool = AtomicBool::new(false);
+    if REPORTS.load(Ordering::Relaxed) {
         return Ok(true);
     }
     let own = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let found = listening(own.local_addr()?.port())?.is_some();
     // A kernel that does not report may load the module later.
-    TELLS.store(found, Ordering::Relaxed);
+    REPORTS.store(found, Ordering::Relaxed);
     Ok(found)
 }
 

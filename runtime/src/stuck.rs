@@ -13,7 +13,7 @@ const MOUNTS_MAX: usize = 3;
 const REMOTE: [&str; 12] = ["nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "afs", "autofs", "dvs"];
 
 /// `pid 77, state D, in rpc_wait_bit_killable, with files on /home (nfs4)`.
-pub fn told(pid: i32) -> String {
+pub fn describe(pid: i32) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let mut text = format!("pid {pid}");
     if let Some(state) = fs::read_to_string(process.join("stat")).ok().and_then(|stat| state_in(&stat)) {
@@ -58,11 +58,11 @@ mod tests {
 
     #[test]
     fn a_process_is_told_with_its_state() {
-        let own = told(i32::try_from(std::process::id()).unwrap());
+        let own = describe(i32::try_from(std::process::id()).unwrap());
         // The first thread may wait for this one, or run.
         assert!(["R", "S"].iter().any(|state| own.starts_with(&format!("pid {}, state {state}", std::process::id()))), "{own}");
         assert_eq!(state_in("77 (a) D b) D 1 2"), Some('D'));
-        assert_eq!(told(i32::MAX), format!("pid {}", i32::MAX));
+        assert_eq!(describe(i32::MAX), format!("pid {}", i32::MAX));
     }
 
     #[test]

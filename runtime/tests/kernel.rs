@@ -238,8 +238,8 @@ fn image_no_room() -> Result<(), Failed> {
         assert_eq!(bytes, (3 << 20) + 4);
         Err(NoRoom { bytes_max: 2 << 20 })
     });
-    let said = refused.unwrap_err().to_string();
-    assert!(said.contains("it has 3 MiB") && said.contains("at most 2 MiB"), "{said}");
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("it has 3 MiB") && why.contains("at most 2 MiB"), "{why}");
     assert_eq!(entries(&cache), Vec::<String>::new());
     Ok(())
 }

@@ -286,7 +286,7 @@ fn io_weight() -> Result<(), Failed> {
         None => work.scope.work().path().to_owned(),
     };
     let got = fs::read_to_string(group.join(weight.file))?;
-    assert!(got.split_whitespace().any(|word| word == weight.value(2500).to_string()), "{}: {got}", weight.file);
+    assert!(got.split_whitespace().any(|part| part == weight.value(2500).to_string()), "{}: {got}", weight.file);
     Ok(())
 }
 

@@ -171,8 +171,8 @@ fn filtered() -> Result<(), Failed> {
     assert!(devices.open(1, true).contains(ALLOWED), "{}", devices.open(1, true));
     assert_eq!(devices::attached(&devices.scope.work())?, 0);
     devices::keep_out(&devices.scope.work(), &[(MAJOR, 1)].into())?;
-    for (minor, inside, said) in [(1, true, DENIED), (2, true, ALLOWED), (1, false, ALLOWED), (2, false, ALLOWED)] {
-        assert!(devices.open(minor, inside).contains(said), "{minor} {inside}: {}", devices.open(minor, inside));
+    for (minor, inside, expected) in [(1, true, DENIED), (2, true, ALLOWED), (1, false, ALLOWED), (2, false, ALLOWED)] {
+        assert!(devices.open(minor, inside).contains(expected), "{minor} {inside}: {}", devices.open(minor, inside));
     }
     // A new list replaces the first one.
     devices::keep_out(&devices.scope.work(), &[(MAJOR, 2)].into())?;
@@ -198,12 +198,12 @@ fn version_1() -> Result<(), Failed> {
     let allocation = AllocationId(uuid::Uuid::new_v4());
     let limits = Limits { denied_devices: [(MAJOR, 1)].into(), ..Limits::default() };
     let groups = controllers.set(allocation, None, &limits)?;
-    let said = |minor: u32| -> Result<String, Failed> {
+    let output = |minor: u32| -> Result<String, Failed> {
         let procs = groups.iter().map(|g| open_v1_procs(g)).collect::<Result<Vec<_>, _>>()?;
         let path = devices.folder.join(minor.to_string());
         Ok(run_with(&["dd", &format!("if={}", path.display()), "count=0"], &Binding::default(), None, &procs)?.1)
     };
-    let (denied, allowed) = (said(1), said(2));
+    let (denied, allowed) = (output(1), output(2));
     controllers.remove(allocation, Duration::from_secs(5))?;
     controllers.remove_roots();
     let (denied, allowed) = (denied?, allowed?);

@@ -31,14 +31,14 @@ _MAGIC = b"LATTCKPT"
 _VERSION = 1
 _BYTES = 4096
 _DONE, _FAILED, _DEFERRED = 1, 2, 3
-_UNSAID = 0xFFFFFFFFFFFFFFFF
+_UNREPORTED = 0xFFFFFFFFFFFFFFFF
 # In words of 32 bits, and of 64.
 _W_VERSION, _W_BYTES, _W_REQUEST, _W_OF_REQUEST = 2, 3, 16, 17
 _W_ANSWERED, _W_ANSWER, _W_TAKEN, _W_PERCENT = 256, 257, 258, 259
 _L_DEADLINE, _L_LEFT, _L_STEP, _L_FILES, _L_SAVED_BYTES, _L_DEFERRAL = 9, 130, 131, 132, 133, 134
 _AT_TOKEN, _TOKEN_BYTES = 80, 64
 _AT_REASON, _REASON_BYTES = 1080, 256
-_W_TIME_TOLD, _D_TIME = 334, 168
+_W_TIME_SET, _D_TIME = 334, 168
 _open = weakref.WeakSet()
 
 
@@ -57,7 +57,7 @@ def _ms(seconds):
         ms = int(seconds * 1000)
     except (TypeError, ValueError, OverflowError):
         return None
-    return min(max(ms, 0), _UNSAID - 1)
+    return min(max(ms, 0), _UNREPORTED - 1)
 
 
 def restore_from():
@@ -134,7 +134,7 @@ class Listener:
             return Request(None, 0, None, None, 0)
         if words[_W_TAKEN] != number:
             # It was heard; how far it is, the program says.
-            words[_W_PERCENT], self._longs[_L_LEFT] = 0xFFFFFFFF, _UNSAID
+            words[_W_PERCENT], self._longs[_L_LEFT] = 0xFFFFFFFF, _UNREPORTED
             words[_W_TAKEN] = number
         return Request(self, number, token, os.path.join(self._directory, token), deadline_ms)
 
@@ -186,17 +186,17 @@ class Request:
             left = None if left_seconds is None else _ms(left_seconds)
             whole = _ms(percent)
             self._listener._words[_W_PERCENT] = 0xFFFFFFFF if whole is None or whole > 100_000 else whole // 1000
-            self._listener._longs[_L_LEFT] = _UNSAID if left is None else left
+            self._listener._longs[_L_LEFT] = _UNREPORTED if left is None else left
             self._listener._words[_W_TAKEN] = self._number
 
     def done(self):
         """All of this node is written."""
         if self._open:
-            told = ((_L_STEP, "step", self.step), (_L_FILES, "files", self.files), (_L_SAVED_BYTES, "bytes", self.bytes))
-            for place, name, value in told:
+            numbers = ((_L_STEP, "step", self.step), (_L_FILES, "files", self.files), (_L_SAVED_BYTES, "bytes", self.bytes))
+            for place, name, value in numbers:
                 try:
-                    number = _UNSAID if value is None else operator.index(value)
-                    if not 0 <= number <= _UNSAID:
+                    number = _UNREPORTED if value is None else operator.index(value)
+                    if not 0 <= number <= _UNREPORTED:
                         raise ValueError
                 except (TypeError, ValueError):
                     # The program runs on: it learns of it from what the checkpoint failed of.
@@ -211,7 +211,7 @@ class Request:
                 self.failed(f"time is {self.time!r}, and has to be a number of seconds from 0 to 1e28")
                 return
             self._listener._doubles[_D_TIME] = seconds
-            self._listener._words[_W_TIME_TOLD] = 0 if self.time is None else 1
+            self._listener._words[_W_TIME_SET] = 0 if self.time is None else 1
             self._answer(_DONE)
 
     def failed(self, why):

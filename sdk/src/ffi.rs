@@ -68,7 +68,7 @@ pub unsafe extern "C" fn lattice_checkpoint_asked(listener: *const Listener, int
     // SAFETY: the caller's promise.
     let Some(listener) = (unsafe { listener.as_ref() }) else { return 0 };
     // SAFETY: the caller's promise.
-    unsafe { tell(listener.asked(), into) }
+    unsafe { write_request(listener.asked(), into) }
 }
 
 /// # Safety
@@ -78,12 +78,12 @@ pub unsafe extern "C" fn lattice_checkpoint_wait(listener: *const Listener, at_m
     // SAFETY: the caller's promise.
     let Some(listener) = (unsafe { listener.as_ref() }) else { return 0 };
     // SAFETY: the caller's promise.
-    unsafe { tell(listener.wait(Duration::from_millis(at_most_ms)), into) }
+    unsafe { write_request(listener.wait(Duration::from_millis(at_most_ms)), into) }
 }
 
 /// # Safety
 /// `into` is a request that can be written, or null.
-unsafe fn tell(request: Option<Request<'_>>, into: *mut CRequest) -> c_int {
+unsafe fn write_request(request: Option<Request<'_>>, into: *mut CRequest) -> c_int {
     let (Some(request), false) = (request, into.is_null()) else { return 0 };
     let directory = request.directory.as_os_str().as_encoded_bytes();
     if directory.len() >= PATH_BYTES || request.token.len() >= TOKEN_BYTES {
@@ -106,14 +106,14 @@ unsafe fn tell(request: Option<Request<'_>>, into: *mut CRequest) -> c_int {
 ///
 /// # Safety
 /// Both are null, or as of [`lattice_checkpoint_asked`].
-unsafe fn request<'a>(listener: *const Listener, told: *const CRequest) -> Option<Request<'a>> {
+unsafe fn request<'a>(listener: *const Listener, c_request: *const CRequest) -> Option<Request<'a>> {
     // SAFETY: the caller's promise.
-    let (listener, told) = unsafe { (listener.as_ref()?, told.as_ref()?) };
+    let (listener, c_request) = unsafe { (listener.as_ref()?, c_request.as_ref()?) };
     Some(Request {
         token: String::new(),
         directory: std::path::PathBuf::new(),
-        deadline_ms: told.deadline_ms,
-        number: told.number,
+        deadline_ms: c_request.deadline_ms,
+        number: c_request.number,
         listener,
     })
 }
@@ -121,9 +121,9 @@ unsafe fn request<'a>(listener: *const Listener, told: *const CRequest) -> Optio
 /// # Safety
 /// As of [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lattice_checkpoint_progress(listener: *const Listener, told: *const CRequest, percent: u32, left_ms: i64) {
+pub unsafe extern "C" fn lattice_checkpoint_progress(listener: *const Listener, c_request: *const CRequest, percent: u32, left_ms: i64) {
     // SAFETY: the caller's promise.
-    if let Some(request) = unsafe { request(listener, told) } {
+    if let Some(request) = unsafe { request(listener, c_request) } {
         request.progress(percent, u64::try_from(left_ms).ok().map(Duration::from_millis));
     }
 }
@@ -131,10 +131,10 @@ pub unsafe extern "C" fn lattice_checkpoint_progress(listener: *const Listener, 
 /// # Safety
 /// As of [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, told: *const CRequest, step: i64, files: i64, bytes: i64) {
+pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, c_request: *const CRequest, step: i64, files: i64, bytes: i64) {
     let number = |value: i64| u64::try_from(value).ok();
     // SAFETY: the caller's promise.
-    if let Some(request) = unsafe { request(listener, told) } {
+    if let Some(request) = unsafe { request(listener, c_request) } {
         request.done(Done { step: number(step), files: number(files), bytes: number(bytes), time_seconds: None });
     }
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, told
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_done_at(
     listener: *const Listener,
-    told: *const CRequest,
+    c_request: *const CRequest,
     time_seconds: f64,
     step: i64,
     files: i64,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn lattice_checkpoint_done_at(
 ) {
     let number = |value: i64| u64::try_from(value).ok();
     // SAFETY: the caller's promise.
-    if let Some(request) = unsafe { request(listener, told) } {
+    if let Some(request) = unsafe { request(listener, c_request) } {
         request.done(Done { step: number(step), files: number(files), bytes: number(bytes), time_seconds: Some(time_seconds) });
     }
 }
@@ -160,11 +160,11 @@ pub unsafe extern "C" fn lattice_checkpoint_done_at(
 /// # Safety
 /// As of [`lattice_checkpoint_asked`]; `why` is a text that ends with a zero, or null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lattice_checkpoint_failed(listener: *const Listener, told: *const CRequest, why: *const c_char) {
+pub unsafe extern "C" fn lattice_checkpoint_failed(listener: *const Listener, c_request: *const CRequest, why: *const c_char) {
     // SAFETY: the caller's promise.
     let why = if why.is_null() { String::new() } else { unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned() };
     // SAFETY: the caller's promise.
-    if let Some(request) = unsafe { request(listener, told) } {
+    if let Some(request) = unsafe { request(listener, c_request) } {
         request.failed(&why);
     }
 }
@@ -172,9 +172,9 @@ pub unsafe extern "C" fn lattice_checkpoint_failed(listener: *const Listener, to
 /// # Safety
 /// As of [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lattice_checkpoint_defer(listener: *const Listener, told: *const CRequest, time_ms: u64) {
+pub unsafe extern "C" fn lattice_checkpoint_defer(listener: *const Listener, c_request: *const CRequest, time_ms: u64) {
     // SAFETY: the caller's promise.
-    if let Some(request) = unsafe { request(listener, told) } {
+    if let Some(request) = unsafe { request(listener, c_request) } {
         request.defer(Duration::from_millis(time_ms));
     }
 }

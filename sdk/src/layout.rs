@@ -15,11 +15,11 @@
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
 //! | 1028 | u32 the answer: [`DONE`], [`FAILED`] or [`DEFERRED`] | application |
 //! | 1032 | u32 the number of the accepted request: written after the next two, and with each progress | application |
-//! | 1036 | u32 its progress in percent; [`UNSAID_32`]: not reported | application |
-//! | 1040 | u64 the remaining time in milliseconds; [`UNSAID`]: not reported | application |
-//! | 1048 | u64 the step that it saved; [`UNSAID`]: not reported | application |
-//! | 1056 | u64 the number of files that it wrote; [`UNSAID`]: not reported | application |
-//! | 1064 | u64 the number of bytes; [`UNSAID`]: not reported | application |
+//! | 1036 | u32 its progress in percent; [`UNREPORTED_32`]: not reported | application |
+//! | 1040 | u64 the remaining time in milliseconds; [`UNREPORTED`]: not reported | application |
+//! | 1048 | u64 the step that it saved; [`UNREPORTED`]: not reported | application |
+//! | 1056 | u64 the number of files that it wrote; [`UNREPORTED`]: not reported | application |
+//! | 1064 | u64 the number of bytes; [`UNREPORTED`]: not reported | application |
 //! | 1072 | u64 for [`DEFERRED`]: after how many milliseconds it wants to be asked again | application |
 //! | 1080 | for [`FAILED`]: the reason, UTF-8, ended by a zero | application |
 //! | 1336 | u32 for [`DONE`]: 1 if the next value is set; a program that does not set it leaves 0 | application |
@@ -82,7 +82,7 @@ pub const AT_REASON: usize = 1080;
 pub const REASON_BYTES: usize = 256;
 
 /// Offset of the word that says whether the simulated time is set.
-pub const AT_TIME_TOLD: usize = 1336;
+pub const AT_TIME_SET: usize = 1336;
 /// Offset of the simulated time.
 pub const AT_TIME: usize = 1344;
 
@@ -93,6 +93,6 @@ pub const FAILED: u32 = 2;
 /// The answer: it wants to be asked again later.
 pub const DEFERRED: u32 = 3;
 /// Instead of a number that is not reported.
-pub const UNSAID: u64 = u64::MAX;
+pub const UNREPORTED: u64 = u64::MAX;
 /// The same in 32 bits.
-pub const UNSAID_32: u32 = u32::MAX;
+pub const UNREPORTED_32: u32 = u32::MAX;

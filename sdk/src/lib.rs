@@ -32,7 +32,7 @@ mod page;
 
 use layout::{
     AT_ANSWER, AT_ANSWERED, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST, AT_SAVED_BYTES,
-    AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_TOLD, AT_TOKEN, DEFERRED, DONE, FAILED, REASON_BYTES, TOKEN_BYTES, UNSAID, UNSAID_32,
+    AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_SET, AT_TOKEN, DEFERRED, DONE, FAILED, REASON_BYTES, TOKEN_BYTES, UNREPORTED, UNREPORTED_32,
 };
 use page::Page;
 use std::env;
@@ -135,8 +135,8 @@ impl Listener {
     /// Shows that a request was accepted, while there is no progress to report yet.
     fn acknowledge(&self, number: u32) {
         if self.page.load(AT_TAKEN) != number {
-            self.page.store(AT_PERCENT, UNSAID_32);
-            self.page.store_long(AT_LEFT, UNSAID);
+            self.page.store(AT_PERCENT, UNREPORTED_32);
+            self.page.store_long(AT_LEFT, UNREPORTED);
             self.page.store(AT_TAKEN, number);
         }
     }
@@ -153,8 +153,8 @@ impl Request<'_> {
     /// Reports the progress in percent, and the remaining time. Only for people: the deadline does not change.
     pub fn progress(&self, percent: u32, left: Option<Duration>) {
         let page = &self.listener.page;
-        let left = left.map_or(UNSAID, |left| u64::try_from(left.as_millis()).unwrap_or(UNSAID));
-        page.store(AT_PERCENT, if percent <= 100 { percent } else { UNSAID_32 });
+        let left = left.map_or(UNREPORTED, |left| u64::try_from(left.as_millis()).unwrap_or(UNREPORTED));
+        page.store(AT_PERCENT, if percent <= 100 { percent } else { UNREPORTED_32 });
         page.store_long(AT_LEFT, left);
         page.store(AT_TAKEN, self.number);
     }
@@ -162,11 +162,11 @@ impl Request<'_> {
     /// Reports that everything of this node is written.
     pub fn done(self, what: Done) {
         let page = &self.listener.page;
-        page.store_long(AT_STEP, what.step.unwrap_or(UNSAID));
-        page.store_long(AT_FILES, what.files.unwrap_or(UNSAID));
-        page.store_long(AT_SAVED_BYTES, what.bytes.unwrap_or(UNSAID));
+        page.store_long(AT_STEP, what.step.unwrap_or(UNREPORTED));
+        page.store_long(AT_FILES, what.files.unwrap_or(UNREPORTED));
+        page.store_long(AT_SAVED_BYTES, what.bytes.unwrap_or(UNREPORTED));
         page.store_long(AT_TIME, what.time_seconds.unwrap_or_default().to_bits());
-        page.store(AT_TIME_TOLD, what.time_seconds.is_some().into());
+        page.store(AT_TIME_SET, what.time_seconds.is_some().into());
         self.listener.answer(self.number, DONE);
     }
 
@@ -178,7 +178,7 @@ impl Request<'_> {
 
     /// Requests to be asked again after this time: five minutes at most for all deferrals of one checkpoint together.
     pub fn defer(self, time: Duration) {
-        self.listener.page.store_long(AT_DEFERRAL, u64::try_from(time.as_millis()).unwrap_or(UNSAID));
+        self.listener.page.store_long(AT_DEFERRAL, u64::try_from(time.as_millis()).unwrap_or(UNREPORTED));
         self.listener.answer(self.number, DEFERRED);
     }
 }

@@ -1,7 +1,7 @@
 //! The connection to the one agent, if there is one. The agent may vanish at any moment; a newer connection replaces an
 //! older one.
 
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_model::with_causes;
 use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FrameError, FromShim, PROTOCOL_MAJOR, ToShim, encode};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -50,7 +50,7 @@ pub struct AgentLink {
     /// Until when the listener is paused (milliseconds, CLOCK_BOOTTIME).
     rests_until: Option<u64>,
     /// Whether the failure to accept was logged, with no success since.
-    told: bool,
+    accept_failure_logged: bool,
 }
 
 struct Connection {
@@ -70,7 +70,7 @@ struct Connection {
 impl AgentLink {
     /// Not connected yet. `tokens` are those of the listener and of the connection in `epoll` events.
     pub fn new(listener: UnixListener, tokens: [u64; 2]) -> Self {
-        Self { listener, tokens, connection: None, rests_until: None, told: false }
+        Self { listener, tokens, connection: None, rests_until: None, accept_failure_logged: false }
     }
 
     /// The listening socket, to wait on.
@@ -87,22 +87,22 @@ impl AgentLink {
                 Ok(None) => return,
                 Err(error) => return self.rest(&error, now, epoll),
             };
-            self.told = false;
+            self.accept_failure_logged = false;
             let peer = match getsockopt(&stream, PeerCredentials) {
                 Ok(peer) => peer,
                 Err(errno) => {
-                    say(&format!("a connection without credentials ({errno}) was refused"));
+                    log_line(&format!("a connection without credentials ({errno}) was refused"));
                     continue;
                 }
             };
             if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
-                say(&format!("a connection of uid {} was refused", peer.uid()));
+                log_line(&format!("a connection of uid {} was refused", peer.uid()));
                 continue;
             }
             let added =
                 stream.set_nonblocking(true).and_then(|()| Ok(epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[1]))?));
             if let Err(error) = added {
-                say(&format!("a connection could not be taken: {error}"));
+                log_line(&format!("a connection could not be taken: {error}"));
                 continue;
             }
             self.drop_connection(epoll, &Dropped::Replaced);
@@ -121,8 +121,8 @@ impl AgentLink {
 
     /// Pauses the listener: epoll would report the waiting peer again and again.
     fn rest(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
-        if !std::mem::replace(&mut self.told, true) {
-            say(&format!("no agent can be let in, which is tried again every {} s: {error}", REST_MS / 1000));
+        if !std::mem::replace(&mut self.accept_failure_logged, true) {
+            log_line(&format!("no agent can be let in, which is tried again every {} s: {error}", REST_MS / 1000));
         }
         let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::empty(), self.tokens[0]));
         self.rests_until = Some(now + REST_MS);
@@ -152,14 +152,14 @@ impl AgentLink {
     }
 
     /// Queues a message; [`Self::flush`] sends it. Without an agent it is dropped: the replay contains it.
-    pub fn tell(&mut self, message: &FromShim) {
+    pub fn send(&mut self, message: &FromShim) {
         let Some(connection) = self.connection.as_mut().filter(|c| c.greeted) else { return };
         match encode(message) {
             Ok(frame) => {
                 connection.unread_bytes += frame.len();
                 connection.unread.push_back(frame);
             }
-            Err(error) => say(&format!("a message was not sent: {error}")),
+            Err(error) => log_line(&format!("a message was not sent: {error}")),
         }
     }
 
@@ -185,7 +185,7 @@ impl AgentLink {
             // registered.
             let _ = epoll.delete(&connection.stream);
             if !matches!(why, Dropped::Closed) {
-                say(&format!("the agent's connection was dropped: {}", with_causes(why)));
+                log_line(&format!("the agent's connection was dropped: {}", with_causes(why)));
             }
         }
     }

@@ -95,8 +95,8 @@ pub struct Pmix {
 
 /// What was received from a bridge.
 #[derive(Default)]
-pub struct Heard {
-    pub said: Vec<FromBridge>,
+pub struct BridgeReceived {
+    pub messages: Vec<FromBridge>,
     /// Why nothing more will arrive.
     pub lost: Option<String>,
 }
@@ -117,7 +117,7 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
 /// Removes the directory when no process is left that writes there.
 pub fn remove_directory(path: &Path) {
     if let Err(error) = remove_tree(path) {
-        crate::shim_log::say(&format!("{} is left: {error}", path.display()));
+        crate::shim_log::log_line(&format!("{} is left: {error}", path.display()));
     }
 }
 
@@ -182,7 +182,7 @@ impl Bridge {
     }
 
     /// Its socket is readable or writable.
-    pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> Heard {
+    pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> BridgeReceived {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.socket.send(&[], epoll, self.token);
         }
@@ -196,8 +196,8 @@ impl Bridge {
     }
 
     /// Reads what is in its socket.
-    pub fn receive(&mut self) -> Heard {
-        let mut heard = Heard::default();
+    pub fn receive(&mut self) -> BridgeReceived {
+        let mut received = BridgeReceived::default();
         let mut chunk = vec![0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
             let read = match self.socket.read(&mut chunk) {
@@ -207,18 +207,18 @@ impl Bridge {
                 Err(_) => 0,
             };
             if read == 0 {
-                heard.lost = Some(self.start.failure().map_or_else(|| "it ended".to_owned(), |failure| failure.why));
+                received.lost = Some(self.start.failure().map_or_else(|| "it ended".to_owned(), |failure| failure.why));
                 break;
             }
             match self.frames.push(&chunk[..read]) {
-                Ok(said) => heard.said.extend(said),
+                Ok(messages) => received.messages.extend(messages),
                 Err(error) => {
-                    heard.lost = Some(error.to_string());
+                    received.lost = Some(error.to_string());
                     break;
                 }
             }
         }
-        heard
+        received
     }
 
     /// Sends a message. A bridge that ended reports that itself. It runs as the user: what it does not read must not

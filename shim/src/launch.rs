@@ -56,7 +56,7 @@ pub struct Launch {
     /// The number of strangers at each local rank's port. A port under attack delays no other.
     strangers: BTreeMap<u32, u64>,
     /// Whether a failure to accept on a port was logged.
-    port_failure_told: bool,
+    port_failure_logged: bool,
     server: Server,
     /// Bytes of answers that a rank may leave unread.
     answer_bytes_max: usize,
@@ -83,7 +83,7 @@ pub enum Down {
     /// An abort that began here is reported to the head, which notifies every node. Until then, but not beyond this
     /// time (milliseconds, CLOCK_BOOTTIME), the ranks stay alive: a peer on another node that sees one of them end may
     /// abort with its own code, and the head might receive that one first.
-    Telling {
+    Reporting {
         until: u64,
     },
     /// SIGTERM was sent; SIGKILL follows at this time (milliseconds, CLOCK_BOOTTIME).
@@ -175,7 +175,7 @@ impl Launch {
     }
 
     /// Its ranks were signalled to end. Hangs up the terminal: an interactive shell does not end by SIGTERM.
-    pub fn is_told_to_end(&mut self) {
+    pub fn handle_end_signal(&mut self) {
         if let Some(pmix) = &mut self.pmix {
             // This event causes no actions.
             pmix.server.handle(PmixEvent::BroughtDown, &mut Vec::new());
@@ -211,7 +211,7 @@ impl Launch {
         token: impl Fn(u32) -> u64,
     ) -> (RankOutcome, Vec<Happening>) {
         let mut happenings = self.receive(local, epoll, &token).happenings;
-        happenings.extend(self.heard_of_ended(local, outcome, epoll));
+        happenings.extend(self.handle_last_bridge_messages(local, outcome, epoll));
         happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
         happenings.extend(self.handle_pmix(PmixEvent::Exited { local, code: outcome.code() }, epoll));
         self.close(local, epoll);
@@ -234,7 +234,7 @@ impl Launch {
         };
         let outcome = match failure {
             Some(NotStarted { code, why }) => {
-                log_files::tell(dir, number, global, &why);
+                log_files::append_error(dir, number, global, &why);
                 RankOutcome::NotStarted { code }
             }
             None => outcome,

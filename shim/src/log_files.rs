@@ -44,7 +44,7 @@ pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
 }
 
 /// Writes to a rank's own error log why it did not start: its user looks there first.
-pub fn tell(dir: &ShimDir, number: u32, rank: u32, why: &str) {
+pub fn append_error(dir: &ShimDir, number: u32, rank: u32, why: &str) {
     let file = OpenOptions::new().append(true).open(dir.log(number, rank, LogStream::Err));
     let _ = file.and_then(|mut f| writeln!(f, "lattice: {why}"));
 }

@@ -4,7 +4,7 @@
 //!
 //! The files keep their lengths, so writers and readers notice nothing: a hole is the beginning of a file.
 
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl LogRing {
         for (key, to) in plan(&self.files, room) {
             let from = self.files[&key].start;
             if let Err(error) = punch(&dir.log(key.0, key.1, key.2), from, to) {
-                say(&format!("log files cannot be punched, so they only grow: {error}"));
+                log_line(&format!("log files cannot be punched, so they only grow: {error}"));
                 self.room = None;
                 return;
             }

@@ -36,7 +36,7 @@ use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
 use lattice_runtime::{data_mounts, mounts, process};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use shim_log::say;
+use shim_log::log_line;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("{error:#}"));
+            log_line(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -73,13 +73,13 @@ fn run() -> anyhow::Result<()> {
     });
     (config.share, config.assignment) = (None, None);
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
-        say(&format!("the shim's identity could not be written: {error}"));
+        log_line(&format!("the shim's identity could not be written: {error}"));
     }
     // Our memory counts with the work's: at the limit the work must end, and we must report that.
     if config.scope.clone().map(Scope::at).is_some_and(|scope| scope.memory_bytes_max().is_some())
         && let Err(error) = process::spare_self_from_oom()
     {
-        say(&format!("at the limit of memory the kernel may kill this shim before its work: {error}"));
+        log_line(&format!("at the limit of memory the kernel may kill this shim before its work: {error}"));
     }
     let node = config.node.parse().context("the node's name in shim.json")?;
     // Orphans of our processes become our children to reap, so that we know when none is left.
@@ -94,7 +94,7 @@ fn run() -> anyhow::Result<()> {
         mount_all(&config).and_then(|()| script_files()).and_then(|()| privileges::drop_unneeded(config.owner.is_root(), may_gain));
     let failed = set_up.err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
-        say(failed);
+        log_line(failed);
     }
     serve::Shim::new(dir, config, node, listener, failed, open_files)?.serve()
 }

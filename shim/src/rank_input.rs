@@ -4,7 +4,7 @@
 //! sender's window: a rank that does not read stops the input and nothing else. A rank that ended, or closed its end,
 //! is no longer waited for.
 
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_model::Principal;
 use lattice_model::input::{Taken, WINDOW_BYTES};
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
 /// Progress is reported after this many bytes while more waits to be read.
-const TOLD_EVERY_BYTES: u64 = 128 * 1024;
+const REPORT_STEP_BYTES: u64 = 128 * 1024;
 
 /// A pipe: our non-blocking end, and the rank's end, owned by its user.
 pub fn pipe(owner: &Principal) -> nix::Result<(OwnedFd, OwnedFd)> {
@@ -37,7 +37,7 @@ pub struct RankInput {
     /// Whether the end of the input was received.
     last: bool,
     /// The progress that was last reported.
-    told: Option<Taken>,
+    reported: Option<Taken>,
 }
 
 struct Reader {
@@ -55,7 +55,7 @@ impl RankInput {
         // No flags: epoll reports a closed other end even if it was not requested.
         match epoll.add(&pipe, EpollEvent::new(EpollFlags::empty(), token)) {
             Ok(()) => drop(self.readers.insert(local, Reader { pipe, at: 0, waits_to_write: false, token })),
-            Err(errno) => say(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
+            Err(errno) => log_line(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
         }
     }
 
@@ -103,12 +103,14 @@ impl RankInput {
     /// The same, if it should be reported now: small steps are not.
     pub fn news(&mut self) -> Option<Taken> {
         let now = self.taken();
-        let far = match (self.told, now) {
-            (Some(Taken::UpTo(told)), Taken::UpTo(now)) => now - told >= TOLD_EVERY_BYTES || (self.kept.is_empty() && now > told),
+        let far = match (self.reported, now) {
+            (Some(Taken::UpTo(reported)), Taken::UpTo(now)) => {
+                now - reported >= REPORT_STEP_BYTES || (self.kept.is_empty() && now > reported)
+            }
             (Some(Taken::Over), _) => false,
             (None, _) | (Some(Taken::UpTo(_)), Taken::Over) => true,
         };
-        far.then(|| *self.told.insert(now))
+        far.then(|| *self.reported.insert(now))
     }
 
     fn pass_on(&mut self, local: u32, epoll: &Epoll) {
@@ -208,13 +210,13 @@ mod tests {
         // There is only space for one window.
         input.take(much.len() as u64, &vec![1; at_first as usize + 1], false, &epoll);
         assert_eq!(input.kept.len(), WINDOW_BYTES - at_first as usize);
-        let mut heard = vec![0; much.len()];
+        let mut received = vec![0; much.len()];
         let mut at = 0;
-        while at < heard.len() {
-            at += ends[0].read(&mut heard[at..]).unwrap();
+        while at < received.len() {
+            at += ends[0].read(&mut received[at..]).unwrap();
             input.ready(0, EpollFlags::EPOLLOUT, &epoll);
         }
-        assert!(heard == much);
+        assert!(received == much);
         assert_eq!(input.taken(), Taken::UpTo(at_first), "the other one took nothing more");
         drop(ends.pop());
         let mut events = [EpollEvent::empty(); 4];

@@ -89,7 +89,7 @@ pub struct PmiPort {
     listener: TcpListener,
     address: SocketAddrV4,
     /// Whether the rank's log already mentions a stranger.
-    told: bool,
+    stranger_logged: bool,
 }
 
 /// The result of accepting on a port.
@@ -130,7 +130,7 @@ impl PmiPort {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         match listener.local_addr()? {
-            SocketAddr::V4(address) => Ok(Self { listener, address, told: false }),
+            SocketAddr::V4(address) => Ok(Self { listener, address, stranger_logged: false }),
             SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
     }
@@ -150,10 +150,10 @@ impl PmiPort {
         });
         match taken {
             Ok(()) => return Ok(Came::Rank(PmiSocket::of(Box::new(stream)))),
-            Err(error) if !self.told => {
-                self.told = true;
+            Err(error) if !self.stranger_logged => {
+                self.stranger_logged = true;
                 let text = format!("a connection to the PMI port of rank {} was refused: {}", of.rank, with_causes(&error));
-                log_files::tell(of.dir, of.launch, of.rank, &text);
+                log_files::append_error(of.dir, of.launch, of.rank, &text);
             }
             Err(_) => {}
         }

@@ -16,7 +16,7 @@ use crate::bridge;
 use crate::launch::{Down, Happening, Launch};
 use crate::log_files;
 use crate::log_ring::LogRing;
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use crate::work::Work;
 use anyhow::Context;
 use attached::Attached;
@@ -284,7 +284,7 @@ impl Shim {
                     let place = (&self.dir, &self.work);
                     let happenings = launch.socket_ready(local, flags, now_ms(), place, &self.epoll, |local| socket_token(number, local));
                     self.happened(number, happenings);
-                    self.tell_input(number, false);
+                    self.report_input(number, false);
                 }
             }
         }
@@ -313,7 +313,7 @@ impl Shim {
                 if let Some(since) = since {
                     self.walltime = Walltime::Runs { since, until: since.saturating_add(walltime_ms) };
                 }
-                self.agent.tell(&FromShim::Going);
+                self.agent.send(&FromShim::Going);
             }
             ToShim::StartScript { text, args, env, working_dir } => self.start_script(&text, &args, &env, &working_dir),
             ToShim::StartLaunch { launch } => self.start_launch(launch),
@@ -339,14 +339,14 @@ impl Shim {
             }
             ToShim::NameAbsent { launch } => {
                 if let Some(ranks) = self.launches.values().find(|l| l.id() == launch).map(Launch::absent) {
-                    self.agent.tell(&FromShim::Absent { launch, ranks });
+                    self.agent.send(&FromShim::Absent { launch, ranks });
                 }
             }
             ToShim::Abort { launch, code, why } => {
                 if let Some(number) = self.waiting.values().find(|w| w.spec.id == launch).map(|w| w.spec.number) {
                     self.give_up(number, &why);
                 } else if let Some(number) = self.number_of(launch) {
-                    say(&format!("launch {number} was aborted elsewhere with code {code}: {why}"));
+                    log_line(&format!("launch {number} was aborted elsewhere with code {code}: {why}"));
                     self.bring_down(number);
                 }
             }
@@ -372,7 +372,7 @@ impl Shim {
                     && let Some(launch) = self.launches.get_mut(&number)
                 {
                     launch.take_input(offset, &bytes, last, &self.epoll);
-                    self.tell_input(number, false);
+                    self.report_input(number, false);
                 }
             }
             ToShim::Resized { launch, size } => {
@@ -403,7 +403,7 @@ impl Shim {
         }
         self.script = Script::Ended(outcome);
         self.record(&ExitRecord::Script { outcome });
-        self.agent.tell(&FromShim::ScriptEnded { outcome });
+        self.agent.send(&FromShim::ScriptEnded { outcome });
     }
 
     fn number_of(&self, launch: LaunchId) -> Option<u32> {
@@ -426,7 +426,7 @@ impl Shim {
                         Script::None | Script::Ended(_) => None,
                     };
                     if let Some(failure) = &failure {
-                        log_files::tell(&self.dir, 0, 0, &failure.why);
+                        log_files::append_error(&self.dir, 0, 0, &failure.why);
                     }
                     self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
                 }
@@ -451,9 +451,9 @@ impl Shim {
         }
         // The abort that this end causes goes first, so that its receiver knows the reason of the end.
         self.happened(number, happenings);
-        self.tell_input(number, false);
+        self.report_input(number, false);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
-        self.agent.tell(&FromShim::RankEnded { launch: id, rank, outcome });
+        self.agent.send(&FromShim::RankEnded { launch: id, rank, outcome });
         if over {
             // A rank may wait for this; removing the directory can take longer.
             self.agent.flush(&self.epoll);
@@ -476,14 +476,14 @@ impl Shim {
             let Some(launch) = self.launches.get_mut(&number) else { return };
             let id = launch.id();
             match happening {
-                Happening::Fence { number, blob } => self.agent.tell(&FromShim::Fence { launch: id, number, blob }),
-                Happening::Call(call) => self.agent.tell(&FromShim::Call { launch: id, call }),
+                Happening::Fence { number, blob } => self.agent.send(&FromShim::Fence { launch: id, number, blob }),
+                Happening::Call(call) => self.agent.send(&FromShim::Call { launch: id, call }),
                 // We are ending the launch: its ranks die because of that, and their deaths are not the reason.
                 Happening::Abort { .. } if launch.down != Down::No || !matches!(self.ending, Ending::No) => {}
                 Happening::Abort { code, why } => {
                     launch.aborted = Some((code, why.clone()));
                     self.record(&ExitRecord::Aborted { launch: id, code, why: why.clone() });
-                    self.agent.tell(&FromShim::Aborted { launch: id, code, why });
+                    self.agent.send(&FromShim::Aborted { launch: id, code, why });
                     self.abort(number);
                 }
             }
@@ -492,7 +492,7 @@ impl Shim {
 
     fn record(&mut self, record: &ExitRecord) {
         if let Err(error) = self.exits.append(record) {
-            say(&format!("{record:?} could not be written to disk: {error}"));
+            log_line(&format!("{record:?} could not be written to disk: {error}"));
         }
     }
 }

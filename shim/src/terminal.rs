@@ -1,7 +1,7 @@
 //! The terminal of a launch's first rank. The shim acts as its keyboard and screen, so that it outlives the agent:
 //! output goes into the rank's log file, and the agent delivers what is typed.
 
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_model::{Principal, TerminalSize};
 use lattice_runtime::pty::{self, Modes};
 use nix::errno::Errno;
@@ -76,7 +76,7 @@ impl RankTerminal {
                 Ok(n) if n > 0 => rest = &rest[n..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) | Err(_) => {
-                    say("the log of a terminal takes nothing more: what it shows is lost until it does");
+                    log_line("the log of a terminal takes nothing more: what it shows is lost until it does");
                     break;
                 }
             }
@@ -88,7 +88,7 @@ impl RankTerminal {
     pub fn typed(&mut self, bytes: &[u8], epoll: &Epoll) {
         let room = TYPED_BYTES_MAX - self.typed.len();
         if bytes.len() > room && !std::mem::replace(&mut self.overflown, true) {
-            say(&format!("a program reads nothing of {TYPED_BYTES_MAX} bytes that were typed: what is typed beyond is lost"));
+            log_line(&format!("a program reads nothing of {TYPED_BYTES_MAX} bytes that were typed: what is typed beyond is lost"));
         }
         self.typed.extend(&bytes[..bytes.len().min(room)]);
         self.enter(epoll);

@@ -70,7 +70,7 @@ impl Work {
         match self {
             Self::Scope(scope) => {
                 if let Err(error) = scope.work().kill() {
-                    crate::shim_log::say(&format!(
+                    crate::shim_log::log_line(&format!(
                         "{error}: {}",
                         std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()
                     ));

@@ -23,7 +23,7 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Appends its samples.
-    pub fn tell(&self, samples: &mut Samples) {
+    pub fn write_metrics(&self, samples: &mut Samples) {
         samples.histogram(&family::HEARTBEAT_SECONDS, &[], self.heartbeat.counts());
         samples.histogram(&family::STARTUP_SECONDS, &[], self.startup.counts());
     }

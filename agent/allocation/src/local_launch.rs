@@ -43,73 +43,73 @@ impl LocalLaunch {
     pub(super) fn attach(&mut self, head: mpsc::Sender<ToHead>, walltime_over: bool) {
         self.head = Some(head);
         if self.begun {
-            self.tell(ToHead::Begun);
+            self.send(ToHead::Begun);
         }
         if walltime_over {
-            self.tell(ToHead::WalltimeOver);
+            self.send(ToHead::WalltimeOver);
         }
         let mut known: Vec<ToHead> = Vec::new();
         known.extend(self.fences.iter().map(|(number, blob)| ToHead::Fence { number: *number, blob: blob.clone() }));
         known.extend(self.input.map(|taken| ToHead::Input { taken: taken.into(), again: true }));
-        known.extend(self.out_of_memory.map(told));
+        known.extend(self.out_of_memory.map(memory_kill));
         known.extend(self.aborted.iter().map(|(code, why)| ToHead::Aborted { code: *code, why: why.clone() }));
         known.extend(self.ended.iter().map(|(rank, outcome)| ToHead::RankEnded { rank: *rank, outcome: (*outcome).into() }));
         known.extend(self.lost.iter().map(|why| ToHead::Lost { why: why.clone() }));
         known.push(ToHead::Synced);
         for message in known {
-            self.tell(message);
+            self.send(message);
         }
     }
 
     pub(super) fn begun(&mut self) {
         if !self.begun {
             self.begun = true;
-            self.tell(ToHead::Begun);
+            self.send(ToHead::Begun);
         }
     }
 
     pub(super) fn rank_ended(&mut self, rank: u32, outcome: RankOutcome) {
         self.ended.insert(rank, outcome);
-        self.tell(ToHead::RankEnded { rank, outcome: outcome.into() });
+        self.send(ToHead::RankEnded { rank, outcome: outcome.into() });
     }
 
     pub(super) fn fence(&mut self, number: u32, blob: Vec<u8>) {
         self.fences.retain(|n, _| n.saturating_add(1) >= number);
         self.fences.insert(number, blob.clone());
-        self.tell(ToHead::Fence { number, blob });
+        self.send(ToHead::Fence { number, blob });
     }
 
     /// Reports how much of standard input was read; `again`: what comes after that must be sent
     /// again.
     pub(super) fn input_taken(&mut self, taken: Taken, again: bool) {
         self.input = Some(taken);
-        self.tell(ToHead::Input { taken: taken.into(), again });
+        self.send(ToHead::Input { taken: taken.into(), again });
     }
 
     /// Reports the ranks that have not come to a fence. Not stored: it holds only for this moment.
     pub(super) fn absent(&mut self, ranks: Vec<u32>) {
-        self.tell(ToHead::Absent { ranks });
+        self.send(ToHead::Absent { ranks });
     }
 
     /// Passes on a call, or an answer, from the PMI server here to that of another part. If it
     /// does not reach the head, the caller repeats it.
     pub(super) fn call(&mut self, call: Call) {
-        self.tell(ToHead::Call(Box::new(call.into())));
+        self.send(ToHead::Call(Box::new(call.into())));
     }
 
     pub(super) fn aborted(&mut self, code: i32, why: String) {
         self.aborted = Some((code, why.clone()));
-        self.tell(ToHead::Aborted { code, why });
+        self.send(ToHead::Aborted { code, why });
     }
 
     /// The kernel killed ranks of it here for lack of memory. The shim's last report counts.
     pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
         self.out_of_memory = Some(kill);
-        self.tell(told(kill));
+        self.send(memory_kill(kill));
     }
 
     pub(super) fn walltime_over(&mut self) {
-        self.tell(ToHead::WalltimeOver);
+        self.send(ToHead::WalltimeOver);
     }
 
     /// The shim refused the launch, or gave it up before its ranks began: none of them ran here.
@@ -126,12 +126,12 @@ impl LocalLaunch {
     pub(super) fn lost(&mut self, why: &str) {
         self.begun = true;
         self.lost = Some(why.to_owned());
-        self.tell(ToHead::Lost { why: why.to_owned() });
+        self.send(ToHead::Lost { why: why.to_owned() });
     }
 
     /// Sends a message to the head. A head that does not keep up is disconnected: it reconnects and
     /// gets everything.
-    fn tell(&mut self, message: ToHead) {
+    fn send(&mut self, message: ToHead) {
         if let Some(head) = &self.head
             && head.try_send(message).is_err()
         {
@@ -140,7 +140,7 @@ impl LocalLaunch {
     }
 }
 
-fn told(kill: MemoryKill) -> ToHead {
+fn memory_kill(kill: MemoryKill) -> ToHead {
     let MemoryKill { launch, whole, had_bytes, limit_bytes } = kill;
     ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes }
 }
@@ -168,7 +168,7 @@ mod tests {
         })
     }
 
-    fn heard(receiver: &mut mpsc::Receiver<ToHead>) -> Vec<ToHead> {
+    fn received(receiver: &mut mpsc::Receiver<ToHead>) -> Vec<ToHead> {
         std::iter::from_fn(|| receiver.try_recv().ok()).collect()
     }
 
@@ -185,7 +185,7 @@ mod tests {
         l.rank_ended(0, RankOutcome::Exited { code: 2 });
         let fence = |number: u32| ToHead::Fence { number, blob: vec![number as u8] };
         let ended = |rank, code| ToHead::RankEnded { rank, outcome: WireOutcome::Exited(code) };
-        assert_eq!(heard(&mut receiver), [ToHead::Begun, fence(2), fence(3), ended(1, 0), ToHead::Synced, ended(0, 2)]);
+        assert_eq!(received(&mut receiver), [ToHead::Begun, fence(2), fence(3), ended(1, 0), ToHead::Synced, ended(0, 2)]);
         assert!(l.over(&"n1".parse().unwrap()));
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let not_started = |rank| ToHead::RankEnded { rank, outcome: WireOutcome::NotStarted(126) };
         let aborted = ToHead::Aborted { code: 125, why: format!("n1: {why}") };
         let all = [ToHead::Begun, aborted, not_started(0), not_started(1), ToHead::Lost { why }, ToHead::Synced];
-        assert_eq!(heard(&mut receiver), all);
+        assert_eq!(received(&mut receiver), all);
     }
 
     #[test]
@@ -210,6 +210,6 @@ mod tests {
         assert!(l.over(&me) && !l.all_ended(&me));
         let (head, mut receiver) = mpsc::channel(16);
         l.attach(head, false);
-        assert_eq!(heard(&mut receiver), [ToHead::Begun, ToHead::Lost { why: "its shim is gone".into() }, ToHead::Synced]);
+        assert_eq!(received(&mut receiver), [ToHead::Begun, ToHead::Lost { why: "its shim is gone".into() }, ToHead::Synced]);
     }
 }

@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// [`lattice_node::Checkpointing::word`] of a checkpoint that waits only for the quorum.
+/// [`lattice_node::Checkpointing::state`] of a checkpoint that waits only for the quorum.
 const COMMITTING: &str = "committing";
 /// The pause between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -246,11 +246,11 @@ async fn follow(
         };
         match item {
             None => return Followed::Lost,
-            Some(CheckpointItem::Stands { word, .. }) => committing = word == COMMITTING,
+            Some(CheckpointItem::Stands { state, .. }) => committing = state == COMMITTING,
             Some(CheckpointItem::Refused { .. }) => return Followed::Lost,
-            Some(CheckpointItem::Ended { id, complete, why, word, .. }) => {
+            Some(CheckpointItem::Ended { id, complete, why, state, .. }) => {
                 let of = CheckpointId(Uuid::from_bytes(id));
-                let why = if why.is_empty() { word } else { why };
+                let why = if why.is_empty() { state } else { why };
                 return if complete { Followed::Whole(of) } else { Followed::Came { of, why } };
             }
         }
@@ -266,12 +266,12 @@ mod tests {
     use std::future::{pending, ready};
 
     fn ended(id: CheckpointId, complete: bool) -> CheckpointItem {
-        let (word, why) = ("failed".to_owned(), String::new());
-        CheckpointItem::Ended { id: *id.0.as_bytes(), word, why, complete, step: None, bytes: 0 }
+        let (state, why) = ("failed".to_owned(), String::new());
+        CheckpointItem::Ended { id: *id.0.as_bytes(), state, why, complete, step: None, bytes: 0 }
     }
 
-    fn stands(word: &str) -> CheckpointItem {
-        CheckpointItem::Stands { id: [0; 16], word: word.to_owned(), detail: String::new() }
+    fn stands(state: &str) -> CheckpointItem {
+        CheckpointItem::Stands { id: [0; 16], state: state.to_owned(), detail: String::new() }
     }
 
     #[tokio::test]

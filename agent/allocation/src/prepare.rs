@@ -150,9 +150,9 @@ async fn prepare(
     detail: watch::Sender<Detail>,
     cancel: CancellationToken,
 ) -> Result<Line, PrepareError> {
-    let say = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
+    let set_detail = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
     let going_on = || if cancel.is_cancelled() { Err(PrepareError::Cancelled) } else { Ok(()) };
-    say("preparing: identity and scratch");
+    set_detail("preparing: identity and scratch");
     let begun = {
         let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
         let (dir, cancel) = (dir.clone(), cancel.clone());
@@ -172,7 +172,7 @@ async fn prepare(
     // The work has no processes here yet, so adoption need not wait for a long prologue.
     context.adoption.found(share.allocation);
     going_on()?;
-    say("preparing: the site's prologue");
+    set_detail("preparing: the site's prologue");
     let hook = context.machine.hooks.run(
         Moment::Prologue,
         (&context.setup.me, context.machine.slice.as_ref()),
@@ -185,21 +185,21 @@ async fn prepare(
     failpoint::pass(Point::PrologueOver);
     going_on()?;
     if context.machine.fabric.concerns(&share, &context.setup.me) {
-        say("preparing: a key for the fabric");
+        set_detail("preparing: a key for the fabric");
         tokio::select! {
             provided = context.machine.fabric.provide(&share, &context.setup.me) => provided.map_err(PrepareError::FabricKey)?,
             () = cancel.cancelled() => going_on()?,
         }
     }
     if let Some(from) = &share.restore {
-        say("preparing: what it saved");
-        checkpoint::restore::restore(&context.checkpoint, &share, from, &cancel, say).await?;
+        set_detail("preparing: what it saved");
+        checkpoint::restore::restore(&context.checkpoint, &share, from, &cancel, set_detail).await?;
         going_on()?;
     }
-    say("preparing: image");
+    set_detail("preparing: image");
     let image = admit(&context, &share, &cancel).await?;
     going_on()?;
-    say("preparing: scope and shim");
+    set_detail("preparing: scope and shim");
     blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
 }
 
@@ -288,11 +288,11 @@ fn start(
     }
     failpoint::pass(Point::ScopeMade);
     if let Some(assignment) = assignment {
-        machine::tell(&context.setup.state_dir, context.setup.me.as_str(), share, &context.machine.topology(), assignment)
+        machine::write_topology(&context.setup.state_dir, context.setup.me.as_str(), share, &context.machine.topology(), assignment)
             .map_err(|source| PrepareError::WriteTopology { dir: context.setup.state_dir.clone(), source })?;
     }
     let placement = assignment.map(|a| machine::placement(&context.machine.topology(), a));
-    mpirun::tell(&context.setup.state_dir, share, placement.as_ref())
+    mpirun::write_hostfiles(&context.setup.state_dir, share, placement.as_ref())
         .map_err(|source| PrepareError::WriteHostfiles { dir: context.setup.state_dir.clone(), source })?;
     let mut limits = context.machine.bounds.limits(share, assignment);
     context.machine.device_filter.apply(scope.as_ref(), devices::denied(&context.machine.topology().gpu, assignment), &mut limits)?;

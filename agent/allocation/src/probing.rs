@@ -67,7 +67,7 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
 enum ProbeError {
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    #[error("{}", in_words(.0))]
+    #[error("{}", describe(.0))]
     Connection(#[from] io::Error),
     #[error("status {0}")]
     Status(u16),
@@ -110,7 +110,7 @@ fn status_code(answer: &[u8]) -> Option<u16> {
     (version.starts_with("HTTP/1.") && code.len() == 3).then(|| code.parse().ok()).flatten()
 }
 
-fn in_words(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         ErrorKind::ConnectionReset => "connection reset".to_owned(),

@@ -21,7 +21,7 @@ use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent, TaskPhase};
 use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_output::spool::launches;
-use lattice_registry::{Command, OpenTerminal, Says, Standing, TaskEnds};
+use lattice_registry::{Command, OpenTerminal, Standing, StateSenders, TaskEnds};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
@@ -67,11 +67,11 @@ struct AllocationTask {
     /// run lease.
     acknowledged: Option<watch::Receiver<Option<u64>>>,
     lease: RunLease,
-    says: Says,
+    senders: StateSenders,
 }
 
 impl AllocationTask {
-    fn new(context: &Shared, TaskEnds { share, dir, own, queue, says }: TaskEnds) -> (Self, mpsc::Receiver<Command>) {
+    fn new(context: &Shared, TaskEnds { share, dir, own, queue, senders }: TaskEnds) -> (Self, mpsc::Receiver<Command>) {
         let task = Self {
             own,
             context: Arc::clone(context),
@@ -92,7 +92,7 @@ impl AllocationTask {
             acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
             lease: RunLease::of(share.run_lease_ms),
             share,
-            says,
+            senders,
         };
         (task, queue)
     }
@@ -102,7 +102,7 @@ impl AllocationTask {
             if let Some(due) = self.lease.take_due() {
                 self.begin_what_waited(due).await;
             }
-            let heard = tokio::select! {
+            let message = tokio::select! {
                 command = queue.recv() => {
                     let Some(command) = command else { return };
                     if let Command::Undo = command {
@@ -122,13 +122,13 @@ impl AllocationTask {
                     continue;
                 }
                 () = wakeups::due(self.phase.look_at_ms()) => {
-                    self.say_what_is_left().await;
+                    self.publish_what_is_left().await;
                     continue;
                 }
-                heard = self.line.next() => heard,
+                message = self.line.next() => message,
             };
-            match heard {
-                Some(message) => self.heard(message).await,
+            match message {
+                Some(message) => self.handle_message(message).await,
                 None => self.link_ended().await,
             }
         }
@@ -145,29 +145,29 @@ impl AllocationTask {
         self.share.nodes.first().is_some_and(|(node, _)| node == &self.context.setup.me)
     }
 
-    fn say(&self, text: &str) {
-        self.says.detail.send_modify(|d| text.clone_into(&mut d.text));
+    fn set_detail(&self, text: &str) {
+        self.senders.detail.send_modify(|d| text.clone_into(&mut d.text));
     }
 
     /// Publishes whether launches can begin.
     fn stand(&self) {
         let runs = self.phase.is_started() && self.line.is_synced() && self.lease.may_begin();
-        let now = match *self.says.standing.borrow() {
+        let now = match *self.senders.standing.borrow() {
             // The shim of a lapsed lease begins nothing again.
             _ if self.lease.is_lapsed() => Standing::Ending,
             Standing::Ending => Standing::Ending,
             Standing::NotYet | Standing::Running if runs => Standing::Running,
             Standing::NotYet | Standing::Running => Standing::NotYet,
         };
-        self.says.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+        self.senders.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
     }
 
-    async fn tell(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
+    async fn send_event(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
         self.context.driver.send(event(self.share.allocation, self.share.epoch)).await;
     }
 
     async fn ended(&self, reason: EndReason) {
-        self.tell(|allocation, epoch| Event::Ended { allocation, epoch, reason }).await;
+        self.send_event(|allocation, epoch| Event::Ended { allocation, epoch, reason }).await;
     }
 
     async fn obey(&mut self, command: Command) {
@@ -176,7 +176,7 @@ impl AllocationTask {
             Command::Prepare { assignment } => {
                 if self.preparing.is_none() {
                     self.assigned = Some(Instant::now());
-                    self.preparing = Some(Preparing::begin(&self.context, &self.share, assignment, &self.dir, self.says.detail.clone()));
+                    self.preparing = Some(Preparing::begin(&self.context, &self.share, assignment, &self.dir, self.senders.detail.clone()));
                 }
             }
             Command::Adopt => {
@@ -205,7 +205,7 @@ impl AllocationTask {
         }
     }
 
-    async fn heard(&mut self, message: FromShim) {
+    async fn handle_message(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, ?message, "received from the shim");
         match message {
             FromShim::Hello { allocation, epoch, pid, .. } => {
@@ -220,7 +220,7 @@ impl AllocationTask {
                     }
                     return;
                 }
-                self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
+                self.senders.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
                 // From here on the image's loop device keeps it.
@@ -267,7 +267,7 @@ impl AllocationTask {
                 if !local.begun {
                     // The launch's directory may exist before its first rank. (A launch requested
                     // twice is reported twice, perhaps after its end.)
-                    self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
+                    self.senders.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
                 }
                 local.begun();
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);

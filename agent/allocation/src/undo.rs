@@ -21,8 +21,8 @@ use thiserror::Error;
 /// How long killed processes may take to be gone before that is reported as a failure.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
-/// Limit of the processes that a message names.
-const TOLD_MAX: usize = 4;
+/// Largest number of processes that a message names.
+const PROCESSES_NAMED_MAX: usize = 4;
 
 /// Why an allocation cannot be removed yet.
 #[derive(Debug, Error)]
@@ -66,9 +66,9 @@ pub(super) fn what_is_left(context: &Handles, allocation: AllocationId) -> Optio
 }
 
 fn still_there(left: &[i32]) -> String {
-    let told: Vec<String> = left.iter().take(TOLD_MAX).map(|pid| stuck::told(*pid)).collect();
-    let more = if left.len() > TOLD_MAX { format!("; and {} more", left.len() - TOLD_MAX) } else { String::new() };
-    format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", told.join("; "))
+    let named: Vec<String> = left.iter().take(PROCESSES_NAMED_MAX).map(|pid| stuck::describe(*pid)).collect();
+    let more = if left.len() > PROCESSES_NAMED_MAX { format!("; and {} more", left.len() - PROCESSES_NAMED_MAX) } else { String::new() };
+    format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", named.join("; "))
 }
 
 /// Removes scratch, scope and files. Fails while processes are left.

@@ -332,8 +332,8 @@ mod tests {
         let (share, id) = (share(), CheckpointId(Uuid::from_u128(7)));
         let bytes = *id.0.as_bytes();
         let ended =
-            |complete| CheckpointItem::Ended { id: bytes, word: "failed".into(), why: String::new(), complete, step: None, bytes: 0 };
-        let stands = CheckpointItem::Stands { id: bytes, word: "saving".into(), detail: String::new() };
+            |complete| CheckpointItem::Ended { id: bytes, state: "failed".into(), why: String::new(), complete, step: None, bytes: 0 };
+        let stands = CheckpointItem::Stands { id: bytes, state: "saving".into(), detail: String::new() };
         assert_eq!(answered(&share, stands), LastSaveEvent::UnderWay { id });
         assert_eq!(answered(&share, ended(true)), LastSaveEvent::Ended { id, is_whole: true });
         assert_eq!(answered(&share, ended(false)), LastSaveEvent::Ended { id, is_whole: false });

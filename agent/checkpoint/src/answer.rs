@@ -48,16 +48,16 @@ impl Claims {
     pub fn wrong(&self, found: &[Found]) -> Option<String> {
         let files: BTreeMap<&str, u64> = found.iter().filter_map(|f| Some((f.path.as_str(), f.size?))).collect();
         let bytes = files.values().copied().fold(0, u64::saturating_add);
-        for (what, said, there) in [("files", self.files, files.len() as u64), ("bytes", self.bytes, bytes)] {
-            if let Some(said) = said.filter(|said| *said != there) {
-                return Some(format!("the application says that it saved {said} {what}, and {there} are there"));
+        for (what, claimed, there) in [("files", self.files, files.len() as u64), ("bytes", self.bytes, bytes)] {
+            if let Some(claimed) = claimed.filter(|claimed| *claimed != there) {
+                return Some(format!("the application says that it saved {claimed} {what}, and {there} are there"));
             }
         }
         if self.listed.is_empty() {
             return None;
         }
-        for (path, said) in &self.listed {
-            match (files.get(path.as_str()), said.bytes) {
+        for (path, claimed) in &self.listed {
+            match (files.get(path.as_str()), claimed.bytes) {
                 (None, _) => return Some(format!("the application says that it saved {path}, which is not there")),
                 (Some(there), Some(bytes)) if bytes != *there => {
                     return Some(format!("the application says that it saved {bytes} bytes in {path}, and {there} are there"));
@@ -74,9 +74,9 @@ impl Claims {
         let numbers = [("step", self.step), ("files", self.files), ("bytes", self.bytes)];
         let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}\n", value?)));
         let time = self.time.map(|time| format!("time={time}\n"));
-        let listed = self.listed.iter().map(|(path, said)| {
-            let number = said.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
-            format!("file={number} {} {path}\n", said.blake3.as_deref().unwrap_or("-"))
+        let listed = self.listed.iter().map(|(path, claimed)| {
+            let number = claimed.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+            format!("file={number} {} {path}\n", claimed.blake3.as_deref().unwrap_or("-"))
         });
         numbers.chain(time).chain(listed).collect()
     }

@@ -152,7 +152,7 @@ impl Broker {
         self.asked = JoinSet::new();
         self.stored(Storage::Here);
         self.context.checkpoints.counts().broker(false, false, 0);
-        self.context.checkpoints.broker_says(None);
+        self.context.checkpoints.set_broker_state(None);
     }
 
     fn ended(&mut self, allocation: AllocationId, ended: Result<(), BrokeredError>) {
@@ -206,7 +206,7 @@ impl Broker {
         // Avoids a copy of the whole cluster if there is nothing to do.
         if self.known.is_empty() {
             self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
-            self.context.checkpoints.broker_says(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
+            self.context.checkpoints.set_broker_state(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
             return;
         }
         let saving = saving::now(&self.context, &cluster).await;
@@ -230,7 +230,7 @@ impl Broker {
             }
         }
         let known = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
-        self.context.checkpoints.broker_says(Some(Latest { known, saving, storage: self.storage.clone() }));
+        self.context.checkpoints.set_broker_state(Some(Latest { known, saving, storage: self.storage.clone() }));
     }
 
     /// Reports the state of the store if it has changed.
@@ -243,7 +243,7 @@ impl Broker {
                 tracing::warn!(%why, "the store of checkpoints is away: no work is asked to save itself");
                 self.context
                     .troubles
-                    .say(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
+                    .set(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
             }
             Storage::Here => {
                 tracing::info!("the store of checkpoints answers again");
@@ -336,8 +336,8 @@ async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &
             CheckpointItem::Stands { .. } => {}
             CheckpointItem::Refused { why } => return Err(BrokeredError::Refused { why }),
             CheckpointItem::Ended { complete: true, .. } => return Ok(()),
-            CheckpointItem::Ended { word, why, .. } => {
-                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { word } else { why } });
+            CheckpointItem::Ended { state, why, .. } => {
+                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { state } else { why } });
             }
         }
     }

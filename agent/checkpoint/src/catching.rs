@@ -35,21 +35,21 @@ pub enum CatchingError {
 
 /// Processes that the signal is meant for, sorted by whether they catch it. Terminals that users
 /// attached are not among them.
-pub struct Hearers {
+pub struct SignalTargets {
     /// Number of processes, catching or not.
     pub all: usize,
     /// Processes that did not catch the signal at the last look.
     deaf: Vec<i32>,
     /// Processes that catch the signal.
-    catching: Vec<Hearer>,
+    catching: Vec<CatchingProcess>,
     /// Processes that seem to catch the signal, but were first seen to do so too recently.
-    unsure: Vec<Hearer>,
+    unsure: Vec<CatchingProcess>,
     /// When all `unsure` ones will have been seen long enough ago.
     sure_at: Instant,
 }
 
 /// A process that catches the signal.
-struct Hearer {
+struct CatchingProcess {
     pid: i32,
     /// Refers to this process for ever, even if its id is reused.
     fd: OwnedFd,
@@ -62,7 +62,7 @@ pub(super) enum Look {
     Catches(Program),
 }
 
-impl Hearers {
+impl SignalTargets {
     /// Looks once at all processes that run now except `asked`; an error if that fails. `shim`: the
     /// shim's process, below which the work's processes are found on a machine without scopes.
     fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
@@ -80,7 +80,7 @@ impl Hearers {
                 }
                 Some(Look::Catches(program)) => {
                     seen.insert(pid, true);
-                    catch.push(Hearer { pid, fd, program });
+                    catch.push(CatchingProcess { pid, fd, program });
                 }
             }
         }
@@ -88,8 +88,8 @@ impl Hearers {
         // listed process, or to another one of the same work.
         let still = listed()?;
         let mut found = Self { all: 0, deaf: Vec::new(), catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
-        for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
-            found.add(hearer, sightings, allocation);
+        for process in catch.into_iter().filter(|process| still.contains(&process.pid)) {
+            found.add(process, sightings, allocation);
         }
         // A process that has just started counts: a node where something runs is not idle. The
         // others were looked at above.
@@ -109,12 +109,12 @@ impl Hearers {
         Ok(found)
     }
 
-    fn add(&mut self, hearer: Hearer, sightings: &Sightings, allocation: AllocationId) {
-        let left = unsure_for(sightings.saw(allocation, hearer.pid, &hearer.program));
+    fn add(&mut self, process: CatchingProcess, sightings: &Sightings, allocation: AllocationId) {
+        let left = unsure_for(sightings.saw(allocation, process.pid, &process.program));
         if left.is_zero() {
-            self.catching.push(hearer);
+            self.catching.push(process);
         } else {
-            self.unsure.push(hearer);
+            self.unsure.push(process);
             self.sure_at = self.sure_at.max(Instant::now() + left);
         }
     }
@@ -125,13 +125,13 @@ impl Hearers {
         if !self.unsure.is_empty() {
             std::thread::sleep(self.sure_at.saturating_duration_since(Instant::now()));
         }
-        for hearer in std::mem::take(&mut self.unsure) {
+        for process in std::mem::take(&mut self.unsure) {
             // The descriptor is open and the program is the same, so this is the process that was
             // seen.
-            if hearer.catches_still(signal)? {
-                self.catching.push(hearer);
-            } else if look_at(hearer.pid, signal)?.is_some() {
-                self.deaf.push(hearer.pid);
+            if process.catches_still(signal)? {
+                self.catching.push(process);
+            } else if look_at(process.pid, signal)?.is_some() {
+                self.deaf.push(process.pid);
             }
         }
         Ok(())
@@ -159,19 +159,19 @@ impl Hearers {
     }
 
     /// Whether any process was first seen catching the signal long enough ago.
-    fn is_heard(&self) -> bool {
+    fn is_caught(&self) -> bool {
         !self.catching.is_empty()
     }
 
     /// The processes that catch the signal, without sending it.
     fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
         self.settle(signal)?;
-        Ok(self.catching.into_iter().map(|hearer| hearer.fd).collect())
+        Ok(self.catching.into_iter().map(|process| process.fd).collect())
     }
 
     /// Sends the signal: at once to the processes that are known to catch it, a moment later to the
     /// others that turn out to. Returns the processes that got it.
-    fn send(mut self, signal: AskSignal) -> io::Result<Vec<Hearer>> {
+    fn send(mut self, signal: AskSignal) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
@@ -186,10 +186,10 @@ impl Hearers {
         Ok(sent)
     }
 
-    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<Hearer>) -> io::Result<()> {
-        for hearer in self.catching.drain(..) {
-            if hearer.catches_still(signal)? && there(identity::pidfd_signal(hearer.fd.as_fd(), signal.number()))?.is_some() {
-                sent.push(hearer);
+    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<CatchingProcess>) -> io::Result<()> {
+        for process in self.catching.drain(..) {
+            if process.catches_still(signal)? && there(identity::pidfd_signal(process.fd.as_fd(), signal.number()))?.is_some() {
+                sent.push(process);
             }
         }
         Ok(())
@@ -198,9 +198,9 @@ impl Hearers {
     /// Sends the signal only to the processes that an earlier look found catching it and that are
     /// still `listed`. Returns those that got it. Once one has got it, errors with others are
     /// ignored: the following look at all processes finds them again.
-    fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<Hearer>> {
+    fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
-        self.catching.retain(|hearer| listed.contains(&hearer.pid));
+        self.catching.retain(|process| listed.contains(&process.pid));
         match self.send_to_sure(signal, &mut sent) {
             Err(error) if sent.is_empty() => Err(error),
             Ok(()) | Err(_) => Ok(sent),
@@ -208,7 +208,7 @@ impl Hearers {
     }
 }
 
-impl Hearer {
+impl CatchingProcess {
     fn catches_still(&self, signal: AskSignal) -> io::Result<bool> {
         Ok(matches!(look_at(self.pid, signal)?, Some(Look::Catches(program)) if program == self.program))
     }
@@ -218,16 +218,16 @@ impl Hearer {
 pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
 /// Looks at the processes that run now.
-pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, CatchingError> {
-    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
+pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<SignalTargets, CatchingError> {
+    SignalTargets::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
 /// The running processes that catch the signal, without sending it; `None`: none was first seen
 /// catching it long enough ago.
-pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
+pub fn catching_processes((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
     now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
-    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
+    Ok(if now.is_caught() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
 }
 
 /// Sends the signal to the processes that run now, and returns those that got it. `seen`: the
@@ -237,11 +237,11 @@ pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result
 pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: AskSignal,
-    seen: Option<Hearers>,
+    seen: Option<SignalTargets>,
     going_on: impl Fn() -> Result<(), E>,
 ) -> Result<Vec<OwnedFd>, E> {
     let unsent = |source| CatchingError::Send { signal, source };
-    let mut sent = match seen.filter(|seen| seen.is_heard() && signal.whom() != SignalTo::Ranks) {
+    let mut sent = match seen.filter(|seen| seen.is_caught() && signal.whom() != SignalTo::Ranks) {
         Some(seen) => {
             let listed = addressed(context, allocation, shim, signal.whom()).map_err(CatchingError::Look)?;
             going_on()?;
@@ -249,8 +249,8 @@ pub fn ask<E: From<CatchingError>>(
         }
         None => Vec::new(),
     };
-    let asked: BTreeSet<i32> = sent.iter().map(|hearer| hearer.pid).collect();
-    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(CatchingError::Look);
+    let asked: BTreeSet<i32> = sent.iter().map(|process| process.pid).collect();
+    let rest = SignalTargets::find(context, allocation, shim, signal, &asked).map_err(CatchingError::Look);
     if sent.is_empty() {
         let mut now = rest?;
         if let Some(why) = now.not_to_be_asked(signal).map_err(CatchingError::Look)? {
@@ -269,7 +269,7 @@ pub fn ask<E: From<CatchingError>>(
             Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
         }
     }
-    Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
+    Ok(sent.into_iter().map(|process| process.fd).collect())
 }
 
 /// Whether any process of the script or of a launch is alive.
@@ -481,13 +481,13 @@ mod tests {
     #[test]
     fn of_ranks_that_are_asked_together_one_that_is_deaf_keeps_all_from_being_asked() {
         let me = i32::try_from(std::process::id()).unwrap();
-        let hearer = || {
+        let process = || {
             let program = Program { start_ticks: 0, device: (0, 0), inode: 0 };
-            Hearer { pid: me, fd: identity::pidfd_open(me).unwrap(), program }
+            CatchingProcess { pid: me, fd: identity::pidfd_open(me).unwrap(), program }
         };
         let found = |catching: usize, deaf: Vec<i32>| {
-            let catching = (0..catching).map(|_| hearer()).collect::<Vec<_>>();
-            Hearers { all: catching.len() + deaf.len(), deaf, catching, unsure: vec![], sure_at: Instant::now() }
+            let catching = (0..catching).map(|_| process()).collect::<Vec<_>>();
+            SignalTargets { all: catching.len() + deaf.len(), deaf, catching, unsure: vec![], sure_at: Instant::now() }
         };
         let (all, ranks) = (AskSignal::USR2, AskSignal::USR2.to(SignalTo::Ranks));
         assert_eq!(found(2, vec![7]).not_to_be_asked(all).unwrap(), None);
@@ -507,22 +507,22 @@ mod tests {
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let hearer = || match look_at(pid, AskSignal::USR1).unwrap() {
-            Some(Look::Catches(program)) => Hearer { pid, fd: identity::pidfd_open(pid).unwrap(), program },
+        let process = || match look_at(pid, AskSignal::USR1).unwrap() {
+            Some(Look::Catches(program)) => CatchingProcess { pid, fd: identity::pidfd_open(pid).unwrap(), program },
             Some(Look::Deaf) | None => panic!("it catches the signal"),
         };
-        let unsure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![], unsure: vec![hearer], sure_at: Instant::now() };
-        let sure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
-        assert_eq!(unsure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
-        assert_eq!(sure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
-        let at_once = |hearer, listed: &[i32]| {
-            let sent = sure(hearer).send_at_once(AskSignal::USR1, &listed.iter().copied().collect()).unwrap();
-            sent.iter().map(|hearer| hearer.pid).collect::<Vec<_>>()
+        let unsure = |process| SignalTargets { all: 1, deaf: vec![], catching: vec![], unsure: vec![process], sure_at: Instant::now() };
+        let sure = |process| SignalTargets { all: 1, deaf: vec![], catching: vec![process], unsure: vec![], sure_at: Instant::now() };
+        assert_eq!(unsure(process()).send(AskSignal::USR1).unwrap().len(), 1);
+        assert_eq!(sure(process()).send(AskSignal::USR1).unwrap().len(), 1);
+        let at_once = |process, listed: &[i32]| {
+            let sent = sure(process).send_at_once(AskSignal::USR1, &listed.iter().copied().collect()).unwrap();
+            sent.iter().map(|process| process.pid).collect::<Vec<_>>()
         };
-        assert_eq!(at_once(hearer(), &[pid]), [pid]);
-        assert_eq!(at_once(hearer(), &[pid + 1]), [0; 0], "it is not the allocation's any more");
-        assert!(unsure(hearer()).send_at_once(AskSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
-        let (known, new, seen) = (hearer(), hearer(), hearer());
+        assert_eq!(at_once(process(), &[pid]), [pid]);
+        assert_eq!(at_once(process(), &[pid + 1]), [0; 0], "it is not the allocation's any more");
+        assert!(unsure(process()).send_at_once(AskSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
+        let (known, new, seen) = (process(), process(), process());
         child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while !matches!(look_at(pid, AskSignal::USR1).unwrap(), Some(Look::Deaf)) {

@@ -121,7 +121,7 @@ impl Counts {
     }
 
     /// Adds all counters to `samples`.
-    pub fn tell(&self, samples: &mut Samples) {
+    pub fn write_metrics(&self, samples: &mut Samples) {
         for ((vcluster, cause), count) in self.preempted.lock().iter() {
             for metric in [&family::PREEMPTIONS, &family::SCHEDULING_PREEMPTIONS] {
                 samples.count(metric, &[vcluster, cause], *count);

@@ -543,8 +543,8 @@ fn done(text: &str) -> Result<Answer, AnswerError> {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (key, value) = line.split_once('=').ok_or_else(|| odd(line))?;
         if key.trim() == "file" {
-            let (path, said) = listed(value).ok_or_else(|| odd(line))?;
-            claims.listed.insert(path, said);
+            let (path, file) = listed(value).ok_or_else(|| odd(line))?;
+            claims.listed.insert(path, file);
             continue;
         }
         if key.trim() == "time" {
@@ -570,9 +570,9 @@ fn odd(line: &str) -> AnswerError {
 fn listed(value: &str) -> Option<(String, Listed)> {
     let (bytes, rest) = value.trim().split_once(' ')?;
     let (blake3, path) = rest.split_once(' ')?;
-    let told = |text: &str| (text != "-").then(|| text.to_owned());
-    let bytes = told(bytes).map(|number| number.parse().ok().ok_or(())).transpose().ok()?;
-    let blake3 = told(blake3).map(|digits| digits.to_ascii_lowercase());
+    let given = |text: &str| (text != "-").then(|| text.to_owned());
+    let bytes = given(bytes).map(|number| number.parse().ok().ok_or(())).transpose().ok()?;
+    let blake3 = given(blake3).map(|digits| digits.to_ascii_lowercase());
     if path.is_empty() || blake3.as_ref().is_some_and(|digits| !is_blake3(digits)) {
         return None;
     }

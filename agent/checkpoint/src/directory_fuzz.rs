@@ -1,7 +1,7 @@
 //! Fuzz targets: applications' answers about their checkpoints, in files and in calls, and
 //! manifests in a store that others can write to. `docs/fuzzing.md` lists all targets.
 
-use super::super::said;
+use super::super::app_message;
 use super::super::store::{Manifest, NodeManifest};
 use super::*;
 use lattice_api::v1;
@@ -18,7 +18,7 @@ fn called(mut input: Input<'_>) {
         let (path, bytes, blake3) = (text(input.piece()), number(input.piece()), text(input.piece()));
         message.list.push(v1::SavedFile { path, bytes, blake3 });
     }
-    let Ok(answer) = said::done(message) else { return };
+    let Ok(answer) = app_message::done(message) else { return };
     let Answer::Done(claims) = &answer else { panic!("what is done is not done: {answer:?}") };
     assert_eq!(done(&claims.to_text()), Ok(answer));
 }

@@ -98,7 +98,7 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
         assert_eq!(bed.answer(&first).unwrap(), Some(want));
         assert_eq!(bed.place().answer(&second).unwrap(), None, "an answer to another round");
     }
-    for (ending, text, says) in [
+    for (ending, text, expected) in [
         ("done", "step=x", "step=x"),
         ("done", "time=-1", "0 to 1e28"),
         ("done", "all is well", "none of"),
@@ -107,7 +107,7 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
         let bed = Bed::new("odd");
         bed.write(&format!("{first}.{ending}"), text);
         let why = bed.answer(&first).unwrap_err().to_string();
-        assert!(why.contains(says), "{why}");
+        assert!(why.contains(expected), "{why}");
     }
 }
 
@@ -212,17 +212,17 @@ fn what_is_withdrawn_is_asked_for_no_more() {
 #[test]
 fn what_the_application_says_of_its_files_is_compared_with_what_lies_there() {
     let found = [("a", Some(3)), ("d", None), ("d/b", Some(4))].map(|(path, size)| Found { path: path.to_owned(), mode: 0o600, size });
-    let says = |listed: &[(&str, Option<u64>)]| {
+    let claims = |listed: &[(&str, Option<u64>)]| {
         let listed = listed.iter().map(|(path, bytes)| ((*path).to_owned(), Listed { bytes: *bytes, blake3: None })).collect();
         Claims { listed, ..Claims::default() }
     };
-    for right in [says(&[]), says(&[("a", Some(3)), ("d/b", None)]), Claims { files: Some(2), bytes: Some(7), ..Claims::default() }] {
+    for right in [claims(&[]), claims(&[("a", Some(3)), ("d/b", None)]), Claims { files: Some(2), bytes: Some(7), ..Claims::default() }] {
         assert_eq!(right.wrong(&found), None);
     }
     for (wrong, about) in [
-        (says(&[("a", Some(3))]), "d/b is there"),
-        (says(&[("a", Some(9)), ("d/b", None)]), "9 bytes in a"),
-        (says(&[("a", None), ("d/b", None), ("c", None)]), "c, which is not there"),
+        (claims(&[("a", Some(3))]), "d/b is there"),
+        (claims(&[("a", Some(9)), ("d/b", None)]), "9 bytes in a"),
+        (claims(&[("a", None), ("d/b", None), ("c", None)]), "c, which is not there"),
         (Claims { files: Some(3), ..Claims::default() }, "3 files"),
     ] {
         assert!(wrong.wrong(&found).is_some_and(|why| why.contains(about)), "{about}");

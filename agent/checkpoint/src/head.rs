@@ -34,7 +34,7 @@ const EVENTS: usize = 256;
 /// Pause between retries of a node or the store.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long to wait for the quorum's answer once the allocation ends.
-const LAST_WORD: Duration = Duration::from_secs(10);
+const COMMIT_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long the store may take to say whether an id was used.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How long reachable nodes may take to learn that a round is over.
@@ -66,7 +66,7 @@ pub enum BeginError {
 
 /// The head's order to the nodes of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum Order {
     Wait,
     Go,
     Stop,
@@ -133,7 +133,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     };
     drop(one);
     let (out, items) = mpsc::channel(4);
-    context.tasks.spawn(tell(view, out));
+    context.tasks.spawn(send_items(view, out));
     Ok(items)
 }
 
@@ -160,8 +160,8 @@ async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Res
 
 /// The end of a checkpoint that the quorum has.
 fn ended(made: &CheckpointRef) -> CheckpointItem {
-    let (id, word) = (*made.id.0.as_bytes(), "complete".to_owned());
-    CheckpointItem::Ended { id, word, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
+    let (id, state) = (*made.id.0.as_bytes(), "complete".to_owned());
+    CheckpointItem::Ended { id, state, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
 }
 
 fn answered(item: CheckpointItem) -> mpsc::Receiver<CheckpointItem> {
@@ -177,7 +177,7 @@ fn complete(state: &Checkpointing) -> Option<CheckpointRef> {
     }
 }
 
-async fn tell(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<CheckpointItem>) {
+async fn send_items(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<CheckpointItem>) {
     loop {
         let item = item(&view.borrow_and_update());
         let over = matches!(item, CheckpointItem::Ended { .. });
@@ -192,10 +192,10 @@ async fn tell(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<Checkp
 }
 
 fn item(state: &Checkpointing) -> CheckpointItem {
-    let (id, word) = (*state.id.0.as_bytes(), state.word().to_owned());
+    let (id, phase) = (*state.id.0.as_bytes(), state.word().to_owned());
     let ended = |why: String, checkpoint: Option<&CheckpointRef>| CheckpointItem::Ended {
         id,
-        word: word.clone(),
+        state: phase.clone(),
         why,
         complete: checkpoint.is_some(),
         step: checkpoint.and_then(|c| c.step),
@@ -211,7 +211,7 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
         }
         CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
-            let told = |node: &NodeId| match state.progress.get(node) {
+            let describe = |node: &NodeId| match state.progress.get(node) {
                 Some(Progress { percent: Some(percent), left_ms: Some(left) }) => {
                     format!("{node} ({percent} %, {} s left)", left.div_ceil(1000))
                 }
@@ -219,15 +219,15 @@ fn item(state: &Checkpointing) -> CheckpointItem {
                 Some(Progress { percent: None, left_ms: Some(left) }) => format!("{node} ({} s left)", left.div_ceil(1000)),
                 Some(Progress { percent: None, left_ms: None }) | None => node.to_string(),
             };
-            let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(told).collect();
+            let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(describe).collect();
             let extended = if deadline.extended { "; its time was extended" } else { "" };
-            CheckpointItem::Stands { id, word, detail: format!("waits for {}{extended}", awaited.join(", ")) }
+            CheckpointItem::Stands { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
         }
         CheckpointPhase::Deferred { .. } => {
-            CheckpointItem::Stands { id, word, detail: "the application asked for a later moment".to_owned() }
+            CheckpointItem::Stands { id, state: phase, detail: "the application asked for a later moment".to_owned() }
         }
-        CheckpointPhase::Verifying { .. } => CheckpointItem::Stands { id, word, detail: "the manifest is written".to_owned() },
-        CheckpointPhase::Committing { .. } => CheckpointItem::Stands { id, word, detail: "waits for the quorum".to_owned() },
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Stands { id, state: phase, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Committing { .. } => CheckpointItem::Stands { id, state: phase, detail: "waits for the quorum".to_owned() },
     }
 }
 
@@ -292,12 +292,12 @@ impl Checkpoints {
         {
             return there.view.clone();
         }
-        let (id, told, over) = (state.id, state.told, state.end().is_some());
+        let (id, reported, over) = (state.id, state.told, state.end().is_some());
         let came_to_nothing = over && complete(&state).is_none();
         let (out, view) = watch::channel(state.clone());
         heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
         if !over {
-            let (events, heard) = mpsc::channel(EVENTS);
+            let (events, queue) = mpsc::channel(EVENTS);
             let driver = Driver {
                 context: Arc::clone(context),
                 share: Arc::clone(share),
@@ -308,13 +308,13 @@ impl Checkpoints {
                 events,
                 asked: JoinSet::new(),
                 work: JoinSet::new(),
-                word: watch::channel(Word::Wait).0,
+                order: watch::channel(Order::Wait).0,
             };
-            context.tasks.spawn(driver.run(heard));
+            context.tasks.spawn(driver.run(queue));
         } else if came_to_nothing {
             // The run of the agent that ended it may not have removed what it left.
             let (tasks, context, share) = (&context.tasks, Arc::clone(context), Arc::clone(share));
-            tasks.spawn(async move { late::discard(&context, &share, id, told).await });
+            tasks.spawn(async move { late::discard(&context, &share, id, reported).await });
         }
         view
     }
@@ -344,11 +344,11 @@ struct Driver {
     /// Tasks that ask the nodes in the present round.
     asked: JoinSet<()>,
     /// The present order to them.
-    word: watch::Sender<Word>,
+    order: watch::Sender<Order>,
 }
 
 impl Driver {
-    async fn run(mut self, mut heard: mpsc::Receiver<CheckpointEvent>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<CheckpointEvent>) {
         let allocation = self.share.allocation;
         let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
         let (mut over_at, begun) = (None, Instant::now());
@@ -372,7 +372,7 @@ impl Driver {
             }
             let wakes = self.state.wakes_ms().map(|at| Duration::from_millis(at.saturating_sub(boottime_ms()) + 1));
             let event = tokio::select! {
-                Some(event) = heard.recv() => event,
+                Some(event) = queue.recv() => event,
                 () = sleep(wakes) => CheckpointEvent::Clock,
                 known = looked(&mut self.is_new) => {
                     if !self.is_to_be(known) {
@@ -390,7 +390,7 @@ impl Driver {
                     continue;
                 }
                 () = ending(standing.clone()), if over_at.is_none() => {
-                    let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { LAST_WORD } else { Duration::ZERO };
+                    let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { COMMIT_ANSWER_WAIT } else { Duration::ZERO };
                     over_at = Some(Instant::now() + patience);
                     steps = Vec::new();
                     continue;
@@ -401,11 +401,11 @@ impl Driver {
                 why = &mut superseded => self.committed().unwrap_or(CheckpointEvent::Superseded { why }),
             };
             let before = self.state.clone();
-            let only_told = matches!(event, CheckpointEvent::Progressed { .. });
+            let only_progress = matches!(event, CheckpointEvent::Progressed { .. });
             steps = self.state.handle(boottime_ms(), event);
             // Nothing was done yet for a checkpoint in this phase: if the agent ends here, the
             // caller asks again.
-            if only_told || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
+            if only_progress || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
                 self.out.send_replace(self.state.clone());
             } else if self.state != before {
                 if self.is_new.is_some() {
@@ -431,7 +431,7 @@ impl Driver {
         match known {
             Some(known) => self.state.told |= !known,
             None => {
-                self.word.send_replace(Word::Stop);
+                self.order.send_replace(Order::Stop);
                 self.context.checkpoints.never_begun(self.share.allocation, &self.out.subscribe());
             }
         }
@@ -449,8 +449,8 @@ impl Driver {
 
     /// Waits until the reachable nodes have learned that the round is over.
     async fn farewell(&mut self) {
-        let heard = async { while self.asked.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(FAREWELL, heard).await;
+        let all_ended = async { while self.asked.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(FAREWELL, all_ended).await;
     }
 
     /// Writes the state: until it is on disk, nothing is done in it except looking at the nodes. If
@@ -502,7 +502,7 @@ impl Driver {
             CheckpointStep::Ask { round } => {
                 self.work.abort_all();
                 self.asked.abort_all();
-                self.word = watch::channel(Word::Wait).0;
+                self.order = watch::channel(Order::Wait).0;
                 let open = PartOpen {
                     id: *self.state.id.0.as_bytes(),
                     allocation: *self.share.allocation.0.as_bytes(),
@@ -517,12 +517,12 @@ impl Driver {
                         node,
                         open: open.clone(),
                         events: self.events.clone(),
-                        word: self.word.subscribe(),
+                        order: self.order.subscribe(),
                     };
                     self.asked.spawn(asking.run());
                 }
             }
-            CheckpointStep::Go { .. } => drop(self.word.send_replace(Word::Go)),
+            CheckpointStep::Go { .. } => drop(self.order.send_replace(Order::Go)),
             CheckpointStep::Write { .. } => {
                 let (context, share, state) = (Arc::clone(&self.context), Arc::clone(&self.share), self.state.clone());
                 let events = self.events.clone();
@@ -542,7 +542,7 @@ impl Driver {
             }
             CheckpointStep::Forget => {
                 self.work.abort_all();
-                self.word.send_replace(Word::Stop);
+                self.order.send_replace(Order::Stop);
             }
         }
     }
@@ -613,34 +613,34 @@ struct Asking {
     node: NodeId,
     open: PartOpen,
     events: mpsc::Sender<CheckpointEvent>,
-    word: watch::Receiver<Word>,
+    order: watch::Receiver<Order>,
 }
 
 impl Asking {
     /// Runs until the order is to stop, and the node has received that.
     async fn run(self) {
-        while *self.word.borrow() != Word::Stop {
+        while *self.order.borrow() != Order::Stop {
             if self.node == self.context.me {
                 self.here().await;
             } else if let Err(error) = self.there().await {
                 tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
             }
             tokio::select! {
-                () = self.told(Word::Stop) => return,
+                () = self.wait_for_order(Order::Stop) => return,
                 () = tokio::time::sleep(AGAIN) => {}
             }
         }
     }
 
-    async fn told(&self, word: Word) {
-        if self.word.clone().wait_for(|now| *now == word || *now == Word::Stop).await.is_err() {
+    async fn wait_for_order(&self, order: Order) {
+        if self.order.clone().wait_for(|now| *now == order || *now == Order::Stop).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    async fn hear(&self, word: FromSaver) {
+    async fn handle(&self, report: FromSaver) {
         let (node, round) = (self.node.clone(), self.open.round);
-        let event = match word {
+        let event = match report {
             FromSaver::Able { idle } => CheckpointEvent::Able { node, round, idle },
             FromSaver::Saving => return,
             FromSaver::Failed { why } => CheckpointEvent::NodeFailed { node, round, why },
@@ -656,51 +656,51 @@ impl Asking {
     }
 
     async fn here(&self) {
-        let Ends { go, mut says, .. } = part::attach(&self.context, &self.share, &self.open);
-        let goes = async {
-            self.told(Word::Go).await;
-            if *self.word.borrow() == Word::Go {
+        let Ends { go, mut last_report, .. } = part::attach(&self.context, &self.share, &self.open);
+        let sending = async {
+            self.wait_for_order(Order::Go).await;
+            if *self.order.borrow() == Order::Go {
                 go.send_replace(true);
             }
-            self.told(Word::Stop).await;
+            self.wait_for_order(Order::Stop).await;
             self.context.checkpoints.0.parts.give_up(&self.open);
         };
-        let hears = async {
+        let receiving = async {
             loop {
-                let word = says.borrow_and_update().clone();
-                if let Some(word) = word {
-                    self.hear(word).await;
+                let report = last_report.borrow_and_update().clone();
+                if let Some(report) = report {
+                    self.handle(report).await;
                 }
-                if says.changed().await.is_err() {
+                if last_report.changed().await.is_err() {
                     return;
                 }
             }
         };
-        tokio::select! { () = goes => {}, () = hears => {} }
+        tokio::select! { () = sending => {}, () = receiving => {} }
     }
 
     async fn there(&self) -> Result<(), UnreachedNode> {
         let address = mesh_address(&self.context.cluster, &self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
-        let goes = async {
-            self.told(Word::Go).await;
-            if *self.word.borrow() == Word::Go {
+        let sending = async {
+            self.wait_for_order(Order::Go).await;
+            if *self.order.borrow() == Order::Go {
                 frame::write(&mut send, &ToSaver::Go).await?;
             }
-            self.told(Word::Stop).await;
+            self.wait_for_order(Order::Stop).await;
             frame::write(&mut send, &ToSaver::Stop).await?;
             // Wait until the other end has read it.
             let _ = send.finish();
             let _ = send.stopped().await;
             Ok(())
         };
-        let hears = async {
+        let receiving = async {
             loop {
-                let word = frame::read::<FromSaver, _>(&mut recv).await?;
-                self.hear(word).await;
+                let report = frame::read::<FromSaver, _>(&mut recv).await?;
+                self.handle(report).await;
             }
         };
-        tokio::select! { ended = goes => ended, ended = hears => ended }
+        tokio::select! { ended = sending => ended, ended = receiving => ended }
     }
 }

@@ -100,7 +100,7 @@ impl CheckpointStore {
 
     /// Whether this cluster's identity has changed since the record was written, for example by a
     /// new authority.
-    pub fn is_said_anew(&self, kept: &Kept) -> bool {
+    pub fn has_changed_identity(&self, kept: &Kept) -> bool {
         kept.cluster != self.whose()
     }
 

@@ -48,9 +48,9 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
     allocation.epoch > share.epoch
 }
 
-/// Removes what is left of one checkpoint. `told`: it was, or may have been, reported to the quorum,
+/// Removes what is left of one checkpoint. `reported`: it was, or may have been, reported to the quorum,
 /// or an earlier checkpoint may have the same id.
-pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, told: bool) {
+pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, reported: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };
     let ((pause, most), mut passes) = (TRIES, PASSES);
@@ -70,7 +70,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
             now.map(|a| a.checkpoint.clone())
         };
         let refused = match &last {
-            _ if !told => Ok(true),
+            _ if !reported => Ok(true),
             // The quorum may still accept a report of this claim.
             None => return,
             Some(None) => Ok(true),

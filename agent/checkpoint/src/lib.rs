@@ -27,6 +27,7 @@
 //! last row's are the agent's.
 
 mod answer;
+pub mod app_message;
 mod asking;
 mod blocking;
 pub mod broker;
@@ -49,7 +50,6 @@ mod parts;
 mod port;
 pub mod restore;
 pub mod retention;
-pub mod said;
 pub mod saving;
 mod sightings;
 pub mod simulated;
@@ -241,16 +241,16 @@ impl Checkpoints {
     /// The environment variables of the work's processes.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(&'static str, String)> {
         let (Ok(means), Some(policy)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
-        let told = |name, path: std::path::PathBuf| (name, path.display().to_string());
-        let mut env = vec![told("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
+        let path_variable = |name, path: std::path::PathBuf| (name, path.display().to_string());
+        let mut env = vec![path_variable("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
         if policy.by == AskBy::SharedMemory {
-            env.push(told("LATTICE_CHECKPOINT_SHM", means.directories.page_of(share.allocation)));
+            env.push(path_variable("LATTICE_CHECKPOINT_SHM", means.directories.page_of(share.allocation)));
         }
         if let Some(port) = policy.port {
             env.push(("LATTICE_CHECKPOINT_PORT", port.to_string()));
         }
         if share.restore.is_some() {
-            env.push(told("LATTICE_RESTORE_FROM", means.directories.restore_of(share.allocation)));
+            env.push(path_variable("LATTICE_RESTORE_FROM", means.directories.restore_of(share.allocation)));
         }
         env
     }
@@ -280,7 +280,7 @@ impl Checkpoints {
         &self.0.settings
     }
 
-    fn broker_says(&self, latest: Option<Latest>) {
+    fn set_broker_state(&self, latest: Option<Latest>) {
         *self.0.broker.lock() = latest;
     }
 

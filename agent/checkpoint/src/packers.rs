@@ -223,9 +223,9 @@ pub fn serve() -> anyhow::Result<()> {
         let agent = socket.try_clone()?;
         let packed = pack(&file, size, &mut Pieces(&mut socket), &|| is_gone(&agent));
         match packed {
-            Ok(hash) => say(&mut socket, DONE, hash.as_bytes())?,
-            Err(PackError::Changed) => say(&mut socket, CHANGED, &[])?,
-            Err(PackError::Io(error)) => say(&mut socket, FAILED, &error.raw_os_error().unwrap_or(libc::EIO).to_le_bytes())?,
+            Ok(hash) => send(&mut socket, DONE, hash.as_bytes())?,
+            Err(PackError::Changed) => send(&mut socket, CHANGED, &[])?,
+            Err(PackError::Io(error)) => send(&mut socket, FAILED, &error.raw_os_error().unwrap_or(libc::EIO).to_le_bytes())?,
             Err(PackError::GivenUp | PackError::Broke(_)) => return Ok(()),
         }
     }
@@ -261,7 +261,7 @@ fn is_gone(agent: &UnixStream) -> bool {
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-fn say(socket: &mut UnixStream, kind: u8, bytes: &[u8]) -> io::Result<()> {
+fn send(socket: &mut UnixStream, kind: u8, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     let mut head = [kind, 0, 0, 0, 0];
     head[1..].copy_from_slice(&length.to_le_bytes());
@@ -275,7 +275,7 @@ struct Pieces<'a>(&'a mut UnixStream);
 impl Write for Pieces<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(PIECE_BYTES_MAX)];
-        say(self.0, PIECE, piece)?;
+        send(self.0, PIECE, piece)?;
         Ok(piece.len())
     }
 

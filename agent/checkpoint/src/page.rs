@@ -10,8 +10,8 @@ use super::answer::{Answer, Claims, reason};
 use super::simulated::{NoTime, SimulatedTime};
 use lattice_checkpoint::layout::{
     AT_ANSWER, AT_ANSWERED, AT_BYTES, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST,
-    AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_TOLD, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES,
-    TOKEN_BYTES, UNSAID, VERSION,
+    AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_SET, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES,
+    TOKEN_BYTES, UNREPORTED, VERSION,
 };
 use lattice_model::Principal;
 use lattice_node::Progress;
@@ -227,12 +227,12 @@ impl Page {
         // Read again: the number is written last, so the rest may have been read before it was
         // written.
         let page = self.read()?;
-        let said = |at: usize| Some(long(&page, at)).filter(|value| *value != UNSAID);
+        let reported = |at: usize| Some(long(&page, at)).filter(|value| *value != UNREPORTED);
         match word(&page, AT_ANSWER) {
             DONE => {
-                let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
+                let (step, files, bytes) = (reported(AT_STEP), reported(AT_FILES), reported(AT_SAVED_BYTES));
                 // An application that reports no time leaves zeros there.
-                let time = (word(&page, AT_TIME_TOLD) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
+                let time = (word(&page, AT_TIME_SET) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
                 let time = time.transpose()?;
                 Ok(Some(Answer::Done(Claims { step, time, files, bytes, ..Claims::default() })))
             }

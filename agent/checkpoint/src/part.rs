@@ -80,10 +80,10 @@ pub(super) enum PartError {
 /// The part of this round: the running one, or a new one in place of an older round's.
 pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
     let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
-    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask: told, reports: out, ready, stop }| {
-        let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
+    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask, reports: out, ready, stop }| {
+        let left = older.as_ref().and_then(|last_report| left(last_report.borrow().as_ref()));
         let (tasks, context, share, open) = (&context.tasks, Arc::clone(context), Arc::clone(share), open.clone());
-        tasks.spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
+        tasks.spawn(Round { context, share, open, left, may_ask, out, ready, stop, asking: Arc::default() }.run(older));
     })
 }
 
@@ -94,8 +94,8 @@ pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut r
         let why = format!("allocation {} is not on this node under epoch {}", allocation.short(), open.epoch);
         return frame::write(&mut send, &FromSaver::Failed { why }).await;
     };
-    let Ends { go, mut says, .. } = attach(context, &handle.share, &open);
-    let hears = async {
+    let Ends { go, mut last_report, .. } = attach(context, &handle.share, &open);
+    let receiving = async {
         loop {
             match frame::read::<ToSaver, _>(&mut recv).await? {
                 ToSaver::Go => drop(go.send_replace(true)),
@@ -106,18 +106,18 @@ pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut r
             }
         }
     };
-    let tells = async {
+    let sending = async {
         loop {
-            let word = says.borrow_and_update().clone();
-            if let Some(word) = word {
-                frame::write(&mut send, &word).await?;
+            let report = last_report.borrow_and_update().clone();
+            if let Some(report) = report {
+                frame::write(&mut send, &report).await?;
             }
-            if says.changed().await.is_err() {
+            if last_report.changed().await.is_err() {
                 return Ok(());
             }
         }
     };
-    tokio::select! { ended = hears => ended, ended = tells => ended }
+    tokio::select! { ended = receiving => ended, ended = sending => ended }
 }
 
 /// Bytes that a part left on the disk, as far as its last report tells.
@@ -140,7 +140,7 @@ struct Round {
     /// Bytes that the previous round left on the disk, if known.
     left: Option<u64>,
     /// Whether it may ask the work.
-    told: watch::Receiver<bool>,
+    may_ask: watch::Receiver<bool>,
     out: watch::Sender<Option<FromSaver>>,
     ready: Ready,
     stop: CancellationToken,
@@ -169,7 +169,7 @@ impl Round {
             () = self.stop.cancelled() => None,
             () = tokio::time::sleep(until) => None,
             () = ended => None,
-            word = self.saved() => Some(word.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
+            report = self.saved() => Some(report.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
         };
         if last.is_none() {
             // Cancelled before the request is withdrawn, so that a thread that is still asking
@@ -181,9 +181,9 @@ impl Round {
         if let Err(why) = self.withdrawn(failed).await {
             tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
         }
-        if let Some(word) = last {
-            tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
-            self.out.send_replace(Some(word));
+        if let Some(report) = last {
+            tracing::debug!(%allocation, word = ?report, "this node's part of a checkpoint");
+            self.out.send_replace(Some(report));
             // The last report stays for a head that asks again.
             tokio::select! {
                 () = self.stop.cancelled() => {}
@@ -229,7 +229,7 @@ impl Round {
                 answer
             }
             Before::Unanswered { asked, found } => {
-                let now = way.heard(found, asked).await;
+                let now = way.complete(found, asked).await;
                 if !now.lives && has_ranks_here(context, share) {
                     return Err(PartError::NoRanks);
                 }
@@ -259,7 +259,7 @@ impl Round {
                     deadline_ms: self.open.deadline_ms,
                     asked,
                     left: self.left,
-                    hearers: now.hearers,
+                    targets: now.targets,
                     stop: self.stop.clone(),
                     asking: Arc::clone(&self.asking),
                 };
@@ -282,7 +282,7 @@ impl Round {
     }
 
     async fn may_ask(&self) {
-        let _ = self.told.clone().wait_for(|go| *go).await;
+        let _ = self.may_ask.clone().wait_for(|go| *go).await;
     }
 
     /// Reports that the work can be asked, and asks it once that is permitted: on the thread that
@@ -356,7 +356,7 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     /// Waits for the answer as long as any process that was asked is alive, and reports progress.
     async fn answer(&self) -> Result<Answer, PartError> {
-        let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
+        let (mut last_looks, mut reported, mut reported_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {
             let (way, place, token) = (self.way.clone(), Arc::clone(self.place), self.token.to_owned());
             if let Some(answer) = blocking(move || way.answer(&place, &token)).await? {
@@ -371,11 +371,11 @@ impl Waiting<'_> {
                     None => last_looks = 0,
                 }
             }
-            if told_at.elapsed() >= PROGRESS {
-                told_at = Instant::now();
+            if reported_at.elapsed() >= PROGRESS {
+                reported_at = Instant::now();
                 let progress = self.asked.progress().await;
-                if let Some(Progress { percent, left_ms }) = progress.filter(|_| progress != told) {
-                    told = progress;
+                if let Some(Progress { percent, left_ms }) = progress.filter(|_| progress != reported) {
+                    reported = progress;
                     self.out.send_replace(Some(FromSaver::Progressed { percent, left_ms }));
                 }
             }

@@ -28,7 +28,7 @@ pub(super) struct Ends {
     /// Set to `true` when the part may ask the work.
     pub go: watch::Sender<bool>,
     /// The part's last report; `None`: none yet.
-    pub says: watch::Receiver<Option<FromSaver>>,
+    pub last_report: watch::Receiver<Option<FromSaver>>,
     ready: Ready,
 }
 
@@ -71,12 +71,12 @@ impl Parts {
         }
         let older = all.remove(&allocation).map(|older| {
             older.stop.cancel();
-            older.ends.says
+            older.ends.last_report
         });
         let (go, may_ask) = watch::channel(false);
-        let (reports, says) = watch::channel(None);
+        let (reports, last_report) = watch::channel(None);
         let (stop, ready) = (CancellationToken::new(), Ready::default());
-        let ends = Ends { go, says, ready: ready.clone() };
+        let ends = Ends { go, last_report, ready: ready.clone() };
         all.insert(allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
         begin(NewPart { older, may_ask, reports, ready, stop });
         ends

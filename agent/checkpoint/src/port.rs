@@ -14,11 +14,11 @@
 //! the connection itself counts. For each socket the kernel keeps the cgroup in which it was
 //! created ([`lattice_runtime::sockets`]); a socket of the work lies within the allocation's scope.
 
+use super::app_message::{self, AppMessageError};
 use super::blocking::SavingBroke;
 use super::callers::Asked;
 use super::directory::Answer;
 use super::handles::Handles;
-use super::said::{self, AppMessageError};
 use super::{Checkpoints, PutAnswerError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::client::checkpoint_endpoint;
@@ -252,15 +252,15 @@ impl Call {
         let Asked { token, deadline_ms } = self.asked.clone();
         let directory = self.checkpoints.directory_of(self.share.allocation).map_err(|e| Ended::Failed(e.into()))?;
         let directory = directory.join(&token).display().to_string();
-        let client = checkpoint_endpoint(stream, said::MESSAGE_BYTES_MAX).await;
+        let client = checkpoint_endpoint(stream, app_message::MESSAGE_BYTES_MAX).await;
         let mut client = client.map_err(|e| Ended::Broken(e.to_string()))?;
         let (ended, at) = (|status: &Status| self.ended(status), self.port.at());
         let called = client.checkpoint(v1::SaveRequest { token, directory, deadline_ms }).await;
-        let mut words = called.map_err(|status| ended(&status))?.into_inner();
+        let mut messages = called.map_err(|status| ended(&status))?.into_inner();
         loop {
-            let word = words.message().await.map_err(|status| ended(&status))?;
-            let word = word.ok_or(Ended::Failed(PortError::NoAnswer { at }))?;
-            if let Some(answer) = self.heard(word).map_err(|source| Ended::Failed(PortError::Message { at, source }))? {
+            let message = messages.message().await.map_err(|status| ended(&status))?;
+            let message = message.ok_or(Ended::Failed(PortError::NoAnswer { at }))?;
+            if let Some(answer) = self.handle(message).map_err(|source| Ended::Failed(PortError::Message { at, source }))? {
                 return Ok(answer);
             }
             tokio::time::sleep(PACE).await;
@@ -268,25 +268,25 @@ impl Call {
     }
 
     /// Handles a message: an answer, or progress.
-    fn heard(&self, word: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
-        let word = word.word.ok_or(CallMessageError::Empty)?;
+    fn handle(&self, message: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
+        let message = message.word.ok_or(CallMessageError::Empty)?;
         let (Word::Progress(v1::SaveProgress { token, .. })
         | Word::Deferral(v1::SaveDeferral { token, .. })
         | Word::Failure(v1::SaveFailure { token, .. })
-        | Word::Done(v1::SaveDone { token, .. })) = &word;
+        | Word::Done(v1::SaveDone { token, .. })) = &message;
         if *token != self.asked.token {
             return Err(CallMessageError::OfAnother { token: token.chars().take(80).collect(), asked: self.asked.token.clone() });
         }
-        match word {
+        match message {
             Word::Progress(now) => {
                 let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
                 // The error means that it is no longer asked for; the call will be stopped.
-                let _ = self.checkpoints.callers().progresses(key, &self.asked.token, said::progress(&now)?);
+                let _ = self.checkpoints.callers().progresses(key, &self.asked.token, app_message::progress(&now)?);
                 Ok(None)
             }
-            Word::Deferral(now) => Ok(Some(said::deferral(&now))),
-            Word::Failure(now) => Ok(Some(said::failure(&now))),
-            Word::Done(now) => Ok(Some(said::done(now)?)),
+            Word::Deferral(now) => Ok(Some(app_message::deferral(&now))),
+            Word::Failure(now) => Ok(Some(app_message::failure(&now))),
+            Word::Done(now) => Ok(Some(app_message::done(now)?)),
         }
     }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 /// Pause between retries while the store is unreachable.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Retries between two log lines about the wait.
-const SAID_EVERY: u32 = 60;
+const LOG_EVERY_TRIES: u32 = 60;
 /// Files downloaded at once.
 const FILES_AT_ONCE: usize = 4;
 
@@ -38,17 +38,17 @@ pub async fn restore(
     share: &DesiredShare,
     from: &CheckpointRef,
     cancel: &CancellationToken,
-    say: impl Fn(&str),
+    set_detail: impl Fn(&str),
 ) -> Result<(), RestoreError> {
     let tried = async {
         let mut tries = 0;
         loop {
             match try_restore(context, share, from).await {
                 Err(StoreError::Store(error)) if may_pass(&error) => {
-                    if tries % SAID_EVERY == 0 {
+                    if tries % LOG_EVERY_TRIES == 0 {
                         tracing::warn!(allocation = %share.allocation, %error, "what it begins from waits for the checkpoint store");
                     }
-                    say(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
+                    set_detail(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
                     tries += 1;
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -123,7 +123,7 @@ impl Sweep {
         if !store.is_ours(&kept) {
             return Ok(Looked::Anothers);
         }
-        if store.is_said_anew(&kept) {
+        if store.has_changed_identity(&kept) {
             store.put_kept(&kept).await?;
             return Ok(Looked::Ours);
         }

@@ -28,11 +28,11 @@ const ANSWERS: Duration = Duration::from_secs(5);
 /// Heads asked at once.
 const AT_ONCE: usize = 32;
 /// Allocations that one agent reports at most.
-const TOLD_MAX: usize = 1000;
+const ALLOCATIONS_REPORTED_MAX: usize = 1000;
 
 /// Answers another agent with the allocations of this node.
 pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
-    let allocations = here(context).into_iter().take(TOLD_MAX).map(|id| *id.0.as_bytes()).collect();
+    let allocations = here(context).into_iter().take(ALLOCATIONS_REPORTED_MAX).map(|id| *id.0.as_bytes()).collect();
     frame::write(send, &SavingNow { allocations }).await
 }
 
@@ -57,9 +57,9 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
         let context = Arc::clone(context);
         let address = cluster.nodes.get(&head).map(|node| node.addresses.mesh.clone());
         async move {
-            let told = if head == context.me { here(&context) } else { asked(&context, &head, address).await };
+            let reported = if head == context.me { here(&context) } else { asked(&context, &head, address).await };
             // A head can only report allocations that it is the head of.
-            told.intersection(&its).copied().collect::<BTreeSet<_>>()
+            reported.intersection(&its).copied().collect::<BTreeSet<_>>()
         }
     });
     let mut answers = futures::stream::iter(asked).buffer_unordered(AT_ONCE);

@@ -3,7 +3,7 @@
 
 use super::blocking::{SavingBroke, blocking};
 use super::callers::{Asked, Asking, Callers};
-use super::catching::{self, CatchingError, Hearers};
+use super::catching::{self, CatchingError, SignalTargets};
 use super::directory::{Answer, DirectoryError, Place, PlaceError};
 use super::handles::{Handles, Shared};
 use super::page::{Page, PageError};
@@ -68,7 +68,7 @@ pub struct Found {
     /// Why no process would notice a request.
     pub deaf: Option<String>,
     /// The processes to signal, as they were seen.
-    pub hearers: Option<Hearers>,
+    pub targets: Option<SignalTargets>,
 }
 
 /// A request whose answer is awaited.
@@ -105,13 +105,13 @@ impl Way {
     }
 
     /// Whether the work is alive, and whether it would notice a request. For work that waits in
-    /// calls, [`Self::heard`] completes the result. Blocks.
+    /// calls, [`Self::complete`] completes the result. Blocks.
     pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, WayError> {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
             let deaf = now.not_to_be_asked(*signal).map_err(CatchingError::Look)?;
-            return Ok(Found { lives: now.all > 0, deaf, hearers: Some(now) });
+            return Ok(Found { lives: now.all > 0, deaf, targets: Some(now) });
         }
         let lives = catching::lives(context, allocation, shim).map_err(CatchingError::Look)?;
         let deaf = match self {
@@ -123,12 +123,12 @@ impl Way {
             Self::Port { port, .. } if lives => port.deaf()?,
             Self::Page(_) | Self::Port { .. } | Self::Call { .. } | Self::Signal(_) => None,
         };
-        Ok(Found { lives, deaf, hearers: None })
+        Ok(Found { lives, deaf, targets: None })
     }
 
     /// Completes `found` after giving work that is asked in calls the time to call. `asked`: the
     /// same request was made before, so work that has taken it no longer waits in a call.
-    pub async fn heard(&self, found: Found, asked: bool) -> Found {
+    pub async fn complete(&self, found: Found, asked: bool) -> Found {
         match self {
             Self::Call { callers, key } if found.lives && !asked => {
                 let mut waiting = callers.waiting(*key);
@@ -179,7 +179,7 @@ pub struct Request {
     /// Bytes that the previous request left in the directory; `None`: unknown.
     pub left: Option<u64>,
     /// The processes to signal, as they were seen.
-    pub hearers: Option<Hearers>,
+    pub targets: Option<SignalTargets>,
     /// Cancelled when the request is no longer wanted.
     pub stop: CancellationToken,
     /// Locked by the thread that makes the request, which may outlive the task that wanted it.
@@ -207,7 +207,7 @@ impl Request {
             self.goes_on()?;
             self.prepare()
         })?;
-        let asked = self.tell(again)?;
+        let asked = self.send(again)?;
         if matches!(self.way, Way::Page(_))
             && let Err(why) = self.place.request(&self.token, self.deadline_ms)
         {
@@ -241,17 +241,17 @@ impl Request {
     }
 
     /// `again`: the work has begun to answer.
-    fn tell(&mut self, again: bool) -> Result<AskedFor, WayError> {
+    fn send(&mut self, again: bool) -> Result<AskedFor, WayError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
-        let seen = self.hearers.take();
+        let seen = self.targets.take();
         self.goes_on()?;
         match &self.way {
             Way::Signal(signal) => {
                 let work = (&*self.context, allocation, shim_of(&self.context, allocation));
                 // Of ranks that were asked together, one may have gone on to something else by now.
-                let heard = if again { catching::heard(work, *signal)? } else { None };
-                let asked = match heard {
-                    Some(heard) => heard,
+                let caught = if again { catching::catching_processes(work, *signal)? } else { None };
+                let asked = match caught {
+                    Some(caught) => caught,
                     None => catching::ask(work, *signal, seen.filter(|_| !again), || self.goes_on())?,
                 };
                 Ok(AskedFor::Processes(asked))

@@ -114,8 +114,8 @@ fn repeated(counts: impl Iterator<Item = u32>) -> String {
             Some(_) | None => runs.push((count, 1)),
         }
     }
-    let told = |(count, times): &(u32, u32)| if *times > 1 { format!("{count}(x{times})") } else { count.to_string() };
-    runs.iter().map(told).collect::<Vec<_>>().join(",")
+    let text = |(count, times): &(u32, u32)| if *times > 1 { format!("{count}(x{times})") } else { count.to_string() };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
 /// The network domain and its VNI, for work and for the site's hooks.

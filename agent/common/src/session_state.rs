@@ -32,7 +32,7 @@ impl SessionState {
 }
 
 /// Member and relaying peer as text for people.
-pub fn told(member: &str, through: Option<&NodeId>) -> String {
+pub fn describe(member: &str, through: Option<&NodeId>) -> String {
     let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
     format!("session with {member}{}", carried.unwrap_or_default())
 }

@@ -10,7 +10,7 @@ pub struct Troubles(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Troubles {
     /// Sets the problem of a subject; it replaces the subject's earlier one.
-    pub fn say(&self, subject: &'static str, text: String) {
+    pub fn set(&self, subject: &'static str, text: String) {
         self.0.lock().insert(subject, text);
     }
 

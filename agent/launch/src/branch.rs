@@ -3,18 +3,18 @@
 //!
 //! ```text
 //!        head task, or the stream to the parent
-//!              ▲ Heard          │ tell
+//!              ▲ BranchEvent    │ send
 //!        ╭─────┴────────────────▼─────╮
 //!        │ Branch: FenceHub, Routes,  │
-//!        │ the last word to all       │
+//!        │ the last message to all    │
 //!        ╰──▲────────▲────────▲───────╯
 //!      this node   child    child      a line each
 //! ```
 //!
 //! [`lattice_node::branch::Routes`] decides which lines exist.
 
-use super::line::{Around, LineTask, News, Waiting};
-use super::told::Told;
+use super::down_frame::DownFrame;
+use super::line::{Around, LineEvent, LineTask, Waiting};
 use lattice_mesh::branch::Up;
 use lattice_mesh::frame::FrameError;
 use lattice_mesh::input::WirePiece;
@@ -35,9 +35,9 @@ const QUEUE: usize = 256;
 
 /// What the branch cannot handle by itself and gives to its owner.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum BranchEvent {
     /// A message of this part.
-    Said { part: u32, said: ToHead },
+    FromPart { part: u32, message: ToHead },
     /// All parts below have reached a fence.
     Whole(FenceMerged),
     /// A fence is impossible; the reason is text for people.
@@ -57,17 +57,17 @@ pub(super) struct Branch {
     lines: BTreeMap<u64, Line>,
     hub: FenceHub,
     /// The last fence that the whole launch has completed.
-    done: Option<Arc<Told>>,
+    done: Option<Arc<DownFrame>>,
     /// The abort, if the launch is being aborted.
-    abort: Option<Arc<Told>>,
+    abort: Option<Arc<DownFrame>>,
     /// Which parts have ranks that read standard input.
     readers: Readers,
     /// Number of parts of the subtree.
     parts: u32,
     /// Pieces of standard input that not all reading parts have taken yet.
-    input: Window<Arc<Told>>,
-    sender: mpsc::Sender<(u64, News)>,
-    news: mpsc::Receiver<(u64, News)>,
+    input: Window<Arc<DownFrame>>,
+    sender: mpsc::Sender<(u64, LineEvent)>,
+    events: mpsc::Receiver<(u64, LineEvent)>,
 }
 
 struct Line {
@@ -125,13 +125,13 @@ impl Line {
 impl Branch {
     /// A branch with no lines yet.
     pub(super) fn new(around: Around, subtree: Subtree) -> Self {
-        let (sender, news) = mpsc::channel(QUEUE);
+        let (sender, events) = mpsc::channel(QUEUE);
         let (done, abort) = (None, None);
         let (readers, input) = (Readers::of(&around), Window::default());
         let (hub, parts) = (FenceHub::new(subtree), subtree.len());
         let own = around.spec.nodes.iter().position(|ranks| ranks.node == around.handles.me);
         let routes = Routes::new(around.fanout, own.and_then(|part| u32::try_from(part).ok()));
-        Self { around, began: Instant::now(), routes, lines: BTreeMap::new(), hub, done, abort, readers, parts, input, sender, news }
+        Self { around, began: Instant::now(), routes, lines: BTreeMap::new(), hub, done, abort, readers, parts, input, sender, events }
     }
 
     /// Begins to serve a subtree from its first part: a line to that part alone, and one to each
@@ -182,59 +182,59 @@ impl Branch {
 
     fn open(&mut self, number: u64, subtree: Subtree) {
         let stop = self.around.stop.child_token();
-        let task = LineTask { number, around: self.around.clone(), subtree, news: self.sender.clone() };
+        let task = LineTask { number, around: self.around.clone(), subtree, events: self.sender.clone() };
         let queue = task.begin(stop.clone());
         self.lines.insert(number, Line { subtree, queue, stop, connections: 0, absent: None, taken: None });
     }
 
     /// Waits for the next message of a line.
-    pub(super) async fn news(&mut self) -> Option<(u64, News)> {
-        self.news.recv().await
+    pub(super) async fn next_event(&mut self) -> Option<(u64, LineEvent)> {
+        self.events.recv().await
     }
 
     /// Handles a message. One from a line that has been replaced is ignored.
-    pub(super) fn hear(&mut self, number: u64, news: News) -> Option<Heard> {
+    pub(super) fn handle(&mut self, number: u64, event: LineEvent) -> Option<BranchEvent> {
         let line = self.lines.get_mut(&number)?;
-        match news {
-            News::Connected => {
+        match event {
+            LineEvent::Connected => {
                 line.connections += 1;
                 (line.absent, line.taken) = (None, line.over());
                 self.route(RouteEvent::Connected { line: number });
                 if let Some(abort) = self.abort.clone() {
-                    self.tell_line(number, abort);
+                    self.send_to_line(number, abort);
                 }
                 None
             }
-            News::Broken(how) => {
+            LineEvent::Broken(how) => {
                 line.taken = line.over();
                 self.route(RouteEvent::Broken { line: number, how });
                 None
             }
-            News::Said(up) => self.said(number, up),
+            LineEvent::Received(up) => self.handle_up(number, up),
         }
     }
 
-    fn said(&mut self, number: u64, up: Up) -> Option<Heard> {
+    fn handle_up(&mut self, number: u64, up: Up) -> Option<BranchEvent> {
         let line = self.lines.get_mut(&number)?;
         let of_it = |part: &u32| line.has(*part);
         match up {
             Up::Serving => None,
-            Up::Said { part, said: ToHead::Begun } => {
+            Up::FromPart { part, message: ToHead::Begun } => {
                 // The earlier abort may have arrived before the part had anything to end.
                 if let Some(abort) = self.abort.clone() {
-                    self.tell_line(number, abort);
+                    self.send_to_line(number, abort);
                 }
-                Some(Heard::Said { part, said: ToHead::Begun })
+                Some(BranchEvent::FromPart { part, message: ToHead::Begun })
             }
-            Up::Said { part, said } => {
-                let heard = of_it(&part).then_some(Heard::Said { part, said })?;
-                if let Heard::Said { said: ToHead::Lost { .. }, .. } = heard
+            Up::FromPart { part, message } => {
+                let event = of_it(&part).then_some(BranchEvent::FromPart { part, message })?;
+                if let BranchEvent::FromPart { message: ToHead::Lost { .. }, .. } = event
                     && line.subtree.is_single()
                 {
                     // The part is lost: nobody there reads input any more.
                     self.took(number, Taken::Over, false);
                 }
-                Some(heard)
+                Some(event)
             }
             Up::Input { taken, again } => {
                 self.took(number, taken.into(), again);
@@ -244,14 +244,14 @@ impl Branch {
                 let contributed = self.hub.contribute(line.subtree, fence, blob);
                 match contributed {
                     Ok(Contributed::Waits) => None,
-                    Ok(Contributed::Whole(merged)) => Some(Heard::Whole(merged)),
+                    Ok(Contributed::Whole(merged)) => Some(BranchEvent::Whole(merged)),
                     Ok(Contributed::Before) => {
                         if let Some(done) = self.done.clone().filter(|done| done.fence() == Some(fence)) {
-                            self.tell_line(number, done);
+                            self.send_to_line(number, done);
                         }
                         None
                     }
-                    Err(refused) => Some(Heard::Refused(self.around.refused(&refused))),
+                    Err(refused) => Some(BranchEvent::Refused(self.around.refused(&refused))),
                 }
             }
             Up::Away { parts } => {
@@ -263,8 +263,8 @@ impl Branch {
                 line.absent = Some((number, parts));
                 None
             }
-            Up::Unreached { part } => of_it(&part).then_some(Heard::Unreached { part }),
-            Up::Replaced => Some(Heard::Replaced),
+            Up::Unreached { part } => of_it(&part).then_some(BranchEvent::Unreached { part }),
+            Up::Replaced => Some(BranchEvent::Replaced),
             Up::NotHere { why } => {
                 // The line retries with backoff. What became of the node's share, this node learns
                 // from the quorum's desired list.
@@ -278,25 +278,25 @@ impl Branch {
     /// Sends a message to everything below, a call only to its part. A broken line gets what it
     /// missed after it reconnects; only `Forget` is queued for broken lines as well, because it
     /// must arrive.
-    pub(super) fn tell(&mut self, told: &Arc<Told>) {
-        match &told.message {
-            ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
-            ToPart::Abort { .. } => self.abort = Some(Arc::clone(told)),
+    pub(super) fn send(&mut self, down_frame: &Arc<DownFrame>) {
+        match &down_frame.message {
+            ToPart::FenceDone { .. } => self.done = Some(Arc::clone(down_frame)),
+            ToPart::Abort { .. } => self.abort = Some(Arc::clone(down_frame)),
             ToPart::Call(call) => {
                 let to = self.lines.iter().find(|(number, line)| line.has(call.to) && self.routes.is_connected(**number));
                 if let Some(number) = to.map(|(number, _)| *number) {
-                    self.tell_line(number, Arc::clone(told));
+                    self.send_to_line(number, Arc::clone(down_frame));
                 }
                 return;
             }
             ToPart::NameAbsent | ToPart::Forget | ToPart::Input(_) => {}
         }
-        let over = matches!(told.message, ToPart::Forget);
+        let over = matches!(down_frame.message, ToPart::Forget);
         let numbers: Vec<u64> = self.lines.keys().copied().filter(|number| over || self.routes.is_connected(*number)).collect();
         for number in numbers {
-            self.tell_line(number, Arc::clone(told));
+            self.send_to_line(number, Arc::clone(down_frame));
         }
-        if matches!(told.message, ToPart::Abort { .. }) {
+        if matches!(down_frame.message, ToPart::Abort { .. }) {
             // Ranks must not run on because an agent in between is unreachable: the routes go round
             // it, and each new line gets the abort.
             self.route(RouteEvent::BroughtDown);
@@ -310,15 +310,15 @@ impl Branch {
 
     /// Sends a piece of standard input on the lines that have reported their position; the others
     /// get it when they report.
-    pub(super) fn feed(&mut self, piece: &WirePiece, told: &Arc<Told>) -> Result<(), FrameError> {
-        match self.input.push(piece.place()?, Arc::clone(told)) {
+    pub(super) fn feed(&mut self, piece: &WirePiece, down_frame: &Arc<DownFrame>) -> Result<(), FrameError> {
+        match self.input.push(piece.place()?, Arc::clone(down_frame)) {
             Pushed::Astray => return Err(FrameError::Malformed),
             Pushed::Known => return Ok(()),
             Pushed::New => {}
         }
         let reading = self.lines.iter().filter(|(_, line)| matches!(line.taken, Some(Taken::UpTo(_))));
         for number in reading.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.tell_line(number, Arc::clone(told));
+            self.send_to_line(number, Arc::clone(down_frame));
         }
         self.let_go();
         Ok(())
@@ -331,7 +331,7 @@ impl Branch {
         let is_first = line.taken.replace(taken).is_none();
         if is_first || again {
             for piece in self.input.beyond(taken).cloned().collect::<Vec<_>>() {
-                self.tell_line(number, piece);
+                self.send_to_line(number, piece);
             }
         }
         self.let_go();
@@ -357,9 +357,9 @@ impl Branch {
 
     /// Queues a message for a line. If the queue is full, the line is replaced by a new one, which
     /// gets everything again.
-    fn tell_line(&mut self, number: u64, told: Arc<Told>) {
+    fn send_to_line(&mut self, number: u64, down_frame: Arc<DownFrame>) {
         let Some(line) = self.lines.get(&number) else { return };
-        if line.queue.try_send(Waiting { told, connection: line.connections }).is_err() {
+        if line.queue.try_send(Waiting { down_frame, connection: line.connections }).is_err() {
             self.route(RouteEvent::Full { line: number });
         }
     }
@@ -409,6 +409,6 @@ impl Branch {
     pub(super) async fn carried(mut self) {
         self.lines.clear();
         drop(self.sender);
-        while self.news.recv().await.is_some() {}
+        while self.events.recv().await.is_some() {}
     }
 }

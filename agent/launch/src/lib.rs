@@ -15,7 +15,7 @@
 //!
 //! | task | ends | queues |
 //! |---|---|---|
-//! | a head, one per launch | when its nodes may forget the launch, or with the allocation | input 4, aborts 1, news 256 |
+//! | a head, one per launch | when its nodes may forget the launch, or with the allocation | input 4, aborts 1, line events 256 |
 //! | a line, one per edge | with its branch, once its queue is empty | messages 256 |
 //! | a search, at most 64 per head | with the head | its result |
 //! | one that reads a parent's stream, one per served subtree | with [`serve()`] | messages 16 |
@@ -24,17 +24,18 @@
 //! Heads, lines and the last kind are in [`Handles::tasks`].
 
 mod branch;
+mod down_frame;
 mod handles;
 mod line;
 mod seek;
 mod serve;
 mod times;
-mod told;
 
 pub use handles::Handles;
 pub use serve::{Parents, serve};
 
-use branch::{Branch, Heard};
+use branch::{Branch, BranchEvent};
+use down_frame::DownFrame;
 use lattice_mesh::call::WireCall;
 use lattice_mesh::input::WirePiece;
 use lattice_mesh::launch::{ToHead, ToPart};
@@ -53,7 +54,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use told::Told;
 
 /// Ended launches of one allocation that are remembered for a caller that reconnects.
 const ENDED_REMEMBERED: usize = 256;
@@ -84,7 +84,7 @@ struct Entry {
     abort: mpsc::Sender<Abort>,
     input: InputPort,
     /// Whether the end was reported to a caller.
-    told: bool,
+    acknowledged: bool,
 }
 
 /// A user's order to end a launch.
@@ -177,10 +177,10 @@ impl Launches {
     /// Notes that the caller has received this launch's end: its nodes may forget it after
     /// `FORGET_AFTER`, and of the allocation's ended launches only the newest
     /// `ENDED_REMEMBERED` are remembered here.
-    pub fn told(&self, id: LaunchId) {
+    pub fn acknowledge_end(&self, id: LaunchId) {
         let map = &mut self.registry().entries;
         let Some(entry) = map.get_mut(&id) else { return };
-        entry.told = true;
+        entry.acknowledged = true;
         let allocation = entry.spec.allocation;
         let forget = entry.forget.clone();
         self.0.handles.tasks.spawn(async move {
@@ -190,7 +190,7 @@ impl Launches {
             }
         });
         let mut over: Vec<(u32, LaunchId)> =
-            map.values().filter(|e| e.spec.allocation == allocation && e.told).map(|e| (e.spec.number, e.spec.id)).collect();
+            map.values().filter(|e| e.spec.allocation == allocation && e.acknowledged).map(|e| (e.spec.number, e.spec.id)).collect();
         over.sort_unstable();
         let surplus = over.len().saturating_sub(ENDED_REMEMBERED);
         for (_, id) in over.into_iter().take(surplus) {
@@ -235,7 +235,8 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
     let (taken, taken_view) = watch::channel(None);
     let input = InputPort { pieces, taken: taken_view };
     let spec = Arc::new(spec);
-    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
+    let entry =
+        Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, acknowledged: false };
     let view = entry.view();
     map.insert(spec.id, entry);
     handles.tasks.spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
@@ -293,17 +294,17 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             }
             Some(piece) = pieces.recv(), if state.branch.has_room() => state.feed(piece),
             part = state.seek.reached() => state.branch.take_over(part),
-            Some((line, news)) = state.branch.news() => {
-                let heard = state.branch.hear(line, news);
+            Some((line, event)) = state.branch.next_event() => {
+                let event = state.branch.handle(line, event);
                 let now = state.branch.taken();
-                taken.send_if_modified(|told| now.is_some() && std::mem::replace(told, now) != now);
-                let Some(heard) = heard else { continue };
+                taken.send_if_modified(|last| now.is_some() && std::mem::replace(last, now) != now);
+                let Some(event) = event else { continue };
                 if std::mem::take(&mut waits_for_own) {
                     for child in whole.children(fanout) {
                         state.branch.serve(child);
                     }
                 }
-                state.heard(heard);
+                state.handle(event);
             }
         }
     }
@@ -314,10 +315,10 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             () = stop.cancelled() => return,
             () = forget.cancelled() => break,
             // After the end only the fact that a part reconnects matters, not what it reports.
-            Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
+            Some((line, event)) = state.branch.next_event() => drop(state.branch.handle(line, event)),
         }
     }
-    state.branch.tell(&Told::new(ToPart::Forget));
+    state.branch.send(&DownFrame::new(ToPart::Forget));
     state.branch.carried().await;
 }
 
@@ -329,28 +330,28 @@ struct Head {
 }
 
 impl Head {
-    fn heard(&mut self, heard: Heard) {
-        let abort = match heard {
-            Heard::Said { part, said } => self.said(part as usize, said),
-            Heard::Whole(FenceMerged { number, blob }) => {
+    fn handle(&mut self, event: BranchEvent) {
+        let abort = match event {
+            BranchEvent::FromPart { part, message } => self.handle_message(part as usize, message),
+            BranchEvent::Whole(FenceMerged { number, blob }) => {
                 self.handle_fence(FenceEvent::Done);
-                self.branch.tell(&Told::new(ToPart::FenceDone { number, blob }));
+                self.branch.send(&DownFrame::new(ToPart::FenceDone { number, blob }));
                 None
             }
-            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
-            Heard::Unreached { part } => {
+            BranchEvent::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
+            BranchEvent::Unreached { part } => {
                 self.seek.begin(&self.branch.around, part);
                 None
             }
             // The line breaks and is connected again: whoever took the subtree is no parent below
             // this head.
-            Heard::Replaced => None,
+            BranchEvent::Replaced => None,
         };
         self.spread(abort);
     }
 
-    fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
-        let event = match said {
+    fn handle_message(&mut self, part: usize, message: ToHead) -> Option<(i32, String)> {
+        let event = match message {
             ToHead::RankEnded { rank, outcome } => {
                 self.handle_fence(FenceEvent::RankEnded { part });
                 PartEvent::RankEnded { rank, outcome: outcome.into() }
@@ -386,15 +387,15 @@ impl Head {
             tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
             return;
         };
-        self.branch.tell(&Told::new(ToPart::Call(Box::new(call.into()))));
+        self.branch.send(&DownFrame::new(ToPart::Call(Box::new(call.into()))));
     }
 
     /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped: its sender
     /// waits in vain.
     fn feed(&mut self, piece: WirePiece) {
-        let told = Told::new(ToPart::Input(Box::new(piece)));
-        if let ToPart::Input(piece) = &told.message
-            && let Err(error) = self.branch.feed(piece, &told)
+        let down_frame = DownFrame::new(ToPart::Input(Box::new(piece)));
+        if let ToPart::Input(piece) = &down_frame.message
+            && let Err(error) = self.branch.feed(piece, &down_frame)
         {
             tracing::debug!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
         }
@@ -403,7 +404,7 @@ impl Head {
     fn spread(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
         tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
-        self.branch.tell(&Told::new(ToPart::Abort { code, why }));
+        self.branch.send(&DownFrame::new(ToPart::Abort { code, why }));
     }
 
     fn handle_fence(&mut self, event: FenceEvent) {
@@ -411,7 +412,7 @@ impl Head {
         self.fence.handle(self.branch.now_ms(), event, &mut actions);
         for action in actions {
             match action {
-                FenceAction::AskWhoIsAbsent => self.branch.tell(&Told::new(ToPart::NameAbsent)),
+                FenceAction::AskWhoIsAbsent => self.branch.send(&DownFrame::new(ToPart::NameAbsent)),
                 FenceAction::Fail(failure) => {
                     let why = failure.describe(&self.launch.spec().nodes);
                     let abort = self.launch.abort(1, why);

@@ -1,8 +1,8 @@
 //! One edge of a launch's tree: the connection to a subtree, renewed for as long as the branch
 //! wants it.
 
+use super::down_frame::DownFrame;
 use super::handles::Handles;
-use super::told::Told;
 use lattice_membership::cluster::mesh_address;
 use lattice_mesh::branch::{BranchOpen, Up};
 use lattice_mesh::frame;
@@ -52,15 +52,15 @@ fn named(nodes: &[NodeRanks], from: Subtree) -> String {
 
 /// What a line reports to its branch.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum LineEvent {
     Connected,
     Broken(Broken),
-    Said(Up),
+    Received(Up),
 }
 
 /// A message in a line's queue.
 pub(super) struct Waiting {
-    pub(super) told: Arc<Told>,
+    pub(super) down_frame: Arc<DownFrame>,
     /// Number of the connection that the message was queued for. A new connection has not yet
     /// reported its position in standard input, so a piece that was queued for an earlier one would
     /// leave a gap.
@@ -69,9 +69,9 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// The message, if it may be sent on this connection.
-    fn of(self, connection: u64) -> Option<Arc<Told>> {
-        let is_late = matches!(self.told.message, ToPart::Input(_)) && self.connection != connection;
-        (!is_late).then_some(self.told)
+    fn of(self, connection: u64) -> Option<Arc<DownFrame>> {
+        let is_late = matches!(self.down_frame.message, ToPart::Input(_)) && self.connection != connection;
+        (!is_late).then_some(self.down_frame)
     }
 }
 
@@ -81,17 +81,17 @@ pub(super) struct LineTask {
     pub(super) number: u64,
     pub(super) around: Around,
     pub(super) subtree: Subtree,
-    pub(super) news: mpsc::Sender<(u64, News)>,
+    pub(super) events: mpsc::Sender<(u64, LineEvent)>,
 }
 
 impl LineTask {
     pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
-        let (told, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(QUEUE);
         let tasks = self.around.handles.tasks.clone();
         tasks.spawn(async move {
             let _stopped = stop.run_until_cancelled(self.run(queue)).await;
         });
-        told
+        sender
     }
 
     async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
@@ -100,14 +100,14 @@ impl LineTask {
         loop {
             if let Some(way) = self.connect().await {
                 connection += 1;
-                if !self.say(News::Connected).await {
+                if !self.notify(LineEvent::Connected).await {
                     return;
                 }
                 let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
                 if broken == Broken::Served {
                     pauses.reset();
                 }
-                if !self.say(News::Broken(broken)).await {
+                if !self.notify(LineEvent::Broken(broken)).await {
                     return;
                 }
             }
@@ -116,8 +116,8 @@ impl LineTask {
     }
 
     /// `false`: the branch is gone.
-    async fn say(&self, news: News) -> bool {
-        self.news.send((self.number, news)).await.is_ok()
+    async fn notify(&self, event: LineEvent) -> bool {
+        self.events.send((self.number, event)).await.is_ok()
     }
 
     async fn connect(&self) -> Option<Way> {
@@ -125,8 +125,8 @@ impl LineTask {
         let node = self.around.node(self.subtree.first)?;
         if *node == handles.me {
             let handle = handles.workers.of_epoch(spec.allocation, spec.epoch)?;
-            let heard = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
-            return Some(Way::Here { handle, heard });
+            let messages = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
+            return Some(Way::Here { handle, messages });
         }
         let address = mesh_address(&handles.cluster, share, node)?;
         let (mut send, recv) = match handles.mesh.open(node, &address).await {
@@ -146,17 +146,17 @@ impl LineTask {
     /// `None`: the branch wants no line any more.
     async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
         match way {
-            Way::Here { handle, mut heard } => {
+            Way::Here { handle, mut messages } => {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
-                        let Some(told) = waiting.of(connection) else { continue };
-                        handle.pass_on(self.around.spec.id, told.message.clone()).await;
+                        let Some(down_frame) = waiting.of(connection) else { continue };
+                        handle.pass_on(self.around.spec.id, down_frame.message.clone()).await;
                     }
                     None
                 };
                 let up = async {
-                    while let Some(message) = heard.recv().await {
-                        if !self.say(News::Said(self.of_part(message))).await {
+                    while let Some(message) = messages.recv().await {
+                        if !self.notify(LineEvent::Received(self.of_part(message))).await {
                             return None;
                         }
                     }
@@ -167,8 +167,8 @@ impl LineTask {
             Way::There { mut send, recv } => {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
-                        let Some(told) = waiting.of(connection) else { continue };
-                        let sent = match told.frame().await {
+                        let Some(down_frame) = waiting.of(connection) else { continue };
+                        let sent = match down_frame.frame().await {
                             Ok(frame) => frame.send(&mut send).await.is_ok(),
                             Err(error) => {
                                 tracing::error!(node = ?self.around.node(self.subtree.first), %error, "a launch's message cannot be sent");
@@ -182,12 +182,12 @@ impl LineTask {
                     }
                     None
                 };
-                tokio::select! { ended = down => ended, ended = self.hear(recv) => ended }
+                tokio::select! { ended = down => ended, ended = self.receive(recv) => ended }
             }
         }
     }
 
-    async fn hear(&self, mut recv: quinn::RecvStream) -> Option<Broken> {
+    async fn receive(&self, mut recv: quinn::RecvStream) -> Option<Broken> {
         let mut broken = Broken::Silent;
         loop {
             let up = match frame::read::<Up, _>(&mut recv).await {
@@ -201,15 +201,15 @@ impl LineTask {
                 (Broken::Served, _) | (_, Up::Serving) => Broken::Served,
                 (Broken::Silent | Broken::Refused, _) => Broken::Refused,
             };
-            if !self.say(News::Said(up)).await {
+            if !self.notify(LineEvent::Received(up)).await {
                 return None;
             }
         }
     }
 
     /// A message of this node's part, in the form of a subtree with one part.
-    fn of_part(&self, said: ToHead) -> Up {
-        match said {
+    fn of_part(&self, message: ToHead) -> Up {
+        match message {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
             ToHead::Synced => Up::Away { parts: Vec::new() },
             ToHead::Input { taken, again } => Up::Input { taken, again },
@@ -220,14 +220,14 @@ impl LineTask {
             | ToHead::Lost { .. }
             | ToHead::Absent { .. }
             | ToHead::Call(_)
-            | ToHead::OutOfMemory { .. } => Up::Said { part: self.subtree.first, said },
+            | ToHead::OutOfMemory { .. } => Up::FromPart { part: self.subtree.first, message },
         }
     }
 }
 
 /// The connection to a subtree's first part, on this node or another.
 enum Way {
-    Here { handle: AllocationHandle, heard: mpsc::Receiver<ToHead> },
+    Here { handle: AllocationHandle, messages: mpsc::Receiver<ToHead> },
     There { send: quinn::SendStream, recv: quinn::RecvStream },
 }
 
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn a_fence_that_was_refused_names_nodes() {
         let nodes: Vec<NodeRanks> = (0..4).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i, count: 1 }).collect();
-        let told = |from| FenceRefused::Changed { from, number: 3 }.told(|from| named(&nodes, from));
-        assert_eq!(told(Subtree::single(2)), "node n2 came to fence 3 twice, with different data");
-        assert_eq!(told(Subtree { first: 1, end: 4 }), "node n1, or one of the 2 below it, came to fence 3 twice, with different data");
+        let text = |from| FenceRefused::Changed { from, number: 3 }.told(|from| named(&nodes, from));
+        assert_eq!(text(Subtree::single(2)), "node n2 came to fence 3 twice, with different data");
+        assert_eq!(text(Subtree { first: 1, end: 4 }), "node n1, or one of the 2 below it, came to fence 3 twice, with different data");
     }
 }

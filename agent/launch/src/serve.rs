@@ -4,11 +4,11 @@
 //! It lives as long as its parent's stream. After the parent reconnects, everything below is sent
 //! again; the ranks notice nothing.
 
-use super::branch::{Branch, Heard};
+use super::branch::{Branch, BranchEvent};
+use super::down_frame::DownFrame;
 use super::handles::Handles;
 use super::line::Around;
 use super::times::{FORGET_AFTER, LOOK};
-use super::told::Told;
 use lattice_mesh::branch::{BranchOpen, Up};
 use lattice_mesh::frame::{self, Frame, FrameError};
 use lattice_mesh::launch::{ToHead, ToPart};
@@ -80,7 +80,7 @@ pub async fn serve(
     if !own {
         tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted this node to serve another node's part: refused");
         let why = "refused: this part is of another node".to_owned();
-        return frame::write(&mut send, &Up::Said { part, said: ToHead::Lost { why } }).await;
+        return frame::write(&mut send, &Up::FromPart { part, message: ToHead::Lost { why } }).await;
     }
     if !subtree.is_single() {
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
@@ -106,10 +106,10 @@ fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
     format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
 }
 
-async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<Told>>) {
+async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<DownFrame>>) {
     while let Ok(frame) = Frame::read(&mut recv).await {
-        let Ok(told) = Told::from_parent(frame).await else { return };
-        if to_branch.send(told).await.is_err() {
+        let Ok(down_frame) = DownFrame::from_parent(frame).await else { return };
+        if to_branch.send(down_frame).await.is_err() {
             return;
         }
     }
@@ -135,51 +135,51 @@ struct Served {
 }
 
 impl Served {
-    async fn run(mut self, mut from_parent: mpsc::Receiver<Arc<Told>>, stop: &CancellationToken) -> Ended {
-        self.say(Up::Serving).await;
+    async fn run(mut self, mut from_parent: mpsc::Receiver<Arc<DownFrame>>, stop: &CancellationToken) -> Ended {
+        self.report(Up::Serving).await;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => {
-                    self.say(Up::Replaced).await;
+                    self.report(Up::Replaced).await;
                     return Ended::Broken;
                 }
-                told = from_parent.recv() => {
-                    let Some(told) = told else { return Ended::Broken };
-                    if let ToPart::Input(piece) = &told.message {
-                        if let Err(error) = self.branch.feed(piece, &told) {
+                down_frame = from_parent.recv() => {
+                    let Some(down_frame) = down_frame else { return Ended::Broken };
+                    if let ToPart::Input(piece) = &down_frame.message {
+                        if let Err(error) = self.branch.feed(piece, &down_frame) {
                             let launch = self.branch.around.spec.id;
                             tracing::warn!(%launch, %error, "a parent sends standard input that does not follow what came: it is to begin anew");
                             return Ended::Broken;
                         }
                         continue;
                     }
-                    self.branch.tell(&told);
-                    if matches!(told.message, ToPart::Forget) {
+                    self.branch.send(&down_frame);
+                    if matches!(down_frame.message, ToPart::Forget) {
                         return Ended::Over(Box::new(self.branch));
                     }
                 }
-                Some((line, news)) = self.branch.news() => {
-                    if let Some(heard) = self.branch.hear(line, news) && !self.pass_on(heard).await {
+                Some((line, event)) = self.branch.next_event() => {
+                    if let Some(event) = self.branch.handle(line, event) && !self.pass_on(event).await {
                         return Ended::Broken;
                     }
-                    self.say_what_is_taken().await;
+                    self.report_taken().await;
                     // That all parts are reachable is sent at once, because a fence may wait for
                     // it; other changes wait for the next check.
                     if self.branch.away().is_empty() {
-                        self.say_who_is_away().await;
+                        self.report_away().await;
                     }
                 }
                 _ = look.tick(), if !self.branch.is_at_rest() => {
                     for part in self.branch.look() {
-                        self.say(Up::Unreached { part }).await;
+                        self.report(Up::Unreached { part }).await;
                     }
-                    self.say_who_is_away().await;
+                    self.report_away().await;
                     let absent = self.branch.waiting_for();
                     if self.absent != absent {
                         if let Some((number, parts)) = absent.clone() {
-                            self.say(Up::Absent { number, parts }).await;
+                            self.report(Up::Absent { number, parts }).await;
                         }
                         self.absent = absent;
                     }
@@ -189,38 +189,38 @@ impl Served {
     }
 
     /// Passes a message on to the parent. `false`: this subtree can no longer be served.
-    async fn pass_on(&mut self, heard: Heard) -> bool {
-        match heard {
+    async fn pass_on(&mut self, event: BranchEvent) -> bool {
+        match event {
             // Only the head uses `Begun`, and only from its own node: a branch does not keep the
             // launch's memory.
-            Heard::Said { said: ToHead::Begun, .. } => {}
-            Heard::Said { part, said } => self.say(Up::Said { part, said }).await,
-            Heard::Whole(merged) => self.say(Up::Fence { number: merged.number, blob: merged.blob }).await,
-            Heard::Refused(why) => {
-                let said = ToHead::Aborted { code: 1, why };
-                self.say(Up::Said { part: self.part, said }).await;
+            BranchEvent::FromPart { message: ToHead::Begun, .. } => {}
+            BranchEvent::FromPart { part, message } => self.report(Up::FromPart { part, message }).await,
+            BranchEvent::Whole(merged) => self.report(Up::Fence { number: merged.number, blob: merged.blob }).await,
+            BranchEvent::Refused(why) => {
+                let message = ToHead::Aborted { code: 1, why };
+                self.report(Up::FromPart { part: self.part, message }).await;
             }
-            Heard::Unreached { part } => self.say(Up::Unreached { part }).await,
-            Heard::Replaced => return false,
+            BranchEvent::Unreached { part } => self.report(Up::Unreached { part }).await,
+            BranchEvent::Replaced => return false,
         }
         true
     }
 
-    async fn say_what_is_taken(&mut self) {
+    async fn report_taken(&mut self) {
         let Some(taken) = self.branch.taken().filter(|taken| self.taken != Some(*taken)) else { return };
         let again = self.taken.replace(taken).is_none();
-        self.say(Up::Input { taken: taken.into(), again }).await;
+        self.report(Up::Input { taken: taken.into(), again }).await;
     }
 
-    async fn say_who_is_away(&mut self) {
+    async fn report_away(&mut self) {
         let away = self.branch.away();
         if self.away.as_ref() != Some(&away) {
-            self.say(Up::Away { parts: away.clone() }).await;
+            self.report(Up::Away { parts: away.clone() }).await;
             self.away = Some(away);
         }
     }
 
-    async fn say(&mut self, up: Up) {
+    async fn report(&mut self, up: Up) {
         if !self.deaf {
             self.deaf = frame::write(&mut self.send, &up).await.is_err();
         }

@@ -18,16 +18,16 @@ const EVERY: Duration = Duration::from_secs(15);
 /// Timeout of one adapter for all its ports.
 const WITHIN: Duration = Duration::from_secs(5);
 /// How long an answer is shown.
-const TOLD_FOR: Duration = Duration::from_secs(60);
+const SHOWN_FOR: Duration = Duration::from_secs(60);
 /// How soon the thread notices that it should stop.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The last answer of each adapter, and when it came.
-type Said = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
+type Answers = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
 
 /// The last answers of all adapters. All clones share them.
 #[derive(Clone, Default)]
-pub struct Adapters(Arc<Mutex<Said>>);
+pub struct Adapters(Arc<Mutex<Answers>>);
 
 impl Adapters {
     /// Starts a thread that asks all adapters at intervals until `stop`.
@@ -52,7 +52,7 @@ impl Adapters {
             let Some(ports) = ask(kind, root.to_owned(), adapter.clone(), WITHIN) else { continue };
             self.0.lock().insert((kind, adapter), (Instant::now(), ports));
         }
-        self.0.lock().retain(|_, (at, _)| at.elapsed() < TOLD_FOR);
+        self.0.lock().retain(|_, (at, _)| at.elapsed() < SHOWN_FOR);
     }
 }
 
@@ -74,7 +74,7 @@ impl Collect for Adapters {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let known = self.0.lock();
         for kind in Kind::ALL {
-            let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < TOLD_FOR);
+            let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < SHOWN_FOR);
             now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.tell(samples));
         }
     }

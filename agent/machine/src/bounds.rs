@@ -81,7 +81,7 @@ impl Bounds {
 pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers, Vec<String>) {
     let v1 = config.cgroup_v1_controllers.iter().copied().collect();
     let found = Controllers::find(&config.cgroup_root, slice, &config.cgroup_delegated, &v1);
-    let told = |(controller, why): (&Controller, &String)| {
+    let describe = |(controller, why): (&Controller, &String)| {
         let lacks = match controller {
             Controller::Cpu => "processor time is not limited: the work of shared nodes can take each other's",
             Controller::Cpuset => "work cannot be kept on its own processors",
@@ -94,7 +94,7 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
         };
         Some(format!("{controller} limits: {lacks}. {why}"))
     };
-    let mut missing: Vec<String> = found.missing().iter().filter_map(told).collect();
+    let mut missing: Vec<String> = found.missing().iter().filter_map(describe).collect();
     if found.place(Controller::Io).is_some() && found.io_weight().is_none() {
         missing.push(
             "io limits: shares are not weighed against each other at disks: one's traffic can hold up the others'. A kernel with \

@@ -74,7 +74,7 @@ impl Conformity {
     }
 
     /// The report to the quorum.
-    pub fn word(&self) -> MadeOf {
+    pub fn report(&self) -> MadeOf {
         MadeOf { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
     }
 

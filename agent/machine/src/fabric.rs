@@ -70,8 +70,8 @@ pub enum FabricConfigError {
 pub enum FabricError {
     #[error("the fabric's manager does not {what}")]
     Unreached { what: &'static str, source: reqwest::Error },
-    #[error("the fabric's manager does not {what}: it answers {status}{said}")]
-    Refused { what: &'static str, status: StatusCode, said: String },
+    #[error("the fabric's manager does not {what}: it answers {status}{detail}")]
+    Refused { what: &'static str, status: StatusCode, detail: String },
     #[error("the fabric's manager is to {what}, and its answer cannot be used: {why}")]
     Answer { what: &'static str, why: String },
     #[error("{}", path.display())]
@@ -134,7 +134,7 @@ impl Fabric {
         remove_halves(&dir);
         if config.fabric_manager.is_empty() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
-                troubles.say(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
+                troubles.set(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
             }
             return Ok(Self(None));
         }
@@ -246,7 +246,7 @@ impl Fabric {
                 Err(error) => {
                     let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
                     tracing::warn!("{text}");
-                    manager.troubles.say(SUBJECT, text);
+                    manager.troubles.set(SUBJECT, text);
                     Some(pauses.next_pause())
                 }
             };
@@ -365,8 +365,8 @@ impl Manager {
         if status.is_success() {
             return Ok(body);
         }
-        let said: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
-        Err(FabricError::Refused { what, status, said: if said.is_empty() { said } else { format!(": {said}") } })
+        let detail: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
+        Err(FabricError::Refused { what, status, detail: if detail.is_empty() { detail } else { format!(": {detail}") } })
     }
 
     fn file(&self, allocation: AllocationId, epoch: Epoch, suffix: &str) -> PathBuf {

@@ -92,7 +92,7 @@ struct Known {
 }
 
 /// A node's fact, as fresh as it could be had.
-pub struct Word {
+pub struct FactReport {
     pub fact: Option<Arc<NodeFact>>,
     /// Absent if the node was not reached.
     pub pulse: Option<NodePulse>,
@@ -142,9 +142,9 @@ impl Facts {
     }
 
     /// A node's fact now. `member`: the node as gossip has it.
-    pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> Word {
+    pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> FactReport {
         if *node == self.handles.me {
-            return Word { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
+            return FactReport { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
         }
         let known = member.and_then(|member| self.kept().get(member));
         match self.pull(node, known.as_ref().map(|(digest, _)| *digest)).await {
@@ -153,12 +153,12 @@ impl Facts {
                 if let (Some(member), Some(fact)) = (member, &fact) {
                     self.kept().put(member, digest, Arc::clone(fact));
                 }
-                Word { fact, pulse: Some(pulse), unreached: None }
+                FactReport { fact, pulse: Some(pulse), unreached: None }
             }
             Err(error) => {
                 let gossiped = member.and_then(|member| member.fact).map(|fact| fact.digest);
                 let still = known.filter(|(digest, _)| gossiped == Some(*digest));
-                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
+                FactReport { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
             }
         }
     }
@@ -205,9 +205,9 @@ impl Facts {
 pub async fn answer(facts: &Facts, open: FactOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let fact = facts.own();
     let digest = fact.digest();
-    let told = (open.known != Some(digest)).then(|| WireFact::from(&*fact));
+    let wire_fact = (open.known != Some(digest)).then(|| WireFact::from(&*fact));
     let pulse = WirePulse::from(&facts.pulse().await);
-    frame::write(send, &FactAnswer { digest, fact: told, pulse }).await
+    frame::write(send, &FactAnswer { digest, fact: wire_fact, pulse }).await
 }
 
 /// GPUs by model; a lost one counts neither as healthy nor as allocatable.
@@ -232,7 +232,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
     let mut conformance = facts.handles.conformance.watch();
     let mut look = tokio::time::interval(LOOK);
     let images = facts.handles.images.dir().to_owned();
-    let mut said = None;
+    let mut published = None;
     let mut fact = (*facts.own()).clone();
     let mut known = of_me(&cluster.borrow_and_update(), me);
     loop {
@@ -247,11 +247,11 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
             (fact.cores, fact.memory_bytes, fact.features) = (offered.size.cores, offered.size.memory_bytes, offered.features.clone());
         }
         let gossiped = Fact { state: fact.state, held: !fact.holds.is_empty(), schedulable: fact.schedulable, digest: fact.digest() };
-        if said != Some(gossiped) {
+        if published != Some(gossiped) {
             // The fact must be in place before gossip announces it.
             facts.own.send_replace(Arc::new(fact.clone()));
-            membership.ask(Ask::Say(gossiped)).await;
-            said = Some(gossiped);
+            membership.ask(Ask::SetFact(gossiped)).await;
+            published = Some(gossiped);
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -361,8 +361,8 @@ impl Readings {
             }
             last.clone()
         };
-        let told = tokio::time::timeout(READING, seen.wait_for(Option::is_some)).await;
-        told.ok().and_then(|told| told.ok().and_then(|reading| *reading)).map(|(_, reading)| reading).unwrap_or_default()
+        let result = tokio::time::timeout(READING, seen.wait_for(Option::is_some)).await;
+        result.ok().and_then(|result| result.ok().and_then(|reading| *reading)).map(|(_, reading)| reading).unwrap_or_default()
     }
 }
 
@@ -394,9 +394,9 @@ fn energy_uj(powercap: &Path) -> BTreeMap<String, u64> {
     let package = zones.filter_map(|zone| {
         let name = zone.file_name().into_string().ok()?;
         let is_whole = name.strip_prefix("intel-rapl:").is_some_and(|number| !number.contains(':'));
-        let says = fs::read_to_string(zone.path().join("name")).ok().filter(|says| is_whole && says.starts_with("package-"))?;
+        let label = fs::read_to_string(zone.path().join("name")).ok().filter(|label| is_whole && label.starts_with("package-"))?;
         let used = fs::read_to_string(zone.path().join("energy_uj")).ok()?.trim().parse().ok()?;
-        Some((says.trim().to_owned(), used))
+        Some((label.trim().to_owned(), used))
     });
     package.collect()
 }
@@ -469,8 +469,8 @@ mod tests {
             let stands = |health: &Health| stands(state, "as was said".to_owned(), health);
             assert_eq!(stands(&well), (state, "as was said".to_owned()));
             assert_eq!(stands(&unwell).0, if state == NodeState::Ready { NodeState::Degraded } else { state });
-            let said = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-            assert_eq!(stands(&unwell).1.starts_with(UNWELL), said);
+            let is_stated = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+            assert_eq!(stands(&unwell).1.starts_with(UNWELL), is_stated);
         }
     }
 
@@ -497,12 +497,12 @@ mod tests {
         };
         assert_eq!(readings.present(|| panic!("a driver's file says nonsense")).await, Reading::default());
         let began = std::time::Instant::now();
-        let mut told = futures::future::join_all((0..8).map(|_| ask())).await;
+        let mut results = futures::future::join_all((0..8).map(|_| ask())).await;
         // A reading is reused for a while; a slow machine may need a second one.
-        told.push(ask().await);
-        let newest = told.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
-        assert!(told.iter().all(|reading| reading.power_watts.is_some()), "{told:?}");
-        assert!(newest <= began.elapsed().div_duration_f64(READING).floor(), "{told:?}");
+        results.push(ask().await);
+        let newest = results.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
+        assert!(results.iter().all(|reading| reading.power_watts.is_some()), "{results:?}");
+        assert!(newest <= began.elapsed().div_duration_f64(READING).floor(), "{results:?}");
         tokio::time::sleep(READING).await;
         assert!(ask().await.power_watts.is_some_and(|later| later > newest));
     }
@@ -527,9 +527,9 @@ mod tests {
         assert_eq!((avg10(text), avg10("full avg10=9.00\n"), avg10("")), (Some(1.25), None, None));
         let sys = std::env::temp_dir().join(format!("lattice-power-{}", std::process::id()));
         let _ = fs::remove_dir_all(&sys);
-        let zone = |name: &str, says: &str, used: &str| {
+        let zone = |name: &str, label: &str, used: &str| {
             fs::create_dir_all(sys.join(name)).unwrap();
-            fs::write(sys.join(name).join("name"), says).unwrap();
+            fs::write(sys.join(name).join("name"), label).unwrap();
             fs::write(sys.join(name).join("energy_uj"), used).unwrap();
         };
         zone("intel-rapl:0", "package-0\n", "1000000\n");

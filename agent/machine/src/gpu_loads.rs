@@ -125,7 +125,7 @@ impl GpuReadings {
     fn run(&self, handles: &Handles, simulated: &[SimulatedGpu], stop: &CancellationToken) {
         let mut reader = GpuLoadReader::new(Files::below(Path::new("/")), simulated);
         let (mut next, mut had) = (Instant::now(), false);
-        let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut logged: BTreeSet<String> = BTreeSet::new();
         let mut open: BTreeSet<String> = BTreeSet::new();
         while !stop.is_cancelled() {
             let holders = holders(handles);
@@ -154,10 +154,10 @@ impl GpuReadings {
             }
             let processes = processes(handles, &devices, &loads, &holders);
             let lacking: BTreeSet<String> = loads.lacking.iter().map(|lacking| lacking.why.clone()).collect();
-            for why in lacking.difference(&told) {
+            for why in lacking.difference(&logged) {
                 tracing::warn!("a GPU's load is not measured: {why}");
             }
-            told = lacking;
+            logged = lacking;
             let pause = processor_time().saturating_sub(before).saturating_mul(PAUSE_TIMES);
             next = (now + if has { EVERY } else { RESTING }).max(Instant::now() + pause);
             let looked = Looked::new(now, next, loads, holders, processes);
@@ -208,8 +208,8 @@ fn processes(
         }
         counts
     };
-    let told = devices.iter().filter_map(|device| Some((&device.id, loads.gpus.get(&device.id)?.processes.as_ref()?)));
-    told.map(|(id, pids)| (id.clone(), of(id, pids))).collect()
+    let reported = devices.iter().filter_map(|device| Some((&device.id, loads.gpus.get(&device.id)?.processes.as_ref()?)));
+    reported.map(|(id, pids)| (id.clone(), of(id, pids))).collect()
 }
 
 fn processor_time() -> Duration {
@@ -241,7 +241,7 @@ impl Collect for OfNode {
             let vendor = text(&|device| device.vendor.to_string().to_lowercase());
             let (model, address) = (text(&|device| device.model.clone()), text(&|device| device.pci_address.clone().unwrap_or_default()));
             samples.add(&family::INFO, &[id, &vendor, &model, &address, source], 1);
-            tell(id, load, samples);
+            write_metrics(id, load, samples);
             if let Some(counts) = looked.processes.get(id) {
                 for (of, count) in ["holder", "other_allocation", "none"].into_iter().zip(counts) {
                     samples.count(&family::PROCESSES, &[id, of], *count);
@@ -251,7 +251,7 @@ impl Collect for OfNode {
     }
 }
 
-fn tell(id: &str, load: &GpuLoad, samples: &mut Samples) {
+fn write_metrics(id: &str, load: &GpuLoad, samples: &mut Samples) {
     let plain: [(&'static Family, Option<f64>); 8] = [
         (&family::UTILIZATION, load.utilization),
         (&family::MEMORY_BUSY, load.memory_busy),
@@ -309,7 +309,7 @@ mod tests {
             ..GpuLoad::default()
         };
         let mut samples = Samples::default();
-        tell("GPU-1", &load, &mut samples);
+        write_metrics("GPU-1", &load, &mut samples);
         let page = page(&samples);
         for line in [
             "lattice_gpu_utilization_ratio{gpu=\"GPU-1\"} 0.5\n",
@@ -352,7 +352,7 @@ mod tests {
         readings.state().newest = Some(Arc::new(looked(now)));
         assert!(readings.newest().is_none() && readings.age().is_some());
         readings.state().asked = now.checked_sub(Duration::from_secs(7));
-        let said = why("A", GpuVendor::Nvidia);
-        assert!(said.contains("does not answer, for 7 s"), "{said}");
+        let text = why("A", GpuVendor::Nvidia);
+        assert!(text.contains("does not answer, for 7 s"), "{text}");
     }
 }

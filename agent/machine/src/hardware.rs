@@ -59,7 +59,7 @@ pub fn placement(topology: &NodeTopology, assigned: &Assignment) -> Placement {
 
 /// The content of a topology file, in JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TopologyFile<'a> {
     node: &'a str,
     assigned: &'a Assignment,
     #[serde(flatten)]
@@ -77,11 +77,17 @@ pub fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> PathBuf
 }
 
 /// Writes the file so that it appears complete. Not synced: after a reboot nobody reads it.
-pub fn tell(state_dir: &Path, node: &str, share: &DesiredShare, topology: &NodeTopology, assigned: &Assignment) -> io::Result<()> {
+pub fn write_topology(
+    state_dir: &Path,
+    node: &str,
+    share: &DesiredShare,
+    topology: &NodeTopology,
+    assigned: &Assignment,
+) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
     let path = file(state_dir, share.allocation, share.epoch);
     let part = path.with_extension("part");
-    fs::write(&part, serde_json::to_vec(&Told { node, assigned, topology })?)?;
+    fs::write(&part, serde_json::to_vec(&TopologyFile { node, assigned, topology })?)?;
     fs::set_permissions(&part, fs::Permissions::from_mode(0o444))?;
     fs::rename(&part, &path)
 }

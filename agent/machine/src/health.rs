@@ -67,7 +67,7 @@ impl Checks {
     }
 
     /// The node's health as it is reported to the quorum.
-    pub fn word(&self) -> NodeHealth {
+    pub fn report(&self) -> NodeHealth {
         let health = self.now();
         if let Some(why) = health.failed() {
             return NodeHealth::Failed { why };
@@ -242,15 +242,15 @@ async fn site(check: &SiteCheck, node: &str, stop: &CancellationToken) -> Findin
         Ok(ran) => ran,
         Err(why) => return Finding::Critical(format!("{} could not be started: {why}", check.program.display())),
     };
-    let said = || last_line(&output).unwrap_or_else(|| end.to_string());
+    let text = || last_line(&output).unwrap_or_else(|| end.to_string());
     match end {
         ProgramEnd::Exited(0) => Finding::Well,
-        ProgramEnd::Exited(1) => Finding::Warning(said()),
-        ProgramEnd::Exited(3) => Finding::Unsupported(said()),
+        ProgramEnd::Exited(1) => Finding::Warning(text()),
+        ProgramEnd::Exited(3) => Finding::Unsupported(text()),
         // Only the program's own exit code counts: one that cannot be started, or hangs, says
         // nothing about the hardware.
-        ProgramEnd::Exited(2) if check.failure => Finding::Failure(said()),
-        ProgramEnd::Exited(2) => Finding::Critical(said()),
+        ProgramEnd::Exited(2) if check.failure => Finding::Failure(text()),
+        ProgramEnd::Exited(2) => Finding::Critical(text()),
         ProgramEnd::Exited(_) | ProgramEnd::Signalled(_) | ProgramEnd::Unknown | ProgramEnd::TooLong => {
             Finding::Critical(format!("{} {end}", check.program.display()))
         }

@@ -112,10 +112,10 @@ pub enum EndGroupError {
 pub enum HookFailure {
     #[error("the site's {moment} {} could not be started: {source}", program.display())]
     NotStarted { moment: Moment, program: PathBuf, source: NotStartedError },
-    #[error("the site's {moment} {} {how}{said}", program.display())]
-    Failed { moment: Moment, program: PathBuf, how: String, said: String },
-    #[error("the site's {moment} {} was not over after {limit_s} s and was killed{said}", program.display())]
-    TooLong { moment: Moment, program: PathBuf, limit_s: u64, said: String },
+    #[error("the site's {moment} {} {how}{detail}", program.display())]
+    Failed { moment: Moment, program: PathBuf, how: String, detail: String },
+    #[error("the site's {moment} {} was not over after {limit_s} s and was killed{detail}", program.display())]
+    TooLong { moment: Moment, program: PathBuf, limit_s: u64, detail: String },
     #[error("the site's {moment} {} was cancelled", program.display())]
     Cancelled { moment: Moment, program: PathBuf },
 }
@@ -159,12 +159,12 @@ impl Hooks {
         let ran = run_program(&program, env, group, limit, cancel).await;
         let (end, output) = ran.map_err(|source| HookFailure::NotStarted { moment, program: program.clone(), source })?;
         keep(dir, moment, &output);
-        let said = last_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
+        let detail = last_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
         match end {
             ProgramEnd::Cancelled => Err(HookFailure::Cancelled { moment, program }),
-            ProgramEnd::TooLong => Err(HookFailure::TooLong { moment, program, limit_s: limit.as_secs(), said }),
+            ProgramEnd::TooLong => Err(HookFailure::TooLong { moment, program, limit_s: limit.as_secs(), detail }),
             ProgramEnd::Exited(0) => Ok(()),
-            end => Err(HookFailure::Failed { moment, program, how: end.to_string(), said }),
+            end => Err(HookFailure::Failed { moment, program, how: end.to_string(), detail }),
         }
     }
 }

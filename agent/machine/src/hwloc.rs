@@ -69,7 +69,7 @@ impl Export {
 
     /// Sets the variables for a launch's ranks on this node. Not for a part of a node: hwloc 1
     /// would take the whole machine.
-    pub fn tell(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare, topology: &NodeTopology) {
+    pub fn add_environment(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare, topology: &NodeTopology) {
         // The variables may come from the launch that submitted this one, perhaps on another node.
         if env.get("HWLOC_XMLFILE").is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == FILE)) {
             env.remove("HWLOC_XMLFILE");
@@ -122,18 +122,18 @@ mod tests {
         fs::create_dir_all(export.path.parent().unwrap()).unwrap();
         fs::write(&export.path, "of an agent before").unwrap();
         let share = lattice_model::test_builders::desired_share(AllocationId(uuid::Uuid::from_u128(1)));
-        let told = |of_the_launch_before: bool| {
+        let environment = |of_the_launch_before: bool| {
             let mut env = BTreeMap::new();
             if of_the_launch_before {
                 env.insert("HWLOC_XMLFILE".to_owned(), export.path.display().to_string());
             }
-            export.tell(&mut env, &share, &NodeTopology::default());
+            export.add_environment(&mut env, &share, &NodeTopology::default());
             env
         };
-        assert_eq!((told(false), told(true)), (BTreeMap::new(), BTreeMap::new()));
+        assert_eq!((environment(false), environment(true)), (BTreeMap::new(), BTreeMap::new()));
         assert!(export.path.exists(), "ranks of then may start programs yet");
         export.offered.store(true, Ordering::Relaxed);
-        assert_eq!(told(false)["HWLOC_XMLFILE"], export.path.display().to_string());
+        assert_eq!(environment(false)["HWLOC_XMLFILE"], export.path.display().to_string());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

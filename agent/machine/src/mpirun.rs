@@ -133,7 +133,7 @@ pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
 
 /// Writes the files of an allocation's nodes, readable by its user; none for one node, on which
 /// `mpirun` needs no launcher. Not synced: after a reboot nobody reads them.
-pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement>) -> io::Result<()> {
+pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement>) -> io::Result<()> {
     if share.nodes.len() < 2 {
         return Ok(());
     }
@@ -265,22 +265,22 @@ mod tests {
             ["HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"]
                 .map(|name| fs::read_to_string(&env[name]).unwrap())
         };
-        let said = share(2, 3);
-        tell(&dir.0, &said, None).unwrap();
-        tell(&dir.0, &said, None).unwrap();
+        let requested = share(2, 3);
+        write_hostfiles(&dir.0, &requested, None).unwrap();
+        write_hostfiles(&dir.0, &requested, None).unwrap();
         let open_mpi = "n1 slots=3\nn2 slots=3\n".to_owned();
-        assert_eq!(read(&said), ["n1:3\nn2:3\n".to_owned(), open_mpi.clone(), open_mpi]);
+        assert_eq!(read(&requested), ["n1:3\nn2:3\n".to_owned(), open_mpi.clone(), open_mpi]);
         let mut fewer = share(2, 2);
         fewer.spec.launch.ranks = 3;
-        tell(&dir.0, &fewer, None).unwrap();
+        write_hostfiles(&dir.0, &fewer, None).unwrap();
         assert_eq!(read(&fewer)[0], "n1:2\nn2:1\n");
         forget(&dir.0, fewer.allocation, fewer.epoch).unwrap();
-        let unsaid = share(2, 1);
-        tell(&dir.0, &unsaid, None).unwrap();
-        assert_eq!(read(&unsaid)[0], "n1:6\nn2:6\n");
-        sweep(&dir.0, |id| id == unsaid.allocation);
-        assert!(environment_of(&dir, &said, &[]).is_empty());
-        forget(&dir.0, unsaid.allocation, unsaid.epoch).unwrap();
+        let unrequested = share(2, 1);
+        write_hostfiles(&dir.0, &unrequested, None).unwrap();
+        assert_eq!(read(&unrequested)[0], "n1:6\nn2:6\n");
+        sweep(&dir.0, |id| id == unrequested.allocation);
+        assert!(environment_of(&dir, &requested, &[]).is_empty());
+        forget(&dir.0, unrequested.allocation, unrequested.epoch).unwrap();
         assert_eq!(fs::read_dir(directory(&dir.0)).unwrap().count(), 0);
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let dir = Dir::new("said");
         let (one, two) = (share(1, 1), share(2, 1));
         for share in [&one, &two] {
-            tell(&dir.0, share, None).unwrap();
+            write_hostfiles(&dir.0, share, None).unwrap();
         }
         let env = environment_of(&dir, &two, &[("HYDRA_LAUNCHER", "fork")]);
         assert!(env["HYDRA_LAUNCHER"] == "fork" && !env.contains_key("HYDRA_HOST_FILE") && env.contains_key("OMPI_MCA_plm_rsh_agent"));

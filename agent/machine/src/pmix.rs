@@ -69,15 +69,15 @@ fn ask(program: &Path) -> Result<String, NoPmix> {
             None => std::thread::sleep(LOOK_EVERY),
         }
     };
-    let mut said = String::new();
+    let mut output = String::new();
     if let Some(out) = child.stdout.take() {
-        out.take(4096).read_to_string(&mut said).map_err(failed)?;
+        out.take(4096).read_to_string(&mut output).map_err(failed)?;
     }
-    let said = said.trim().to_owned();
-    match status.success() && !said.is_empty() {
-        true => Ok(said),
-        false if said.is_empty() => Err(NoPmix::Ended { program: program.to_owned(), status }),
-        false => Err(NoPmix::NoLibrary { why: said }),
+    let output = output.trim().to_owned();
+    match status.success() && !output.is_empty() {
+        true => Ok(output),
+        false if output.is_empty() => Err(NoPmix::Ended { program: program.to_owned(), status }),
+        false => Err(NoPmix::NoLibrary { why: output }),
     }
 }
 
@@ -90,15 +90,15 @@ mod tests {
     fn what_the_program_says_is_told() {
         let folder = std::env::temp_dir().join(format!("lattice-agent-pmix-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let says = |text: &str| {
+        let run = |text: &str| {
             let program = folder.join("program");
             std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
             ask(&program)
         };
-        assert_eq!(says("echo 4.2.2").unwrap(), "4.2.2");
-        assert_eq!(says("echo no library; exit 1").unwrap_err().to_string(), "no library");
-        assert!(says("exit 3").is_err_and(|why| why.to_string().contains("exit status: 3")));
+        assert_eq!(run("echo 4.2.2").unwrap(), "4.2.2");
+        assert_eq!(run("echo no library; exit 1").unwrap_err().to_string(), "no library");
+        assert!(run("exit 3").is_err_and(|why| why.to_string().contains("exit status: 3")));
         assert!(ask(&folder.join("nothing")).is_err_and(|why| why.to_string().contains("install it beside lattice-shim")));
         std::fs::remove_dir_all(&folder).unwrap();
     }

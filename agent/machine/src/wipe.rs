@@ -89,10 +89,10 @@ impl Wiping {
                 None
             }
         };
-        let ((asked, asking), (done, told)) = (watch::channel(Asked::Unknown), watch::channel(known));
+        let ((asked, asking), (done, done_view)) = (watch::channel(Asked::Unknown), watch::channel(known));
         let limit = Duration::from_secs(config.wipe_timeout_seconds);
         let wiping = Self { program: config.wipe_hook.clone(), limit, node: me.to_string(), file, view, asked: asking, done };
-        (wiping, Wipes { asked, done: told })
+        (wiping, Wipes { asked, done: done_view })
     }
 
     /// Executes orders until `stop`.

@@ -191,7 +191,7 @@ impl GossipKeys {
             Err(error) => {
                 let why = format!("{} cannot be written ({error}); until it is, a rotation waits for this node", self.path.display());
                 tracing::warn!(why, "gossip keys");
-                self.troubles.say(SUBJECT, why);
+                self.troubles.set(SUBJECT, why);
             }
         }
     }

@@ -31,7 +31,7 @@ pub enum Ask {
     /// Join through this address.
     Join(SocketAddr),
     /// Publish this fact about this node.
-    Say(Fact),
+    SetFact(Fact),
     /// Use these keys, and answer when they are in use.
     Rekey(Box<Keyring>, oneshot::Sender<()>),
 }
@@ -204,7 +204,7 @@ impl Task {
                 }
                 ask = asks.recv() => match ask {
                     Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
-                    Some(Ask::Say(fact)) => self.handle(Event::SetFact(fact)),
+                    Some(Ask::SetFact(fact)) => self.handle(Event::SetFact(fact)),
                     Some(Ask::Rekey(keys, done)) => {
                         self.handle(Event::SetKeys(&keys));
                         let _nobody_waits = done.send(());

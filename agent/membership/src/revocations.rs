@@ -83,7 +83,7 @@ impl Revocations {
                     self.path.display()
                 );
                 tracing::warn!(why, "revoked certificates");
-                self.troubles.say(SUBJECT, why);
+                self.troubles.set(SUBJECT, why);
             }
         }
     }

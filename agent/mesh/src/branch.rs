@@ -59,7 +59,7 @@ pub enum Up {
     /// The agent serves the subtree. Sent first.
     Serving,
     /// A message of one part.
-    Said { part: u32, said: ToHead },
+    FromPart { part: u32, message: ToHead },
     /// All parts of the subtree have reached this fence.
     Fence { number: u32, blob: Vec<u8> },
     /// Parts of the subtree that are unreachable now, or have not yet sent all that they know.

@@ -24,9 +24,9 @@ pub enum CheckpointItem {
     /// State of the checkpoint with this id; it is another id than the requested one if a
     /// checkpoint was already under way. `word` names the state; `detail` tells people what it
     /// waits for.
-    Stands { id: [u8; 16], word: String, detail: String },
+    Stands { id: [u8; 16], state: String, detail: String },
     /// The checkpoint has ended. Nothing follows.
-    Ended { id: [u8; 16], word: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
+    Ended { id: [u8; 16], state: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
 }
 
 /// The allocations that are saving themselves now, as their head reports them.

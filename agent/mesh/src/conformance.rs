@@ -6,7 +6,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FingerprintAnswer {
     Refused { why: String },
-    Told(WireFound),
+    Answered(WireFound),
 }
 
 /// A component and the value that was found.

@@ -31,7 +31,7 @@ pub struct DiagnosisOpen {
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum DiagnosisAnswer {
     Refused { why: String },
-    Told(WireDiagnosis),
+    Answered(WireDiagnosis),
 }
 
 /// The GPUs that the work has on this node, at their newest measurement.
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn what_is_made_plain_is_taken_and_what_is_not_is_refused() {
         let process = |name: &str| WireProcess { name: name.into(), ..WireProcess::default() };
-        let told = |processes: Vec<WireProcess>| WireDiagnosis { processes, ..WireDiagnosis::default() };
+        let diagnosis = |processes: Vec<WireProcess>| WireDiagnosis { processes, ..WireDiagnosis::default() };
         for name in ["a\u{1b}[2J".to_owned(), "ü".repeat(600)] {
-            assert!(told(vec![process(&name)]).checked().is_err());
-            assert!(told(vec![process(&plain(&name))]).checked().is_ok());
+            assert!(diagnosis(vec![process(&name)]).checked().is_err());
+            assert!(diagnosis(vec![process(&plain(&name))]).checked().is_ok());
         }
-        assert!(told(vec![process("a"); PROCESSES_MAX + 1]).checked().is_err());
+        assert!(diagnosis(vec![process("a"); PROCESSES_MAX + 1]).checked().is_err());
     }
 }

@@ -205,9 +205,9 @@ mod tests {
         let mut bytes = Vec::new();
         frame::write(&mut bytes, &answer).await.unwrap();
         assert!(bytes.len() < 2048, "{} bytes", bytes.len());
-        let heard: FactAnswer = frame::read(&mut bytes.as_slice()).await.unwrap();
+        let answer: FactAnswer = frame::read(&mut bytes.as_slice()).await.unwrap();
         let node: NodeId = "n7".parse().unwrap();
-        assert_eq!((heard.fact.unwrap().of(&node).unwrap(), NodePulse::from(heard.pulse)), (fact(), pulse));
+        assert_eq!((answer.fact.unwrap().of(&node).unwrap(), NodePulse::from(answer.pulse)), (fact(), pulse));
     }
 
     #[test]

@@ -7,16 +7,16 @@ use super::conformance::{FingerprintAnswer, WireFound};
 use super::diagnosis::{DiagnosisAnswer, DiagnosisOpen, WireDiagnosis};
 use super::fact::{FactAnswer, WireFact};
 use super::frame::{self, Frame};
-use super::gpu_usage::GpusTold;
+use super::gpu_usage::WireGpus;
 use super::input::{WirePiece, WireTaken};
 use super::launch::{ToHead, WireLaunch};
 use super::monitor::MonitorItem;
 use super::open::{HeadAnswer, LaunchItem, LaunchOpen, LogItem, Open};
-use super::ranks::RanksTold;
+use super::ranks::WireRanks;
 use super::shape::{WireAsk, WireDistribution, WireShape};
 use super::signal::SignalAnswer;
 use super::terminal::{FromTerminal, ToTerminal};
-use super::usage::Told;
+use super::usage::WireUsage;
 use lattice_fuzz::{Target, numbered};
 use lattice_model::binding::BindingRequest;
 use lattice_model::call::Call;
@@ -148,11 +148,11 @@ fn streams() {
 fn messages() {
     let call =
         || super::call::WireCall { from: 0, to: 1, service: super::call::WireService::Names, answers: false, number: 1, body: vec![1] };
-    let said = || ToHead::Fence { number: 1, blob: vec![1, 2] };
+    let to_head = || ToHead::Fence { number: 1, blob: vec![1, 2] };
     let seeds = [
         bodies(&[Down::FenceDone { number: 1, blob: vec![1], packed_from: Some(3) }, Down::Call(Box::new(call()))]),
-        bodies(&[said(), ToHead::Absent { ranks: vec![1] }, ToHead::Call(Box::new(call()))]),
-        bodies(&[Up::Said { part: 1, said: said() }, Up::Away { parts: vec![1] }]),
+        bodies(&[to_head(), ToHead::Absent { ranks: vec![1] }, ToHead::Call(Box::new(call()))]),
+        bodies(&[Up::FromPart { part: 1, message: to_head() }, Up::Away { parts: vec![1] }]),
         bodies(&[LogItem::Chunk { rank: 1, stderr: true, data: vec![1], segment: 0, end: 1 }, LogItem::Notice("n".into())]),
         bodies(&[LaunchItem::Started { number: 1, nodes: vec![("n1".into(), 0, 1)] }]),
         bodies(&[HeadAnswer::Refused { why: "w".into() }]),
@@ -179,9 +179,9 @@ fn messages() {
             10 => drop(message::<CheckpointItem>(body)),
             11 => drop(message::<SavingNow>(body)),
             12 => drop(message::<MonitorItem>(body).map(MonitorItem::checked)),
-            13 => drop(message::<RanksTold>(body).map(RanksTold::checked)),
-            14 => drop(message::<Told>(body).map(Told::checked)),
-            15 => drop(message::<GpusTold>(body).map(GpusTold::checked)),
+            13 => drop(message::<WireRanks>(body).map(WireRanks::checked)),
+            14 => drop(message::<WireUsage>(body).map(WireUsage::checked)),
+            15 => drop(message::<WireGpus>(body).map(WireGpus::checked)),
             16 => drop(message::<DiagnosisAnswer>(body)),
             17 => drop(message::<DiagnosisOpen>(body)),
             18 => drop(message::<WireFound>(body)),

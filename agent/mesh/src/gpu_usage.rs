@@ -15,21 +15,21 @@ const WHY_BYTES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum GpusAnswer {
     Refused { why: String },
-    Told(GpusTold),
+    Answered(WireGpus),
 }
 
 /// The newest measurement.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
-pub struct GpusTold {
+pub struct WireGpus {
     /// Age of the measurement.
     pub age_ms: u64,
     /// All GPUs that the allocation has here, with or without numbers.
-    pub gpus: Vec<GpuTold>,
+    pub gpus: Vec<WireGpu>,
 }
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
-pub struct GpuTold {
+pub struct WireGpu {
     pub id: String,
     pub model: String,
     /// Why there are no numbers; empty: there are numbers.
@@ -39,7 +39,7 @@ pub struct GpuTold {
     pub throttled: Vec<String>,
 }
 
-impl GpusTold {
+impl WireGpus {
     /// Checks the bounds and refuses control characters, because the texts are printed on users'
     /// terminals; in `silent` it replaces control characters and cuts what is too long.
     pub fn checked(mut self) -> Result<Self, FrameError> {
@@ -48,7 +48,7 @@ impl GpusTold {
             gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_BYTES_MAX).collect();
         }
         let plain = |text: &String| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
-        let good = |gpu: &GpuTold| {
+        let good = |gpu: &WireGpu| {
             let shown = gpu.shown.iter().all(|one| {
                 let numbers = [Some(one.now), one.mean, one.max];
                 [&one.name, &one.unit, &one.source].into_iter().all(plain) && numbers.iter().flatten().all(|n| n.is_finite())
@@ -68,18 +68,18 @@ mod tests {
     #[tokio::test]
     async fn what_a_node_tells_of_gpus_comes_through_and_what_none_tells_is_refused() {
         let shown = Shown { name: "gpu_utilization".into(), unit: "ratio".into(), source: "nvml".into(), now: 0.5, mean: None, max: None };
-        let gpu = GpuTold { id: "GPU-1".into(), model: "H200".into(), silent: String::new(), shown: vec![shown], throttled: vec![] };
-        let told = GpusTold { age_ms: 7, gpus: vec![gpu.clone()] };
+        let gpu = WireGpu { id: "GPU-1".into(), model: "H200".into(), silent: String::new(), shown: vec![shown], throttled: vec![] };
+        let gpus = WireGpus { age_ms: 7, gpus: vec![gpu.clone()] };
         let mut bytes = Vec::new();
-        frame::write(&mut bytes, &GpusAnswer::Told(told.clone())).await.unwrap();
-        assert_eq!(frame::read::<GpusAnswer, _>(&mut bytes.as_slice()).await.unwrap(), GpusAnswer::Told(told.clone()));
-        assert_eq!(told.clone().checked().unwrap(), told);
-        let silent = GpuTold { silent: "a\u{1b}[2J".into(), ..gpu.clone() };
-        assert_eq!(GpusTold { age_ms: 0, gpus: vec![silent] }.checked().unwrap().gpus[0].silent, "a [2J");
+        frame::write(&mut bytes, &GpusAnswer::Answered(gpus.clone())).await.unwrap();
+        assert_eq!(frame::read::<GpusAnswer, _>(&mut bytes.as_slice()).await.unwrap(), GpusAnswer::Answered(gpus.clone()));
+        assert_eq!(gpus.clone().checked().unwrap(), gpus);
+        let silent = WireGpu { silent: "a\u{1b}[2J".into(), ..gpu.clone() };
+        assert_eq!(WireGpus { age_ms: 0, gpus: vec![silent] }.checked().unwrap().gpus[0].silent, "a [2J");
         let mut wild = gpu.clone();
         wild.shown[0].now = f64::NAN;
-        for bad in [vec![GpuTold { id: "\n".into(), ..gpu.clone() }], vec![wild], vec![gpu; GPUS_MAX + 1]] {
-            assert!(GpusTold { age_ms: 0, gpus: bad }.checked().is_err());
+        for bad in [vec![WireGpu { id: "\n".into(), ..gpu.clone() }], vec![wild], vec![gpu; GPUS_MAX + 1]] {
+            assert!(WireGpus { age_ms: 0, gpus: bad }.checked().is_err());
         }
     }
 }

@@ -2,7 +2,7 @@
 //! cleared, and how long a launch's ranks have been idle.
 
 use super::frame::FrameError;
-use super::usage::Told;
+use super::usage::WireUsage;
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// Metrics that one request may name.
@@ -28,7 +28,7 @@ pub enum MonitorWhat {
     /// of which [`MonitorItem::Begun`] is the first.
     Follow { interval_ms: u64, metrics: Vec<String> },
     /// How long this node's ranks of a launch have been idle. Answered by one
-    /// [`MonitorItem::Word`].
+    /// [`MonitorItem::Idle`].
     Idle { launch: u32 },
 }
 
@@ -40,7 +40,7 @@ pub enum MonitorItem {
     },
     /// Monitoring has begun. All alerts that are raised now follow.
     Begun,
-    Numbers(Told),
+    Numbers(WireUsage),
     Alert(Box<WireAlert>),
     /// Changes of alerts were lost. All alerts that are raised now follow.
     Missed,
@@ -48,7 +48,7 @@ pub enum MonitorItem {
     Alive,
     /// `idle_ms` is `None` if there are no such ranks. `moved`: the agent has seen the ranks do
     /// something before; if not, they may have been idle for longer.
-    Word {
+    Idle {
         idle_ms: Option<u64>,
         moved: bool,
     },
@@ -72,13 +72,13 @@ impl MonitorItem {
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         match self {
-            Self::Numbers(told) => told.checked().map(Self::Numbers),
+            Self::Numbers(usage) => usage.checked().map(Self::Numbers),
             Self::Alert(alert) if [&alert.alert, &alert.severity, &alert.text].into_iter().all(plain) => Ok(Self::Alert(alert)),
             Self::Alert(_) => Err(FrameError::Malformed),
             Self::Refused { why } => {
                 Ok(Self::Refused { why: why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect() })
             }
-            other @ (Self::Begun | Self::Missed | Self::Alive | Self::Word { .. }) => Ok(other),
+            other @ (Self::Begun | Self::Missed | Self::Alive | Self::Idle { .. }) => Ok(other),
         }
     }
 }

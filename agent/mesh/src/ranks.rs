@@ -11,12 +11,12 @@ const TEXT_BYTES_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum RanksAnswer {
     Refused { why: String },
-    Told(RanksTold),
+    Answered(WireRanks),
 }
 
 /// Two readings of all ranks, compared.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
-pub struct RanksTold {
+pub struct WireRanks {
     /// Time between the two readings.
     pub over_ms: u64,
     /// Ascending by launch.
@@ -47,7 +47,7 @@ pub struct WireRank {
     pub state: String,
 }
 
-impl RanksTold {
+impl WireRanks {
     /// Checks the bounds and refuses control characters: the texts are printed on users' terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
@@ -68,18 +68,18 @@ mod tests {
     async fn what_a_node_tells_of_ranks_comes_through_and_what_none_tells_is_refused() {
         let rank =
             WireRank { launch: 1, rank: 3, pid: 7, name: "a.out".into(), cpu_cores: Some(0.5), state: "R".into(), ..WireRank::default() };
-        let told = |ranks: Vec<WireRank>| RanksTold { over_ms: 1000, ranks, left_out: 0, unknown: 1 };
-        let good = told(vec![rank.clone()]);
+        let ranks = |ranks: Vec<WireRank>| WireRanks { over_ms: 1000, ranks, left_out: 0, unknown: 1 };
+        let good = ranks(vec![rank.clone()]);
         let mut bytes = Vec::new();
-        frame::write(&mut bytes, &RanksAnswer::Told(good.clone())).await.unwrap();
-        assert_eq!(frame::read::<RanksAnswer, _>(&mut bytes.as_slice()).await.unwrap(), RanksAnswer::Told(good.clone()));
+        frame::write(&mut bytes, &RanksAnswer::Answered(good.clone())).await.unwrap();
+        assert_eq!(frame::read::<RanksAnswer, _>(&mut bytes.as_slice()).await.unwrap(), RanksAnswer::Answered(good.clone()));
         assert_eq!(good.clone().checked().unwrap(), good);
         for bad in [
             vec![WireRank { name: "a\u{1b}[2J".into(), ..rank.clone() }],
             vec![WireRank { cpu_cores: Some(f64::NAN), ..rank.clone() }],
             vec![rank; RANKS_MAX + 1],
         ] {
-            assert!(told(bad).checked().is_err());
+            assert!(ranks(bad).checked().is_err());
         }
     }
 }

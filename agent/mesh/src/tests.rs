@@ -82,27 +82,27 @@ async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted()
     assert_eq!((one.counted(), two.counted()), (vec![], vec![]));
 
     // The dialling side verifies that it reached the node that it wants.
-    let said = two.refused_by("n9", &one).await;
-    assert!(said.contains("not valid for name"), "{said}");
+    let why = two.refused_by("n9", &one).await;
+    assert!(why.contains("not valid for name"), "{why}");
     assert_eq!(two.counted(), vec![("certificates of another name".to_owned(), 1)]);
 
     // Certificates of another authority, an expired one, and a member's.
     let foreign =
         ClientTls { ca: two.credentials.material().borrow().pem.ca.clone(), ..issued(&dir.authority("other"), "n3", Role::Api, day) };
-    let said = Agent::new(foreign).refused_by("n1", &one).await;
-    assert!(said.contains("the cryptographic handshake failed"), "{said}");
+    let why = Agent::new(foreign).refused_by("n1", &one).await;
+    assert!(why.contains("the cryptographic handshake failed"), "{why}");
     let ended = issued(&ours, "n4", Role::Api, Duration::ZERO);
     let began = std::time::Instant::now();
     while one.counted().iter().all(|(what, _)| what != "expired certificates") {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", one.counted());
         // It expires when the second has passed in which it was made.
-        let _said = Agent::new(ended.clone()).refused_by("n1", &one).await;
+        let _why = Agent::new(ended.clone()).refused_by("n1", &one).await;
     }
-    let said = Agent::new(issued(&ours, "member-1", Role::Quorum, day)).refused_by("n1", &one).await;
-    assert!(said.contains("a certificate with a node's name and role is needed"), "{said}");
-    let told = one.counted();
+    let why = Agent::new(issued(&ours, "member-1", Role::Quorum, day)).refused_by("n1", &one).await;
+    assert!(why.contains("a certificate with a node's name and role is needed"), "{why}");
+    let counted = one.counted();
     for what in ["certificates of another role", "expired certificates", "certificates of another authority"] {
-        assert!(told.iter().any(|(w, count)| w == what && *count > 0), "{what}: {told:?}");
+        assert!(counted.iter().any(|(w, count)| w == what && *count > 0), "{what}: {counted:?}");
     }
 }
 
@@ -128,10 +128,10 @@ async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_
     assert!(tokio::time::timeout(limit, towards.read_to_end(8)).await.unwrap().is_err(), "what was opened to it");
     from_one.recv.read_exact(&mut [0]).await.unwrap();
     assert!(tokio::time::timeout(limit, from_one.recv.read_to_end(8)).await.unwrap().is_err(), "what it opened");
-    let said = two.refused_by("n1", &one).await;
-    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
-    let said = one.refused_by("n2", &two).await;
-    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    let why = two.refused_by("n1", &one).await;
+    assert!(why.contains("the certificate of n1 is revoked"), "{why}");
+    let why = one.refused_by("n2", &two).await;
+    assert!(why.contains("the certificate of n1 is revoked"), "{why}");
     assert!(two.counted().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.counted());
 
     // The stolen certificate stays refused after its owner has got a new one.
@@ -141,6 +141,6 @@ async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_
     std::fs::rename(ours.join("n1-node"), ours.join("n1-before")).unwrap();
     let again = Agent::new(issued(&ours, "n1", Role::Node, day));
     open(&again, "n2", &mut two).await;
-    let said = Agent::new(stolen).refused_by("n2", &two).await;
-    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    let why = Agent::new(stolen).refused_by("n2", &two).await;
+    assert!(why.contains("the certificate of n1 is revoked"), "{why}");
 }

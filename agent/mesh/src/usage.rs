@@ -23,12 +23,12 @@ pub struct UsageOpen {
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum UsageAnswer {
     Refused { why: String },
-    Told(Told),
+    Answered(WireUsage),
 }
 
 /// The newest measurement.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
-pub struct Told {
+pub struct WireUsage {
     /// Age of the measurement.
     pub age_ms: u64,
     pub shown: Vec<Shown>,
@@ -46,7 +46,7 @@ pub struct Shown {
     pub max: Option<f64>,
 }
 
-impl Told {
+impl WireUsage {
     /// Checks the bounds and refuses control characters: the names are printed on users' terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
@@ -67,17 +67,17 @@ mod tests {
     async fn what_a_node_tells_comes_through_and_what_none_tells_is_refused() {
         let shown =
             Shown { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, mean: Some(1.0), max: Some(2.0) };
-        let told = Told { age_ms: 7, shown: vec![shown.clone()] };
+        let usage = WireUsage { age_ms: 7, shown: vec![shown.clone()] };
         let mut bytes = Vec::new();
-        frame::write(&mut bytes, &UsageAnswer::Told(told.clone())).await.unwrap();
-        assert_eq!(frame::read::<UsageAnswer, _>(&mut bytes.as_slice()).await.unwrap(), UsageAnswer::Told(told.clone()));
-        assert_eq!(told.clone().checked().unwrap(), told);
+        frame::write(&mut bytes, &UsageAnswer::Answered(usage.clone())).await.unwrap();
+        assert_eq!(frame::read::<UsageAnswer, _>(&mut bytes.as_slice()).await.unwrap(), UsageAnswer::Answered(usage.clone()));
+        assert_eq!(usage.clone().checked().unwrap(), usage);
         for bad in [
             vec![Shown { name: "a\u{1b}[2J".into(), ..shown.clone() }],
             vec![Shown { mean: Some(f64::NAN), ..shown.clone() }],
             vec![shown; SHOWN_MAX + 1],
         ] {
-            assert!(Told { age_ms: 0, shown: bad }.checked().is_err());
+            assert!(WireUsage { age_ms: 0, shown: bad }.checked().is_err());
         }
     }
 }

@@ -30,7 +30,7 @@ use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDia
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::Open;
 use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, millis};
-use lattice_observe::measuring::disks::Said;
+use lattice_observe::measuring::disks::DiskReport;
 use quinn::SendStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub async fn of_node(
     };
     let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        DiagnosisAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        DiagnosisAnswer::Answered(diagnosis) => Ok(diagnosis.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         DiagnosisAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
@@ -87,7 +87,7 @@ pub async fn of_node(
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = match here(context, open).await {
-        Ok(told) => DiagnosisAnswer::Told(told),
+        Ok(diagnosis) => DiagnosisAnswer::Answered(diagnosis),
         Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
@@ -135,7 +135,7 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, D
 
 /// What this node knew before the request came.
 struct Known {
-    disks: Vec<Said>,
+    disks: Vec<DiskReport>,
     topology: Arc<NodeTopology>,
     gpus: Vec<gpus::Its>,
     /// The newest GPU readings, and the source of the next ones.
@@ -161,7 +161,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     }
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
-        for Said { about, text, age } in &known.disks {
+        for DiskReport { about, text, age } in &known.disks {
             found.ages.push((at(&found.facts), millis(*age)));
             found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
         }
@@ -191,7 +191,7 @@ mod tests {
         DiagnosisOpen { allocation: [1; 16], epoch: 1, uid: 1000, user: "u".into(), processes, stacks: false, network, storage }
     }
 
-    fn known(disks: Vec<Said>) -> Known {
+    fn known(disks: Vec<DiskReport>) -> Known {
         Known { disks, topology: Arc::default(), gpus: vec![], newest: None, readings: GpuReadings::default() }
     }
 
@@ -213,11 +213,11 @@ mod tests {
 
     #[test]
     fn a_reading_of_before_names_its_age_beside_its_fact_and_too_many_facts_are_cut_with_their_ages() {
-        let said = |age_ms| Said { about: "sda".into(), text: "slow".into(), age: Duration::from_millis(age_ms) };
-        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known(vec![said(5), said(7)]));
+        let report = |age_ms| DiskReport { about: "sda".into(), text: "slow".into(), age: Duration::from_millis(age_ms) };
+        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known(vec![report(5), report(7)]));
         assert_eq!(found.ages, [(1, 5), (2, 7)]);
         assert!(found.facts[1..].iter().all(|fact| (fact.about.as_str(), fact.text.as_str()) == ("sda", "slow")));
-        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known((0..2 * FACTS_MAX as u64).map(said).collect()));
+        let found = find(Path::new("/nonexistent"), &open(false, false, true), &known((0..2 * FACTS_MAX as u64).map(report).collect()));
         assert_eq!((found.facts.len(), found.ages.len()), (FACTS_MAX, FACTS_MAX));
     }
 }

@@ -26,11 +26,11 @@ const ITEMS: usize = 2;
 /// early if this node cannot know.
 pub fn follow(context: &Shared, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(ITEMS);
-    context.work.tasks.spawn(tell(context.clone(), open, out));
+    context.work.tasks.spawn(send_items(context.clone(), open, out));
     items
 }
 
-async fn tell(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
+async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
     let (allocation, epoch) = (AllocationId(uuid::Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     let mut view = context.work.view.clone();
     let comes = async {
@@ -104,12 +104,12 @@ mod tests {
         tokio::task::yield_now().await;
         let held = agent.holds(1, |_| {});
         agent.bench.view.send_replace(Arc::new(NodeView::default()));
-        held.says.standing.send_replace(Standing::Running);
+        held.senders.standing.send_replace(Standing::Running);
         assert_eq!(items.recv().await, Some(EntryItem::Runs));
         ended(&agent, 1, 9);
         // The connection to its shim breaks, and is made again.
         for standing in [Standing::NotYet, Standing::Running] {
-            held.says.standing.send_replace(standing);
+            held.senders.standing.send_replace(standing);
             tokio::task::yield_now().await;
         }
         ended(&agent, 2, 3);

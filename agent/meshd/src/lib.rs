@@ -277,7 +277,7 @@ async fn launch(context: &Shared, open: &LaunchOpen, mut send: SendStream) -> Re
             // asks again.
             let _ = send.finish();
             if send.stopped().await.is_ok() {
-                context.work.launches.told(id);
+                context.work.launches.acknowledge_end(id);
             }
             return Ok(());
         }

@@ -13,7 +13,7 @@ use lattice_mesh::{UnansweredNode, UnreachedNode};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_observe::alerting::Change;
 use lattice_observe::alerting::saved::Key;
-use lattice_observe::measuring::alerts::Heard;
+use lattice_observe::measuring::alerts::AlertChanges;
 use lattice_telemetry::alert::idle::IdleReport;
 use quinn::SendStream;
 use std::time::Duration;
@@ -59,19 +59,19 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
                     return;
                 }
             };
-            let _gone = out.send(MonitorItem::Word { idle_ms, moved }).await;
+            let _gone = out.send(MonitorItem::Idle { idle_ms, moved }).await;
             return;
         }
     };
     let mut looked = context.work.measuring.looked();
-    let (mut known, mut next, mut said) = (None, Instant::now(), Instant::now());
+    let (mut known, mut next, mut sent_at) = (None, Instant::now(), Instant::now());
     if out.send(MonitorItem::Begun).await.is_err() {
         return;
     }
     while context.work.workers.of_epoch(key.0, key.1).is_some() {
         looked.mark_unchanged();
         let mut items = Vec::new();
-        if let Some(Heard { changes, anew, count, now_ms }) = context.work.measuring.alerts(key, known) {
+        if let Some(AlertChanges { changes, anew, count, now_ms }) = context.work.measuring.alerts(key, known) {
             if anew && known.is_some() {
                 items.push(MonitorItem::Missed);
             }
@@ -79,17 +79,17 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
             known = Some(count);
         }
         if let Some(interval) = interval.filter(|_| Instant::now() >= next)
-            && let Some(mut told) = context.work.measuring.newest(key, MEANS)
+            && let Some(mut usage) = context.work.measuring.newest(key, MEANS)
         {
             next = Instant::now() + interval;
-            told.shown.retain(|one| metrics.is_empty() || metrics.contains(&one.name));
-            items.push(MonitorItem::Numbers(told));
+            usage.shown.retain(|one| metrics.is_empty() || metrics.contains(&one.name));
+            items.push(MonitorItem::Numbers(usage));
         }
-        if items.is_empty() && said.elapsed() >= ALIVE {
+        if items.is_empty() && sent_at.elapsed() >= ALIVE {
             items.push(MonitorItem::Alive);
         }
         if !items.is_empty() {
-            said = Instant::now();
+            sent_at = Instant::now();
         }
         for item in items {
             if out.send(item).await.is_err() {
@@ -119,11 +119,11 @@ pub async fn answer(context: &Shared, open: MonitorOpen, mut send: SendStream) -
         return frame::write(&mut send, &MonitorItem::Refused { why }).await;
     }
     let (out, mut items) = mpsc::channel(QUEUE);
-    let telling = tokio::spawn({
+    let following = tokio::spawn({
         let context = context.clone();
         async move { follow(&context, open, out).await }
     });
-    let _telling = AbortOnDropHandle::new(telling);
+    let _following = AbortOnDropHandle::new(following);
     loop {
         let item = tokio::select! {
             _ = send.stopped() => return Ok(()),
@@ -144,20 +144,20 @@ pub enum NoMore {
 }
 
 /// A node's item, or why there are no more.
-pub type Said = Result<MonitorItem, NoMore>;
+pub type NodeItem = Result<MonitorItem, NoMore>;
 
 /// Follows an allocation's work on `node`, for a user who has been authorized. Gives the node's
 /// items, and at last why there are no more, unless the work has ended there. Ends with the
 /// receiver.
-pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<Said> {
+pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<NodeItem> {
     let (out, items) = mpsc::channel(QUEUE);
     let (tasks, context, node) = (&context.work.tasks, context.clone(), node.clone());
     tasks.spawn(async move {
-        let told = tokio::select! {
+        let result = tokio::select! {
             () = out.closed() => return,
-            told = of_node(&context, &node, address, open, &out) => told,
+            result = of_node(&context, &node, address, open, &out) => result,
         };
-        if let Err(why) = told {
+        if let Err(why) = result {
             let _gone = out.send(Err(why)).await;
         }
     });
@@ -169,14 +169,14 @@ async fn of_node(
     node: &NodeId,
     address: Option<String>,
     open: MonitorOpen,
-    out: &mpsc::Sender<Said>,
+    out: &mpsc::Sender<NodeItem>,
 ) -> Result<(), NoMore> {
     if *node == context.setup.me {
         let (allocation, epoch) = key(&open);
         if context.work.workers.of_epoch(allocation, epoch).is_none() {
             return Err(NoMore::Refused(format!("allocation {} is not running on this node", allocation.short())));
         }
-        let (told, mut items) = mpsc::channel(QUEUE);
+        let (sender, mut items) = mpsc::channel(QUEUE);
         let pass = async {
             while let Some(item) = items.recv().await {
                 if out.send(Ok(item)).await.is_err() {
@@ -184,7 +184,7 @@ async fn of_node(
                 }
             }
         };
-        tokio::join!(follow(context, open, told), pass);
+        tokio::join!(follow(context, open, sender), pass);
         return Ok(());
     }
     let away = |why: &str| NoMore::Away(why.to_owned());

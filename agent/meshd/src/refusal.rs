@@ -38,7 +38,7 @@ pub async fn refuse(open: &Open, denied: &Denied, send: &mut SendStream) -> Resu
         Open::Branch(open) => match denied {
             // It may come: the parent tries again until the quorum decides about the allocation.
             Denied::NotHere { .. } => frame::write(send, &Up::NotHere { why }).await,
-            _ => frame::write(send, &Up::Said { part: open.first, said: ToHead::Lost { why } }).await,
+            _ => frame::write(send, &Up::FromPart { part: open.first, message: ToHead::Lost { why } }).await,
         },
         // Their answers have no form for a refusal: a stream that ends without an answer is one.
         Open::Entry(_) | Open::StatusTexts(_) | Open::Fact(_) | Open::Saving | Open::Carry => Ok(()),

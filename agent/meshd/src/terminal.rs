@@ -116,7 +116,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     failpoint::pass(Point::TerminalMade);
     let Terminal { master, slave, path } = made.terminal;
     let session = rand::random();
-    let (news, told) = mpsc::channel(2);
+    let (news, events) = mpsc::channel(2);
     let (keyboard, typed) = mpsc::channel(QUEUE);
     let (screen, shown) = mpsc::channel(QUEUE);
     let standing = handle.standing.clone();
@@ -126,7 +126,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let master = master.map_err(|error| AttachError::Watch(error.into()))?;
     let argv = made.argv.clone();
     handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
-    let session = Session { master, told, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
+    let session = Session { master, events, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
     let preempted = preempted(Arc::clone(context), Arc::clone(&handle.share));
     context.work.tasks.spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
     Ok(Ends { keyboard, screen: shown })
@@ -189,7 +189,7 @@ impl fmt::Display for Over {
 
 struct Session {
     master: AsyncFd<OwnedFd>,
-    told: mpsc::Receiver<News>,
+    events: mpsc::Receiver<News>,
     typed: mpsc::Receiver<ToTerminal>,
     screen: mpsc::Sender<FromTerminal>,
     standing: watch::Receiver<Standing>,
@@ -202,7 +202,7 @@ struct Session {
 
 /// What ended the exchange between a caller and a program.
 enum Break {
-    Told(News),
+    Event(News),
     /// No process has the programs' end open any more.
     Silent,
     Left,
@@ -214,7 +214,7 @@ impl Session {
     /// `preempted` is awaited once the allocation is being ended; it gives the text for a user
     /// whose work gives its nodes back.
     async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> Over {
-        let started = tokio::time::timeout(START_WAIT, self.told.recv()).await;
+        let started = tokio::time::timeout(START_WAIT, self.events.recv()).await;
         match started {
             Ok(Some(News::Started)) => drop(slave),
             Ok(Some(News::Ended { outcome, why })) => return self.ended(outcome.code(), why).await,
@@ -229,14 +229,14 @@ impl Session {
             return Over::Left;
         }
         match self.talk().await {
-            Break::Told(News::Started) | Break::Left => Over::Left,
-            Break::Told(News::Lost { why }) => self.failed(why).await,
-            Break::Told(News::Ended { outcome, why }) => {
+            Break::Event(News::Started) | Break::Left => Over::Left,
+            Break::Event(News::Lost { why }) => self.failed(why).await,
+            Break::Event(News::Ended { outcome, why }) => {
                 // The program's last output is still in the terminal.
                 let _ = tokio::time::timeout(DRAIN_WAIT, async { while show(&self.master, &self.screen).await {} }).await;
                 self.ended(outcome.code(), why).await
             }
-            Break::Silent => match tokio::time::timeout(END_WAIT, self.told.recv()).await {
+            Break::Silent => match tokio::time::timeout(END_WAIT, self.events.recv()).await {
                 Ok(Some(News::Ended { outcome, why })) => self.ended(outcome.code(), why).await,
                 Ok(Some(News::Lost { why })) => self.failed(why).await,
                 // The program closed its terminal and lives on without it.
@@ -268,8 +268,8 @@ impl Session {
     async fn talk(&mut self) -> Break {
         loop {
             tokio::select! {
-                news = self.told.recv() => {
-                    return news.map_or_else(|| Break::Closed(format!("allocation {} has left this node", self.short)), Break::Told);
+                news = self.events.recv() => {
+                    return news.map_or_else(|| Break::Closed(format!("allocation {} has left this node", self.short)), Break::Event);
                 }
                 more = show(&self.master, &self.screen) => {
                     if !more {
@@ -368,8 +368,8 @@ async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> 
     }
     let mut cluster = context.work.cluster.clone();
     let over = |a: &lattice_model::Allocation| a.epoch != epoch || a.state != AllocationState::Running;
-    let told = cluster.wait_for(|cluster| cluster.allocations.get(&allocation).is_none_or(over));
-    let cluster = tokio::time::timeout(SUSPENDED_WAIT, told).await.ok()?.ok()?;
+    let ended = cluster.wait_for(|cluster| cluster.allocations.get(&allocation).is_none_or(over));
+    let cluster = tokio::time::timeout(SUSPENDED_WAIT, ended).await.ok()?.ok()?;
     let now = cluster.allocations.get(&allocation).filter(|a| a.state == AllocationState::Suspended)?;
     matches!(now.reason, Some(EndReason::Preempted { .. })).then(|| suspended(&allocation.short(), now.held))
 }
@@ -409,14 +409,14 @@ mod tests {
 
     fn bench() -> Bench {
         let terminal = pty::open(&nobody_in_particular(), Size::default(), Modes { echo: false, cooked_output: false }).unwrap();
-        let (news, told) = mpsc::channel(2);
+        let (news, events) = mpsc::channel(2);
         let (keyboard, typed) = mpsc::channel(QUEUE);
         let (screen, shown) = mpsc::channel(QUEUE);
         let (standing, view) = watch::channel(Standing::Running);
         let interest = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
         // SAFETY: the descriptor is open, and the AsyncFd owns it.
         let master = unsafe { AsyncFd::register_with_interest(terminal.master, interest) }.unwrap();
-        let session = Session { master, told, typed, screen, standing: view, short: "1234".into(), line_begun: false, waiting: vec![] };
+        let session = Session { master, events, typed, screen, standing: view, short: "1234".into(), line_begun: false, waiting: vec![] };
         let over = tokio::spawn(session.run(terminal.slave, std::future::ready(None)));
         Bench { news, keyboard, screen: shown, standing, path: terminal.path, over }
     }

@@ -96,8 +96,8 @@ impl Alerts {
                 self.standings.insert(rule.name.clone(), is);
             }
             match (was.raised_since(), is.raised_since()) {
-                (None, Some(since_ms)) => self.change(told(rule, true, since_ms, value)),
-                (Some(since_ms), None) => self.change(told(rule, false, since_ms, value)),
+                (None, Some(since_ms)) => self.change(rule_change(rule, true, since_ms, value)),
+                (Some(since_ms), None) => self.change(rule_change(rule, false, since_ms, value)),
                 (None, None) | (Some(_), Some(_)) => {}
             }
         }
@@ -155,7 +155,7 @@ impl Alerts {
     /// Takes the verdict about a launch, reached from all its nodes. `true`: the raised alerts have
     /// changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
-        let looked_at = self.told_looked_at();
+        let looked_at = self.looked_at_text();
         let severity = Severity::Warning;
         let what = if launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
         let change = match (verdict, self.hung.get(&launch).copied()) {
@@ -175,7 +175,7 @@ impl Alerts {
         true
     }
 
-    fn told_looked_at(&self) -> String {
+    fn looked_at_text(&self) -> String {
         let looked_at = self.looked_at.join(", ");
         match self.unmeasured.as_slice() {
             [] => format!("looked at: {looked_at}"),
@@ -208,9 +208,9 @@ impl Alerts {
     pub fn raised(&self, settings: &AlertSettings) -> Vec<Change> {
         let by_rule = settings.rules.iter().filter_map(|rule| {
             let since_ms = self.standings.get(&rule.name)?.raised_since()?;
-            Some(told(rule, true, since_ms, None))
+            Some(rule_change(rule, true, since_ms, None))
         });
-        let looked_at = self.told_looked_at();
+        let looked_at = self.looked_at_text();
         let hung = self.hung.iter().map(|(launch, since_ms)| {
             let what = if *launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
             let text = format!("{what}: no rank on any node does anything ({looked_at})");
@@ -230,7 +230,7 @@ impl Alerts {
     }
 
     /// Adds the allocation's alert metrics.
-    pub fn tell(&self, id: &str, samples: &mut Samples) {
+    pub fn write_metrics(&self, id: &str, samples: &mut Samples) {
         for (alert, severity) in &self.ever {
             samples.add(&family::ACTIVE, &[id, alert, severity.name()], u32::from(self.is_raised(alert)));
         }
@@ -240,7 +240,7 @@ impl Alerts {
     }
 }
 
-fn told(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> Change {
+fn rule_change(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> Change {
     let side = match rule.side {
         lattice_telemetry::alert::rules::Side::Above => "above",
         lattice_telemetry::alert::rules::Side::Below => "below",

@@ -50,7 +50,7 @@ const RECORDS_MAX: usize = 4096;
 /// Upper bounds of the kernel's ranges, and of the exported ranges: every second one, so that four
 /// histograms of each allocation are not a hundred series.
 static FINE_SECONDS: [f64; RANGES - 1] = bounds(1);
-static TOLD_SECONDS: [f64; RANGES / 2] = bounds(2);
+static EXPORTED_SECONDS: [f64; RANGES / 2] = bounds(2);
 
 const fn bounds<const N: usize>(step: usize) -> [f64; N] {
     let mut bounds = [0.0; N];
@@ -235,7 +235,7 @@ impl KernelCounts {
         for key in ended {
             let mut usage = Usage::default();
             if counting.count(key).is_some() {
-                counting.tell(key, &mut usage);
+                counting.add_counts(key, &mut usage);
             }
             if let Some(kept) = counting.kept.remove(&key) {
                 counting.differs = true;
@@ -399,7 +399,7 @@ impl Counting {
     }
 
     /// Adds the last counts to `usage`.
-    fn tell(&mut self, key: Key, usage: &mut Usage) {
+    fn add_counts(&mut self, key: Key, usage: &mut Usage) {
         let Some(kept) = self.kept.get(&key) else { return };
         let names = &mut self.names;
         offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
@@ -409,8 +409,8 @@ impl Counting {
     /// of that is counted.
     fn events(&self, total: &Counts) -> Option<u64> {
         let counted = ["sched_switch", "sched_process_fork", "sched_process_exit"].iter().all(|probe| self.probes.has(probe));
-        let words = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
-        counted.then(|| words.iter().fold(0, |sum: u64, word| sum.wrapping_add(total[*word])))
+        let counters = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
+        counted.then(|| counters.iter().fold(0, |sum: u64, counter| sum.wrapping_add(total[*counter])))
     }
 
     /// The new content of the file, if it differs. The caller must write it: it counts as written
@@ -464,7 +464,7 @@ impl Reader for KernelReader {
         if self.counted.is_some()
             && let State::Counting(counting) = &mut *self.counts.state()
         {
-            counting.tell(self.key, usage);
+            counting.add_counts(self.key, usage);
         }
     }
 }
@@ -487,11 +487,11 @@ fn offer(total: &Counts, has: impl Fn(&str) -> bool, name: impl FnMut(u64) -> St
 
 /// The counts in the exported ranges.
 pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
-    let mut buckets = vec![0; TOLD_SECONDS.len() + 1];
+    let mut buckets = vec![0; EXPORTED_SECONDS.len() + 1];
     for (n, count) in fine.buckets.iter().enumerate() {
-        buckets[n.div_ceil(2).min(TOLD_SECONDS.len())] += count;
+        buckets[n.div_ceil(2).min(EXPORTED_SECONDS.len())] += count;
     }
-    histogram::Counts { bounds: &TOLD_SECONDS, buckets, sum: fine.sum }
+    histogram::Counts { bounds: &EXPORTED_SECONDS, buckets, sum: fine.sum }
 }
 
 fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
@@ -600,16 +600,16 @@ mod tests {
         counts.off("kernel_probes: false");
         let mut samples = Samples::default();
         counts.collect(&mut samples);
-        let (_, told) = samples.families().find(|(of, _)| of.name == family::PROBE.name).unwrap();
-        assert_eq!(told.len(), Probes::names().count());
-        assert!(told.iter().any(|one| one.labels == ["sched_switch"]) && told.iter().any(|one| one.labels == ["run_queue"]));
-        assert!(told.iter().all(|one| one.value == Value::Number(0.0)), "{told:?}");
+        let (_, probes) = samples.families().find(|(of, _)| of.name == family::PROBE.name).unwrap();
+        assert_eq!(probes.len(), Probes::names().count());
+        assert!(probes.iter().any(|one| one.labels == ["sched_switch"]) && probes.iter().any(|one| one.labels == ["run_queue"]));
+        assert!(probes.iter().all(|one| one.value == Value::Number(0.0)), "{probes:?}");
     }
 
     #[test]
     fn ranges_are_powers_of_two_and_every_second_is_told() {
         assert_eq!(
-            (FINE_SECONDS[0], FINE_SECONDS[24], TOLD_SECONDS[0], TOLD_SECONDS[12]),
+            (FINE_SECONDS[0], FINE_SECONDS[24], EXPORTED_SECONDS[0], EXPORTED_SECONDS[12]),
             (1.024e-6, 17.179_869_184, 1.024e-6, 17.179_869_184)
         );
         let mut total = [0u64; WORDS];
@@ -621,10 +621,10 @@ mod tests {
         offer(&total, |probe| probe == "run_queue", |_| String::new(), &mut usage);
         assert_eq!((usage.all().count(), usage.distributions().count()), (0, 1));
         let (fine, _) = usage.distribution(Distribution::RunQueue).unwrap();
-        let told = coarser(fine);
-        assert_eq!((fine.count(), told.count(), told.sum), (26, 26, 2.0));
+        let exported = coarser(fine);
+        assert_eq!((fine.count(), exported.count(), exported.sum), (26, 26, 2.0));
         // The number of values up to a bound is the same in both.
-        for (bound, count) in told.cumulative() {
+        for (bound, count) in exported.cumulative() {
             assert_eq!(fine.cumulative().find(|(of, _)| *of == bound), Some((bound, count)));
         }
     }

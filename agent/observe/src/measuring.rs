@@ -38,11 +38,11 @@ use crate::traces::Kept;
 use gpu_numbers::Devices;
 pub use handles::Handles;
 use histories::Histories;
-pub use histories::told_later;
+pub use histories::export_delay;
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::Open;
-use lattice_mesh::usage::{Told, UsageAnswer, UsageOpen};
+use lattice_mesh::usage::{UsageAnswer, UsageOpen, WireUsage};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, millis};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
@@ -172,15 +172,15 @@ impl Measuring {
 
     /// What an allocation's work uses here; waits up to `FIRST_WAIT` if it has just begun. An error
     /// says why there are no numbers.
-    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, UsageError> {
+    async fn wait_for_usage(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<WireUsage, UsageError> {
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
         loop {
             if self.0.handles.workers.of_epoch(allocation, epoch).is_none() {
                 return Err(UsageError::NotHere { allocation });
             }
-            if let Some(told) = self.newest((allocation, epoch), duration) {
-                return Ok(told);
+            if let Some(usage) = self.newest((allocation, epoch), duration) {
+                return Ok(usage);
             }
             let next = tokio::time::timeout_at(until, looked.changed()).await;
             if !matches!(next, Ok(Ok(()))) {
@@ -300,43 +300,43 @@ impl Tracked {
         if self.last.is_none() || self.before.is_none() {
             return numbers;
         }
-        let mut say = |name, unit, value: &dyn Fn() -> Value, history| {
+        let mut add = |name, unit, value: &dyn Fn() -> Value, history| {
             let value = if wanted(name) { value() } else { None };
             numbers.extend(value.map(|(now, source)| Number { name, unit, now, source: source.name(), history }));
         };
         let get = |measure| move || self.usage.get(measure);
         let rate = |measure| move || self.rate(measure);
         let p99 = |of| move || self.percentile_of_rate(of, 99);
-        say("cpu_cores", "cores", &|| self.cpu_rate(), Some(&histories.cpu_cores));
-        say("memory_used", "bytes", &get(Measure::Memory), Some(&histories.memory));
-        say("memory_peak", "bytes", &get(Measure::MemoryPeak), None);
-        say("io_read_bytes", "bytes/s", &rate(Measure::IoRead), Some(&histories.io_read));
-        say("io_write_bytes", "bytes/s", &rate(Measure::IoWritten), Some(&histories.io_written));
-        say("processes", "count", &get(Measure::Processes), None);
-        say("threads", "count", &get(Measure::Threads), None);
-        say("page_faults_minor", "1/s", &rate(Measure::FaultsMinor), None);
-        say("page_faults_major", "1/s", &rate(Measure::FaultsMajor), None);
+        add("cpu_cores", "cores", &|| self.cpu_rate(), Some(&histories.cpu_cores));
+        add("memory_used", "bytes", &get(Measure::Memory), Some(&histories.memory));
+        add("memory_peak", "bytes", &get(Measure::MemoryPeak), None);
+        add("io_read_bytes", "bytes/s", &rate(Measure::IoRead), Some(&histories.io_read));
+        add("io_write_bytes", "bytes/s", &rate(Measure::IoWritten), Some(&histories.io_written));
+        add("processes", "count", &get(Measure::Processes), None);
+        add("threads", "count", &get(Measure::Threads), None);
+        add("page_faults_minor", "1/s", &rate(Measure::FaultsMinor), None);
+        add("page_faults_major", "1/s", &rate(Measure::FaultsMajor), None);
         // Seconds of waiting a second.
-        say("pressure_cpu", "ratio", &rate(Measure::PressureCpuSome), None);
-        say("pressure_memory", "ratio", &rate(Measure::PressureMemorySome), None);
-        say("pressure_io", "ratio", &rate(Measure::PressureIoSome), None);
-        say("oom_kills", "count", &get(Measure::OomKills), None);
-        say("network_received_bytes", "bytes/s", &rate(Measure::NetworkReceived), Some(&histories.received));
-        say("network_sent_bytes", "bytes/s", &rate(Measure::NetworkSent), Some(&histories.sent));
-        say("tcp_retransmits", "1/s", &rate(Measure::TcpRetransmits), None);
-        say("switches_voluntary", "1/s", &rate(Measure::SwitchesVoluntary), None);
-        say("switches_involuntary", "1/s", &rate(Measure::SwitchesInvoluntary), None);
-        say("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);
-        say("block_read_p99", "seconds", &p99(Distribution::BlockRead), None);
-        say("block_write_p99", "seconds", &p99(Distribution::BlockWrite), None);
+        add("pressure_cpu", "ratio", &rate(Measure::PressureCpuSome), None);
+        add("pressure_memory", "ratio", &rate(Measure::PressureMemorySome), None);
+        add("pressure_io", "ratio", &rate(Measure::PressureIoSome), None);
+        add("oom_kills", "count", &get(Measure::OomKills), None);
+        add("network_received_bytes", "bytes/s", &rate(Measure::NetworkReceived), Some(&histories.received));
+        add("network_sent_bytes", "bytes/s", &rate(Measure::NetworkSent), Some(&histories.sent));
+        add("tcp_retransmits", "1/s", &rate(Measure::TcpRetransmits), None);
+        add("switches_voluntary", "1/s", &rate(Measure::SwitchesVoluntary), None);
+        add("switches_involuntary", "1/s", &rate(Measure::SwitchesInvoluntary), None);
+        add("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);
+        add("block_read_p99", "seconds", &p99(Distribution::BlockRead), None);
+        add("block_write_p99", "seconds", &p99(Distribution::BlockWrite), None);
         // The slower of the two.
         let slower = || {
             [Distribution::BlockRead, Distribution::BlockWrite].into_iter().filter_map(|of| p99(of)()).max_by(|a, b| a.0.total_cmp(&b.0))
         };
-        say("io_latency_p99", "seconds", &slower, None);
-        say("cpu_power_draw", "W", &rate(Measure::EnergyCpu), None);
-        say("cpu_energy", "J", &get(Measure::EnergyCpu), None);
-        say("gpu_energy", "J", &get(Measure::EnergyGpu), None);
+        add("io_latency_p99", "seconds", &slower, None);
+        add("cpu_power_draw", "W", &rate(Measure::EnergyCpu), None);
+        add("cpu_energy", "J", &get(Measure::EnergyCpu), None);
+        add("gpu_energy", "J", &get(Measure::EnergyGpu), None);
         let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
         let more = self.devices.numbers().into_iter().chain(network_errors.map(of_node));
         numbers.extend(more.filter(|number| wanted(number.name)));
@@ -344,7 +344,7 @@ impl Tracked {
     }
 
     /// The numbers for `lattice top`; `None` before there are rates.
-    fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
+    fn wire_usage(&self, duration: Duration, network_errors: Option<f64>) -> Option<WireUsage> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let since_ms = self.at_ms.saturating_sub(millis(duration.min(DURATION_MAX)));
         let shown = self.numbers(network_errors, |_| true).into_iter().map(|number| {
@@ -352,7 +352,7 @@ impl Tracked {
             number.shown(over)
         });
         let age_ms = millis(at.elapsed());
-        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
+        Some(WireUsage { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
     }
 }
 
@@ -373,10 +373,10 @@ pub enum UsageError {
 }
 
 /// What an allocation's work uses of `node`, for a user who may see it.
-pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, UsageError> {
+pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireUsage, UsageError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
-        return measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
+        return measuring.wait_for_usage(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
     }
     let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
@@ -386,7 +386,7 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
     };
     let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        UsageAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        UsageAnswer::Answered(usage) => Ok(usage.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         UsageAnswer::Refused { why } => {
             let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
             Err(UnansweredNode::Refused { why }.into())
@@ -397,8 +397,8 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
 /// Answers another agent.
 pub async fn answer(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let answer = match measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await {
-        Ok(told) => UsageAnswer::Told(told),
+    let answer = match measuring.wait_for_usage(allocation, epoch, Duration::from_millis(open.duration_ms)).await {
+        Ok(usage) => UsageAnswer::Answered(usage),
         Err(error) => UsageAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await

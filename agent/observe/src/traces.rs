@@ -99,7 +99,7 @@ impl Traces {
     }
 
     /// Adds metrics: how many were recorded in this run of the agent, and how many were lost.
-    pub fn tell(&self, samples: &mut Samples) {
+    pub fn write_metrics(&self, samples: &mut Samples) {
         for (tally, open, points, lost) in [
             (&self.0.debug, &family::DEBUG_ALLOCATIONS, &family::DEBUG_POINTS, &family::DEBUG_POINTS_LOST),
             (&self.0.audit, &family::AUDIT_ALLOCATIONS, &family::AUDIT_EVENTS, &family::AUDIT_EVENTS_LOST),

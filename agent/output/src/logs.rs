@@ -141,13 +141,13 @@ struct Reader {
     held: BTreeSet<Stream>,
     first_pass: bool,
     /// The time that was sent last.
-    said_written: Option<u64>,
+    last_written: Option<u64>,
     out: mpsc::Sender<LogItem>,
 }
 
 impl Reader {
     fn new(source: Source, wanted: Wanted, out: mpsc::Sender<LogItem>) -> Self {
-        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, said_written: None, out }
+        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, last_written: None, out }
     }
 
     /// Reads every requested stream to its present end. Without `over`, an unfinished last line
@@ -229,8 +229,8 @@ impl Reader {
 
     /// Sends a piece, preceded by its time if times are requested and it differs from the last one.
     async fn give(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
-        if self.wanted.dated && self.said_written != Some(written) {
-            self.said_written = Some(written);
+        if self.wanted.dated && self.last_written != Some(written) {
+            self.last_written = Some(written);
             self.out.send(LogItem::Written(written)).await.map_err(|_| Stopped::Nobody)?;
         }
         self.out.send(item).await.map_err(|_| Stopped::Nobody)

@@ -156,7 +156,7 @@ pub enum SignalError {
 }
 
 /// The sending ends with which an allocation's task reports its state.
-pub struct Says {
+pub struct StateSenders {
     pub activity: watch::Sender<Activity>,
     pub standing: watch::Sender<Standing>,
     pub detail: watch::Sender<Detail>,
@@ -170,7 +170,7 @@ pub struct TaskEnds {
     /// For commands that the task sends to itself; weak, so that it does not keep the queue open.
     pub own: mpsc::WeakSender<Command>,
     pub queue: mpsc::Receiver<Command>,
-    pub says: Says,
+    pub senders: StateSenders,
 }
 
 /// The allocations on this node, by id. All clones share one map.
@@ -208,8 +208,8 @@ impl Allocations {
         let (detail, detail_view) = watch::channel(Detail::default());
         let share = Arc::new(share.clone());
         let dir = ShimDir::of(state_dir, share.allocation, share.epoch);
-        let says = Says { activity, standing, detail };
-        begin(TaskEnds { share: Arc::clone(&share), dir: dir.clone(), own: commands.downgrade(), queue, says });
+        let senders = StateSenders { activity, standing, detail };
+        begin(TaskEnds { share: Arc::clone(&share), dir: dir.clone(), own: commands.downgrade(), queue, senders });
         let (activity, standing, detail) = (activity_view, standing_view, detail_view);
         let handle = AllocationHandle { share, commands, dir, activity, standing, detail, since: now() };
         map.insert(handle.share.allocation, handle.clone());

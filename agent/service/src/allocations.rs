@@ -407,11 +407,11 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
         }
         AllocationState::Staging => {
             let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
-            let tell = |node: &NodeId| {
+            let describe = |node: &NodeId| {
                 let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
                 format!("{node}{}", unwell.unwrap_or_default())
             };
-            let waited_for: Vec<String> = waited_for.map(tell).collect();
+            let waited_for: Vec<String> = waited_for.map(describe).collect();
             format!(
                 "its nodes {nodes} prepare scratch, the site's prologue, image, mounts, scope and shim; not ready yet: {}",
                 waited_for.join(", ")

@@ -30,7 +30,7 @@ use tonic::Status;
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long to wait until the agent's watch shows an allocation just submitted here, before the
 /// quorum is asked.
-const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
+const WATCH_WAIT: Duration = Duration::from_millis(500);
 
 /// What the site's settings let callers do.
 #[derive(Clone)]
@@ -122,9 +122,9 @@ impl Api {
         let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
         if let Some(revision) = self.submitted.at(id, being_submitted).await {
             let mut cluster = self.cluster.clone();
-            let told = cluster.wait_for(|cluster| cluster.revision >= revision);
+            let caught_up = cluster.wait_for(|cluster| cluster.revision >= revision);
             // Do not wait longer for a watch that lags or is broken.
-            let _ = tokio::time::timeout(ABOUT_TO_TELL, told).await;
+            let _ = tokio::time::timeout(WATCH_WAIT, caught_up).await;
         }
         let known = {
             let cluster = self.cluster.borrow();

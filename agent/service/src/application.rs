@@ -3,7 +3,7 @@
 
 use super::Api;
 use super::api::Streamed;
-use lattice_agent_checkpoint::{Answer, said};
+use lattice_agent_checkpoint::{Answer, app_message};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;
 use lattice_model::{AskBy, CheckpointPolicy, DesiredShare};
@@ -101,8 +101,8 @@ impl ApplicationService for Api {
                 let asked = waiting.asked.borrow_and_update().clone();
                 if let Some(asked) = asked {
                     let directory = directory.join(&asked.token).display().to_string();
-                    let told = v1::SaveRequest { directory, token: asked.token, deadline_ms: asked.deadline_ms };
-                    if out.send(Ok(told)).await.is_err() {
+                    let save_request = v1::SaveRequest { directory, token: asked.token, deadline_ms: asked.deadline_ms };
+                    if out.send(Ok(save_request)).await.is_err() {
                         return;
                     }
                 }
@@ -124,9 +124,9 @@ impl ApplicationService for Api {
     async fn progress(&self, request: Request<Streaming<v1::SaveProgress>>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
         let key = (work.share.allocation, work.share.epoch);
-        let mut told = request.into_inner();
-        while let Some(now) = told.next().await.transpose()? {
-            let progress = said::progress(&now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let mut messages = request.into_inner();
+        while let Some(now) = messages.next().await.transpose()? {
+            let progress = app_message::progress(&now).map_err(|error| Status::invalid_argument(error.to_string()))?;
             let counted = self.context.work.checkpoint.checkpoints.callers().progresses(key, &now.token, progress);
             counted.map_err(|error| Status::failed_precondition(error.to_string()))?;
         }
@@ -136,20 +136,20 @@ impl ApplicationService for Api {
     async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
-        self.answered(work, now.token.clone(), said::deferral(&now)).await
+        self.answered(work, now.token.clone(), app_message::deferral(&now)).await
     }
 
     async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
-        self.answered(work, now.token.clone(), said::failure(&now)).await
+        self.answered(work, now.token.clone(), app_message::failure(&now)).await
     }
 
     async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
         let token = now.token.clone();
-        let answer = said::done(now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let answer = app_message::done(now).map_err(|error| Status::invalid_argument(error.to_string()))?;
         self.answered(work, token, answer).await
     }
 }

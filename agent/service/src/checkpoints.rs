@@ -116,9 +116,9 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
     let text = |id: [u8; 16]| CheckpointId(Uuid::from_bytes(id)).to_string();
     match item {
         CheckpointItem::Refused { why } => Err(Status::failed_precondition(format!("no checkpoint is made: {why}"))),
-        CheckpointItem::Stands { id, word, detail } => Ok(v1::CheckpointEvent { id: text(id), state: word, detail, ..Default::default() }),
-        CheckpointItem::Ended { id, word, why, complete, step, bytes } => {
-            Ok(v1::CheckpointEvent { id: text(id), state: word, detail: why, over: true, complete, step, bytes })
+        CheckpointItem::Stands { id, state, detail } => Ok(v1::CheckpointEvent { id: text(id), state, detail, ..Default::default() }),
+        CheckpointItem::Ended { id, state, why, complete, step, bytes } => {
+            Ok(v1::CheckpointEvent { id: text(id), state, detail: why, over: true, complete, step, bytes })
         }
     }
 }

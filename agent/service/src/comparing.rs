@@ -155,19 +155,19 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
     }
     let duration = Duration::from_millis(base.ran_ms).clamp(Duration::from_secs(1), DURATION_MAX);
     let nodes = of_all_nodes(api, user, allocation, duration).await;
-    let told: Vec<(&v1::NodeUsage, &v1::Measured)> =
+    let answered: Vec<(&v1::NodeUsage, &v1::Measured)> =
         nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == metric.pushed.name)?))).collect();
-    let silent = nodes.len() - told.len();
+    let silent = nodes.len() - answered.len();
     let missing = if silent > 0 { format!("; {silent} of its nodes do not answer") } else { String::new() };
-    if told.is_empty() {
+    if answered.is_empty() {
         return v1::Compared { note: why + &missing, ..base };
     }
     v1::Compared {
         source: "agents".to_owned(),
         note: format!("{why}: of the last {} s, without what came before{missing}", duration.as_secs()),
-        age_ms: told.iter().map(|(node, _)| node.age_ms).max(),
-        mean: Some(metric.join.of(told.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
-        max: Some(metric.join.of(told.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),
+        age_ms: answered.iter().map(|(node, _)| node.age_ms).max(),
+        mean: Some(metric.join.of(answered.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
+        max: Some(metric.join.of(answered.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),
         ..base
     }
 }
@@ -227,8 +227,8 @@ mod tests {
     fn each_metric_is_one_that_agents_tell() {
         for (name, _) in METRICS {
             let metric = Metric::of(name).unwrap_or_else(|| panic!("{name} is not in the store"));
-            let told = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
-            assert_eq!(told, Some(&(*name, metric.pushed.unit)), "{name}");
+            let measure = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
+            assert_eq!(measure, Some(&(*name, metric.pushed.unit)), "{name}");
         }
     }
 }

@@ -227,9 +227,9 @@ mod tests {
         let (ended, ()) = tokio::join!(reading, async { cut.cancel() });
         assert_eq!(ended, (Err(io::ErrorKind::ConnectionAborted), Err(io::ErrorKind::ConnectionAborted)));
         drop(connection);
-        let mut heard = Vec::new();
-        client.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, b"before");
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"before");
         let _ = std::fs::remove_file(&path);
     }
 

@@ -40,13 +40,13 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
             let began = Instant::now();
             let found = diagnosis::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await;
             let took_ms = millis(began.elapsed());
-            let told = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
+            let base = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {
                 Ok(WireDiagnosis { processes, left_out, facts, ages, gpus }) => {
                     let processes = processes.into_iter().map(process).collect();
-                    (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), left_out, ..told }, gpus)
+                    (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), left_out, ..base }, gpus)
                 }
-                Err(error) => (v1::NodeDiagnosis { unreached: error.to_string(), ..told }, DiagnosisGpus::default()),
+                Err(error) => (v1::NodeDiagnosis { unreached: error.to_string(), ..base }, DiagnosisGpus::default()),
             }
         }
     });

@@ -16,11 +16,11 @@ impl Api {
     pub(super) async fn fact_of(&self, node: &NodeId) -> v1::NodeFactResponse {
         let members = self.membership.members();
         let member = members.iter().find(|member| member.node == *node);
-        let word = self.context.machine.facts.of(node, member).await;
+        let report = self.context.machine.facts.of(node, member).await;
         v1::NodeFactResponse {
-            fact: word.fact.as_deref().map(fact),
-            pulse: word.pulse.as_ref().map(pulse),
-            unreached: word.unreached.unwrap_or_default(),
+            fact: report.fact.as_deref().map(fact),
+            pulse: report.pulse.as_ref().map(pulse),
+            unreached: report.unreached.unwrap_or_default(),
             gossip: member.map(|member| self.gossip_member(member)),
         }
     }
@@ -28,18 +28,18 @@ impl Api {
     /// Every node known from gossip or from the quorum, with the state that it publishes, or else
     /// the last known one.
     pub(super) fn by_gossip(&self) -> Vec<v1::Node> {
-        let heard: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
-        let mut nodes: BTreeMap<String, v1::Node> = self.shown(&heard).into_iter().map(|node| (node.id.clone(), node)).collect();
+        let known: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
+        let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known).into_iter().map(|node| (node.id.clone(), node)).collect();
         for member in self.membership.members().iter() {
-            let unheard = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };
-            says(nodes.entry(member.node.to_string()).or_insert_with(unheard), member);
+            let unknown = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };
+            apply_gossip(nodes.entry(member.node.to_string()).or_insert_with(unknown), member);
         }
         nodes.into_values().map(|node| v1::Node { by_gossip: true, ..node }).collect()
     }
 }
 
 /// The node's own state replaces the last known one; a silent node is marked as such.
-fn says(node: &mut v1::Node, member: &Member) {
+fn apply_gossip(node: &mut v1::Node, member: &Member) {
     liveness(member.liveness).clone_into(&mut node.gossip);
     match (member.liveness, member.fact) {
         (Liveness::Alive | Liveness::Suspect, Some(fact)) => {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_nodes_own_word_stands_over_what_was_last_heard_and_silence_is_said() {
-        let heard = || v1::Node { id: "n1".into(), state: "Degraded".into(), reason: "silent for 31 s".into(), ..Default::default() };
+        let known = || v1::Node { id: "n1".into(), state: "Degraded".into(), reason: "silent for 31 s".into(), ..Default::default() };
         let fact = Some(Fact { state: NodeState::Ready, held: true, schedulable: true, digest: 1 });
         let member = |liveness| Member {
             node: "n1".parse().unwrap(),
@@ -110,11 +110,11 @@ mod tests {
             fact,
             contradicted_since_ms: None,
         };
-        let mut node = heard();
-        says(&mut node, &member(Liveness::Suspect));
+        let mut node = known();
+        apply_gossip(&mut node, &member(Liveness::Suspect));
         assert_eq!((node.state.as_str(), node.reason.as_str(), node.gossip.as_str(), node.holds.len()), ("Ready", "", "suspect", 1));
-        let mut node = heard();
-        says(&mut node, &member(Liveness::Down));
+        let mut node = known();
+        apply_gossip(&mut node, &member(Liveness::Down));
         assert_eq!((node.state.as_str(), node.gossip.as_str()), ("Degraded", "down"));
         assert!(node.reason.contains("the last that was received"), "{node:?}");
     }

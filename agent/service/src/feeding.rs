@@ -69,7 +69,7 @@ async fn here(
     };
     let goes = async {
         while let Some(now) = next_taken(&mut taken).await {
-            if tell(out, now).await.is_none() {
+            if send_taken(out, now).await.is_none() {
                 break;
             }
         }
@@ -92,7 +92,7 @@ async fn there(
     };
     let goes = async {
         while let Ok(now) = frame::read::<WireTaken, _>(&mut recv).await {
-            if tell(out, now.into()).await.is_none() {
+            if send_taken(out, now.into()).await.is_none() {
                 break;
             }
         }
@@ -114,7 +114,7 @@ async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<
 }
 
 /// `None`: the caller has gone.
-async fn tell(out: &Answers, taken: Taken) -> Option<()> {
+async fn send_taken(out: &Answers, taken: Taken) -> Option<()> {
     let taken = match taken {
         Taken::UpTo(bytes) => v1::InputTaken { bytes, over: false },
         Taken::Over => v1::InputTaken { bytes: 0, over: true },

@@ -49,7 +49,7 @@ impl Api {
                     change = changes.recv() => change,
                 };
                 let (node, what, detail) = match &change {
-                    Ok(change) => told(change, &me),
+                    Ok(change) => describe(change, &me),
                     Err(RecvError::Lagged(count)) => (
                         String::new(),
                         "missed",
@@ -69,7 +69,7 @@ impl Api {
 }
 
 /// The node of a change, its name, and details.
-fn told(change: &Change, me: &str) -> (String, &'static str, String) {
+fn describe(change: &Change, me: &str) -> (String, &'static str, String) {
     let member = change.member.as_ref();
     let address = || member.map(|m| m.addr.to_string()).unwrap_or_default();
     let (what, detail) = match &change.news {

@@ -49,11 +49,11 @@ impl Heads {
             return head;
         }
         heads.retain(|_, head| head.strong_count() > 0);
-        let (says, entry) = watch::channel(Entry::Unknown);
+        let (sender, entry) = watch::channel(Entry::Unknown);
         let mut items = ask();
         let listening = tokio::spawn(async move {
             while let Some(item) = items.recv().await {
-                says.send_replace(match item {
+                sender.send_replace(match item {
                     EntryItem::Runs => Entry::Runs,
                     EntryItem::Ended { code } => Entry::Ended { code },
                 });

@@ -15,7 +15,7 @@
 use super::connections::Peer;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use lattice_agent_checkpoint::said;
+use lattice_agent_checkpoint::app_message;
 use lattice_agent_common::places::Places;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ const LARGER: [(&str, usize); 5] = [
     ("AllocationService/Launch", 8 * SPEC_BYTES_MAX),
     ("AllocationService/LaunchInput", 4 * SPEC_BYTES_MAX),
     ("AllocationService/Attach", 4 * SPEC_BYTES_MAX),
-    ("ApplicationService/Done", said::MESSAGE_BYTES_MAX),
+    ("ApplicationService/Done", app_message::MESSAGE_BYTES_MAX),
 ];
 /// Calls with more than one message; the time between messages is not limited.
 const STREAMS: [&str; 3] = ["AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];

@@ -29,9 +29,9 @@ pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> 
 /// Its silent nodes that have not released it.
 fn silent<'a>(allocation: &'a Allocation, nodes: &BTreeMap<NodeId, Node>) -> Vec<&'a NodeId> {
     let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
-    let unheard = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
+    let is_silent = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
     let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| &s.node);
-    there.filter(|id| nodes.get(*id).is_some_and(unheard)).collect()
+    there.filter(|id| nodes.get(*id).is_some_and(is_silent)).collect()
 }
 
 fn is_down(nodes: &BTreeMap<NodeId, Node>, id: &NodeId) -> bool {
@@ -45,7 +45,7 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
     if silent.is_empty() {
         return String::new();
     }
-    let told = hostlist::fold(silent.iter().copied());
+    let names = hostlist::fold(silent.iter().copied());
     let down: Vec<&NodeId> = silent.into_iter().filter(|id| is_down(nodes, id)).collect();
     let ends = if allocation.spec.requeue == RequeuePolicy::Never || allocation.requeue_count >= allocation.spec.requeues_max {
         "it is ended"
@@ -54,11 +54,11 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
     };
     match allocation.spec.on_isolation {
         OnIsolation::Stop => {
-            format!("{told} is silent: its work there ends when its run lease expires, and {ends} once that is certain")
+            format!("{names} is silent: its work there ends when its run lease expires, and {ends} once that is certain")
         }
-        OnIsolation::Continue if down.is_empty() => format!("{told} is silent: its work there continues"),
+        OnIsolation::Continue if down.is_empty() => format!("{names} is silent: its work there continues"),
         OnIsolation::Continue => format!(
-            "{told} is silent: its work there continues, and starts nowhere else until the node comes back or is known to be dead; \
+            "{names} is silent: its work there continues, and starts nowhere else until the node comes back or is known to be dead; \
              {ends} when an operator confirms that: `lattice node confirm-dead {} --yes --reason TEXT`",
             hostlist::fold(down.into_iter())
         ),

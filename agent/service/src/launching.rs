@@ -49,7 +49,7 @@ pub(super) async fn launch(
     let programs = request.shape.iter().flat_map(|shape| &shape.programs).map(|program| &program.argv);
     check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
-    let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |told, other| told + " : " + &shown(&other.argv));
+    let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |text, other| text + " : " + &shown(&other.argv));
     api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
@@ -191,7 +191,7 @@ enum Way {
 }
 
 /// One rank's end, in the caller's format.
-fn told_exit(rank: u32, node: Option<&String>, outcome: Option<WireOutcome>) -> RankExit {
+fn rank_exit(rank: u32, node: Option<&String>, outcome: Option<WireOutcome>) -> RankExit {
     let (ended, value) = match outcome {
         Some(WireOutcome::Exited(code)) => ("exited", code),
         Some(WireOutcome::Signalled(signal)) => ("signalled", signal),
@@ -259,16 +259,16 @@ impl Run {
                             let _ = output.await;
                         }
                         for some in exits.chunks(EXITS_AT_ONCE) {
-                            let exits = some.iter().map(|(rank, place, outcome)| told_exit(*rank, names.get(*place as usize), *outcome));
+                            let exits = some.iter().map(|(rank, place, outcome)| rank_exit(*rank, names.get(*place as usize), *outcome));
                             let what = What::Exits(Exits { exits: exits.collect() });
                             if out.send(Ok(v1::LaunchEvent { what: Some(what) })).await.is_err() {
                                 return;
                             }
                         }
                         let ended = What::Ended(Ended { code, aborted: aborted.unwrap_or_default() });
-                        let told = out.send(Ok(v1::LaunchEvent { what: Some(ended) })).await.is_ok();
-                        if told && self.target.head == self.api.context.setup.me {
-                            self.api.context.work.launches.told(self.id);
+                        let is_sent = out.send(Ok(v1::LaunchEvent { what: Some(ended) })).await.is_ok();
+                        if is_sent && self.target.head == self.api.context.setup.me {
+                            self.api.context.work.launches.acknowledge_end(self.id);
                         }
                         return;
                     }

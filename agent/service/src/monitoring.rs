@@ -33,7 +33,7 @@ const QUEUE: usize = 64;
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// After how many tries a node that answers without data is reported as such: usually its work has
 /// ended and the allocation ends in a moment.
-const TRIES_UNSAID: u32 = 4;
+const TRIES_UNREPORTED: u32 = 4;
 
 /// The notice that alerts may have been raised or cleared unnoticed.
 const MISSED: &str = "alerts may have changed meanwhile; all that are raised now follow";
@@ -91,7 +91,7 @@ pub(super) async fn stream(
 async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
     let mut watch = AllocationWatch::new(api.clone(), allocation, None);
     let mut following: Option<(Epoch, JoinSet<()>)> = None;
-    let mut told_state = None;
+    let mut reported_state = None;
     loop {
         let now = watch.now();
         let state = now.state;
@@ -112,12 +112,14 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
             // The attempt has ended; the next one is another.
             (_, _) => {
                 following = None;
-                if told_state != Some(state) && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err() {
+                if reported_state != Some(state)
+                    && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err()
+                {
                     return;
                 }
             }
         }
-        told_state = Some(state);
+        reported_state = Some(state);
         watch.changed().await;
     }
 }
@@ -149,9 +151,9 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                         (false, false) => continue,
                     }
                 }
-                Ok(MonitorItem::Numbers(told)) => {
-                    let measured = told.shown.into_iter().map(measured).collect();
-                    What::Numbers(v1::NodeUsage { node: node.to_string(), age_ms: told.age_ms, measured, ..Default::default() })
+                Ok(MonitorItem::Numbers(usage)) => {
+                    let measured = usage.shown.into_iter().map(measured).collect();
+                    What::Numbers(v1::NodeUsage { node: node.to_string(), age_ms: usage.age_ms, measured, ..Default::default() })
                 }
                 Ok(MonitorItem::Alert(alert)) => What::Alert(v1::MetricAlert {
                     alert: alert.alert,
@@ -162,18 +164,18 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                     launch: alert.launch,
                 }),
                 Ok(MonitorItem::Missed) => What::Notice(MISSED.to_owned()),
-                Ok(MonitorItem::Alive | MonitorItem::Word { .. } | MonitorItem::Refused { .. }) => continue,
+                Ok(MonitorItem::Alive | MonitorItem::Idle { .. } | MonitorItem::Refused { .. }) => continue,
             };
             if send(&out, Some(&node), what).await.is_err() {
                 return;
             }
         }
         tries += 1;
-        let (why, tells) = match gone {
+        let (why, is_reported) = match gone {
             NoMore::Away(why) => (why, true),
-            NoMore::Refused(why) => (why, tries >= TRIES_UNSAID),
+            NoMore::Refused(why) => (why, tries >= TRIES_UNREPORTED),
         };
-        if tells && !away {
+        if is_reported && !away {
             away = true;
             if send(&out, Some(&node), What::Away(why)).await.is_err() {
                 return;

@@ -128,22 +128,22 @@ pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>
     let (name, Some(vni)) = (&allocation.spec.connectivity.network_domain, allocation.vni) else { return String::new() };
     let has_cxi = |id: &&NodeId| nodes.get(*id).is_some_and(|n| n.features.iter().any(|f| f == CXI));
     let (with, without): (Vec<&NodeId>, Vec<&NodeId>) = allocation.nodes().partition(has_cxi);
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     if !without.is_empty() {
         let on = hostlist::fold(without);
-        said.push(format!(
+        parts.push(format!(
             "{on}: no CXI device is known there, so {name:?} is a name and a number (VNI {vni}) and isolates nothing; --constraint {CXI} asks for \
              nodes that have one"
         ));
     }
     if !with.is_empty() {
         let on = hostlist::fold(with);
-        said.push(format!(
+        parts.push(format!(
             "{on}: VNI {vni} holds where a CXI service was made for it, by the fabric's manager (fabric_manager) or by the site's prologue \
              (LATTICE_VNI)"
         ));
     }
-    said.join("; ")
+    parts.join("; ")
 }
 
 #[cfg(test)]
@@ -166,8 +166,8 @@ mod tests {
         allocation.vni = Some(1000);
         let share = |n: &str| Share { node: n.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Claimed };
         allocation.shares = ["n1", "n2", "n3"].map(share).into();
-        let said = unenforced(&allocation, &nodes);
-        assert!(said.starts_with("n[1,3]: no CXI device") && said.contains("VNI 1000") && said.contains("--constraint cxi"), "{said}");
-        assert!(said.contains("; n2: VNI 1000 holds where a CXI service was made"), "{said}");
+        let text = unenforced(&allocation, &nodes);
+        assert!(text.starts_with("n[1,3]: no CXI device") && text.contains("VNI 1000") && text.contains("--constraint cxi"), "{text}");
+        assert!(text.contains("; n2: VNI 1000 holds where a CXI service was made"), "{text}");
     }
 }

@@ -56,7 +56,7 @@ impl NodeService for Api {
             SessionState::Connected { member, through } => {
                 let carried = self.context.carried.names();
                 let carries = if carried.is_empty() { String::new() } else { format!("; carries the sessions of {}", carried.join(", ")) };
-                (true, session_state::told(member, through.as_ref()) + &carries)
+                (true, session_state::describe(member, through.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
                 false,
@@ -232,9 +232,9 @@ impl NodeService for Api {
         let all = live.len() + node.leaving.len();
         let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, wait_for(a))).collect();
         let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
-        let words = self.words(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
-        for ((allocation, epoch), word) in leaving.into_iter().zip(words) {
-            waits.push(self.wait_for_release(allocation, epoch, word, viewer).await?);
+        let texts = self.status_texts(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
+        for ((allocation, epoch), text) in leaving.into_iter().zip(texts) {
+            waits.push(self.wait_for_release(allocation, epoch, text, viewer).await?);
         }
         let more = (all - waits.len()) as u64;
         let node = self.shown(&nodes).pop();
@@ -303,12 +303,12 @@ impl Api {
 
     /// The status texts of these allocations from the node's own agent; empty if it cannot be
     /// reached.
-    async fn words(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
+    async fn status_texts(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
         if ids.is_empty() || node.id == self.context.setup.me {
             return ids.iter().map(|id| status_texts::of(&self.context, *id)).collect();
         }
-        let said = status_texts::ask(&self.context, &node.id, &node.addresses.mesh, ids).await;
-        said.unwrap_or_else(|| vec![String::new(); ids.len()])
+        let texts = status_texts::ask(&self.context, &node.id, &node.addresses.mesh, ids).await;
+        texts.unwrap_or_else(|| vec![String::new(); ids.len()])
     }
 
     /// The nodes, with the allocations on them in this agent's view, and their state in gossip.
@@ -327,7 +327,7 @@ impl Api {
         for group in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()?.group()) {
             *groups.entry(group).or_default() += 1;
         }
-        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.group()?)).copied().unwrap_or(1);
+        let group = |n: &Node| n.conformance.as_ref().and_then(|report| groups.get(report.group()?)).copied().unwrap_or(1);
         // An agent of role `node` does not know other nodes' allocations.
         let knows_all = self.quorum.role() == Role::Api;
         let shown = nodes.iter().map(|n| {

@@ -62,8 +62,8 @@ pub(super) struct Selection {
 }
 
 /// What a reconnecting caller has of an attempt; positions of other epochs are ignored.
-pub(super) fn received(said: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bool), Position> {
-    let of_epoch = said.iter().filter(|r| r.epoch == epoch.0);
+pub(super) fn received(positions: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bool), Position> {
+    let of_epoch = positions.iter().filter(|r| r.epoch == epoch.0);
     of_epoch.map(|r| ((r.rank, r.stderr), Position { segment: r.segment, offset: r.bytes })).collect()
 }
 
@@ -419,7 +419,7 @@ async fn from_store(
     out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
     why: Option<&str>,
 ) {
-    let tell = async |text: Option<String>| {
+    let send_notice = async |text: Option<String>| {
         if let Some(text) = text {
             let _ = out.send(Ok(notice(node.as_str(), &text))).await;
         }
@@ -436,14 +436,14 @@ async fn from_store(
     };
     let (index, store) = match index {
         Ok(Some(found)) => found,
-        Ok(None) => return tell(why.map(str::to_owned)).await,
+        Ok(None) => return send_notice(why.map(str::to_owned)).await,
         Err(error) => {
             let text = format!("{}; and {}", why.unwrap_or("the node has nothing"), with_causes(&error));
-            return tell(Some(text)).await;
+            return send_notice(Some(text)).await;
         }
     };
     if !index.complete {
-        tell(why.map(str::to_owned)).await;
+        send_notice(why.map(str::to_owned)).await;
     }
     let wanted = logs::Wanted {
         launch: selection.launch,

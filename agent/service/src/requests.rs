@@ -221,11 +221,11 @@ mod tests {
         let mut samples = Samples::default();
         requests.collect(&mut samples, Whose::Ours);
         drop(open);
-        let told: Vec<_> =
+        let exported: Vec<_> =
             samples.families().flat_map(|(family, all)| all.iter().map(move |one| (family.name, one.labels.join(" ")))).collect();
-        assert!(told.contains(&("lattice_api_requests_total", "AllocationService/Get not_found".to_owned())), "{told:?}");
-        assert!(told.contains(&("lattice_api_requests_total", "unknown unimplemented".to_owned())), "{told:?}");
-        assert!(told.iter().all(|(_, labels)| !labels.contains("Whatever")), "{told:?}");
+        assert!(exported.contains(&("lattice_api_requests_total", "AllocationService/Get not_found".to_owned())), "{exported:?}");
+        assert!(exported.contains(&("lattice_api_requests_total", "unknown unimplemented".to_owned())), "{exported:?}");
+        assert!(exported.iter().all(|(_, labels)| !labels.contains("Whatever")), "{exported:?}");
         assert_eq!(requests.0.open.iter().map(|open| open.load(Ordering::Relaxed)).sum::<u64>(), 0);
     }
 }

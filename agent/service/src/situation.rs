@@ -42,10 +42,10 @@ fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended => format!("held: `lattice resume {}`", allocation.id.short()),
         AllocationState::Staging | AllocationState::Running => {
-            let unheard = isolation::brief(allocation, &cluster.nodes);
+            let silent = isolation::brief(allocation, &cluster.nodes);
             let prepared = allocation.shares.iter().filter(|s| s.phase != SharePhase::Claimed).count();
             match allocation.state {
-                _ if !unheard.is_empty() => unheard,
+                _ if !silent.is_empty() => silent,
                 _ if allocation.preemption.is_some() => "gives its nodes back".to_owned(),
                 AllocationState::Staging => format!("preparing, {prepared} of {} ready", allocation.shares.len()),
                 _ => String::new(),

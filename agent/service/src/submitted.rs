@@ -48,12 +48,12 @@ impl Submitted {
 }
 
 impl Submitting<'_> {
-    /// The submission was committed at `revision`. Notes up to the watch's revision `told` are
+    /// The submission was committed at `revision`. Notes up to the watch's revision `shown` are
     /// removed.
-    pub(super) fn done(self, revision: Revision, told: Revision) {
+    pub(super) fn done(self, revision: Revision, shown: Revision) {
         self.all.0.send_modify(|all| {
             all.entry(self.id).and_modify(|at| *at = Some(revision));
-            all.retain(|_, at| at.is_none_or(|at| at > told));
+            all.retain(|_, at| at.is_none_or(|at| at > shown));
         });
     }
 }

@@ -125,7 +125,7 @@ async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize
             }
         }
     }
-    unread.said()
+    unread.into_result()
 }
 
 /// The files that could not be read.
@@ -143,7 +143,7 @@ impl Unread {
         }
     }
 
-    fn said(self) -> Result<(), Status> {
+    fn into_result(self) -> Result<(), Status> {
         if self.count == 0 {
             return Ok(());
         }

@@ -12,8 +12,8 @@ use super::Api;
 use asking::{AT_ONCE, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
-use lattice_mesh::gpu_usage::{GpuTold, GpusTold};
-use lattice_mesh::usage::{Shown, Told};
+use lattice_mesh::gpu_usage::{WireGpu, WireGpus};
+use lattice_mesh::usage::{Shown, WireUsage};
 use lattice_model::{Allocation, AllocationState, NodeId, Principal, millis};
 use lattice_observe::measuring::devices::gpus_of_node;
 use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
@@ -68,7 +68,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
         async move {
             let address = api.mesh_address(allocation.id, &node);
             match measuring::of_node(&api.context.work.measuring, &node, address, open).await {
-                Ok(Told { age_ms, shown }) => {
+                Ok(WireUsage { age_ms, shown }) => {
                     let measured = shown.into_iter().map(measured).collect();
                     v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
                 }
@@ -92,10 +92,10 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
             gpus_of_node(&api.context.work.measuring, &node, address, open).await
         }
     });
-    let told: Vec<Result<GpusTold, UsageError>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
-    for (usage, told) in usages.into_iter().zip(told) {
-        match told {
-            Ok(GpusTold { age_ms, gpus }) => {
+    let answers: Vec<Result<WireGpus, UsageError>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    for (usage, answer) in usages.into_iter().zip(answers) {
+        match answer {
+            Ok(WireGpus { age_ms, gpus }) => {
                 usage.gpus_age_ms = age_ms;
                 usage.gpus = gpus.into_iter().map(gpu).collect();
             }
@@ -104,7 +104,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
     }
 }
 
-fn gpu(GpuTold { id, model, silent, shown, throttled }: GpuTold) -> v1::GpuUsage {
+fn gpu(WireGpu { id, model, silent, shown, throttled }: WireGpu) -> v1::GpuUsage {
     v1::GpuUsage { id, model, silent, measured: shown.into_iter().map(measured).collect(), throttled }
 }
 

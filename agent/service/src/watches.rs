@@ -100,10 +100,10 @@ impl Watch {
                 () = self.out.closed() => return,
                 news = self.following.next() => news,
             };
-            let told = match news {
+            let sent = match news {
                 Ok(news) => {
                     away = None;
-                    self.tell(news).await
+                    self.send_news(news).await
                 }
                 Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < ANSWER => {
                     tracing::debug!(%error, "a watch broke; it is opened again");
@@ -116,13 +116,13 @@ impl Watch {
                     return;
                 }
             };
-            if let Err(Gone) = told {
+            if let Err(Gone) = sent {
                 return;
             }
         }
     }
 
-    async fn tell(&self, news: News) -> Result<(), Gone> {
+    async fn send_news(&self, news: News) -> Result<(), Gone> {
         let (list, changes) = match news {
             News::List { all, .. } => (true, all),
             News::Changes { changes, .. } => (false, changes),

@@ -76,8 +76,8 @@ impl AllocationWatch {
                         }
                         None
                     }
-                    said = said(&mut self.head) => {
-                        if said {
+                    reported = head_reported(&mut self.head) => {
+                        if reported {
                             return;
                         }
                         None
@@ -125,7 +125,7 @@ impl AllocationWatch {
 }
 
 /// Waits for a report of the head; `false`: there will be no more. Cancel-safe.
-async fn said(head: &mut Option<Listening>) -> bool {
+async fn head_reported(head: &mut Option<Listening>) -> bool {
     match head {
         Some(head) if !head.silent => {
             head.silent = head.entry.changed().await.is_err();

@@ -48,7 +48,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());
     let audits = audits(kernel.audits(), &kernel.audit_lacks(), config);
-    [said(&usage), in_kernel(kernel.probes(), config.kernel_probes), audits]
+    [describe_usage(&usage), in_kernel(kernel.probes(), config.kernel_probes), audits]
 }
 
 /// Whether it can be recorded which files work opens and which hosts it connects to.
@@ -65,7 +65,7 @@ fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> 
     }
 }
 
-fn said(usage: &Usage) -> Look {
+fn describe_usage(usage: &Usage) -> Look {
     let mut by_source: BTreeMap<Source, Vec<&str>> = BTreeMap::new();
     for (name, source) in usage.sources() {
         by_source.entry(source).or_default().push(name);
@@ -114,7 +114,7 @@ pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
     let (simulated, devices) = (simulated.to_vec(), devices.to_vec());
     let read = move || GpuLoadReader::new(Files::below(Path::new("/")), &simulated).read(&devices);
     match OF_GPUS.ask(GPUS_WITHIN, read) {
-        Asked::Answered(loads) => said_of_gpus(&loads),
+        Asked::Answered(loads) => describe_gpus(&loads),
         Asked::Silent => {
             let text =
                 format!("their driver does not answer within {} s: nvidia-smi or rocm-smi shows whether it hangs", GPUS_WITHIN.as_secs());
@@ -124,7 +124,7 @@ pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
     }
 }
 
-fn said_of_gpus(loads: &GpuLoads) -> Look {
+fn describe_gpus(loads: &GpuLoads) -> Look {
     let mut by_source: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut lacks: BTreeSet<&str> = BTreeSet::new();
     for (id, load) in &loads.gpus {
@@ -218,11 +218,11 @@ mod tests {
         let mut usage = Usage::default();
         usage.offer(Measure::CpuUser, Some(0.0), Source::CgroupV2);
         usage.offer(Measure::Memory, Some(0.0), Source::Procfs);
-        let (health, text) = said(&usage);
+        let (health, text) = describe_usage(&usage);
         assert_eq!(health, Health::Ok);
         assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
         assert!(text.contains(", network_sent") && text.ends_with(", block_write"), "{text}");
-        assert_eq!(said(&Usage::default()).0, Health::Degraded);
+        assert_eq!(describe_usage(&Usage::default()).0, Health::Degraded);
     }
 
     #[test]
@@ -233,11 +233,11 @@ mod tests {
         let mut loads = GpuLoads::default();
         loads.gpus.insert("SIM-0".to_owned(), load);
         loads.sources.insert("SIM-0".to_owned(), "simulated");
-        let (health, text) = said_of_gpus(&loads);
+        let (health, text) = describe_gpus(&loads);
         assert!(health == Health::Ok && text.starts_with("by simulated: utilization; not of every GPU: ECC, NVLink, "), "{text}");
         let why = "GPU SIM-1: it is away".to_owned();
         loads.lacking.push(Lacking { vendor: GpuVendor::Simulated, gpu: Some("SIM-1".to_owned()), why });
-        assert_eq!(said_of_gpus(&loads).0, Health::Degraded);
+        assert_eq!(describe_gpus(&loads).0, Health::Degraded);
     }
 
     #[test]

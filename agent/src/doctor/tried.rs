@@ -129,14 +129,14 @@ pub(super) fn disk(config: &AgentConfig) -> Look {
             return (Health::Missing, format!("{} cannot be written and synced: {error}; make room, or repair it", dir.display()));
         }
     };
-    let said = format!("{} MiB free below {}; 4 KiB written and synced in {:.1} ms", free >> 20, dir.display(), took.as_secs_f64() * 1e3);
+    let text = format!("{} MiB free below {}; 4 KiB written and synced in {:.1} ms", free >> 20, dir.display(), took.as_secs_f64() * 1e3);
     if free < 2 << 30 {
-        return (Health::Degraded, format!("{said}: make room (2 GiB for images and logs)"));
+        return (Health::Degraded, format!("{text}: make room (2 GiB for images and logs)"));
     }
     if took > Duration::from_millis(200) {
-        return (Health::Degraded, format!("{said}: each step of an allocation waits for that; a local disk is better"));
+        return (Health::Degraded, format!("{text}: each step of an allocation waits for that; a local disk is better"));
     }
-    (Health::Ok, said)
+    (Health::Ok, text)
 }
 
 /// File descriptors for connections, shims and launches.

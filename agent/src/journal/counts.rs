@@ -47,7 +47,7 @@ impl JournalCounts {
     }
 
     /// Appends its samples.
-    pub fn tell(&self, samples: &mut Samples) {
+    pub fn write_metrics(&self, samples: &mut Samples) {
         for (metric, counter) in [
             (&family::JOURNAL_APPENDS, &self.appends),
             (&family::JOURNAL_RECORDS, &self.records),

@@ -76,12 +76,12 @@ fn a_machine_that_went_down_leaves_any_pages_of_what_was_not_synced() {
     let dir = Dir::new("power");
     let mut opened = dir.open().unwrap();
     opened.journal.append(&[registered(1)]).unwrap();
-    let told = opened.journal.end;
+    let synced_end = opened.journal.end;
     opened.journal.append(&[registered(2)]).unwrap();
     opened.journal.append(&[registered(3)]).unwrap();
     drop(opened);
     let mut bytes = fs::read(dir.0.join("journal")).unwrap();
-    bytes[usize::try_from(told).unwrap()..][..8].fill(0);
+    bytes[usize::try_from(synced_end).unwrap()..][..8].fill(0);
     fs::write(dir.0.join("journal"), &bytes).unwrap();
     let opened = dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap();
     assert_eq!(opened.brain.incarnation().0, 1);

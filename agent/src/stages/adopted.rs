@@ -12,7 +12,7 @@ use crate::journal::{JournalCounts, JournalError};
 use crate::metrics;
 use crate::session::{self, Registration};
 use crate::supervisor;
-use crate::unheard;
+use crate::unreported_health;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::clock;
 use lattice_agent_common::config::Role;
@@ -78,15 +78,21 @@ impl Adopted {
         let Base { config, me, credentials, mut degraded, stop, tasks, state_dir } = base;
         let Connections { quorum, incoming, revocations, keys, peers, membership, listener, .. } = connections;
         let Channels { beats, cluster_out, cluster, view, session_out, session, .. } = channels;
-        let (heard, heard_view) = watch::channel(NodeHealth::Well);
-        tasks.spawn(unheard::run(Arc::clone(&context), session.clone(), heard_view, reports.clone(), stop.child_token()));
+        let (received_health, received_health_view) = watch::channel(NodeHealth::Well);
+        tasks.spawn(unreported_health::run(
+            Arc::clone(&context),
+            session.clone(),
+            received_health_view,
+            reports.clone(),
+            stop.child_token(),
+        ));
         tasks.spawn(session::run(
             Arc::clone(&context),
             quorum.clone(),
             registration,
             (keys, revocations, membership.clone(), wipes),
             (reports, view.clone()),
-            (session_out, beats, heard),
+            (session_out, beats, received_health),
             stop.child_token(),
         ));
         if !config.gpu_job_mapping_dir.as_os_str().is_empty() {

@@ -77,7 +77,7 @@ fn without_strays(context: &Context, mut brain: Brain) -> Brain {
         let ids: Vec<String> = alive.iter().map(AllocationId::short).collect();
         let text =
             format!("something of allocation {} does not end: its room stays held; end it, and start the agent again", ids.join(", "));
-        context.work.troubles.say("work of a former life", text);
+        context.work.troubles.set("work of a former life", text);
     }
     brain.could_not_end(alive);
     brain

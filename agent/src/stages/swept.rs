@@ -58,7 +58,7 @@ impl Swept {
         base.tasks.spawn(wiping.run(base.stop.child_token()));
         let (reports_out, reports) = watch::channel(Arc::new(Vec::new()));
         let outputs = Outputs { reports: reports_out, view: driver_ends.view };
-        gpus.tell(&context, &offering).await;
+        gpus.publish(&context, &offering).await;
         let journal_counts = journal.counts();
         let driver_stop = CancellationToken::new();
         let (for_driver, for_stop, queue) = (Arc::clone(&context.work), driver_stop.clone(), driver_ends.queue);

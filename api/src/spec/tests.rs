@@ -34,7 +34,7 @@ fn constrain(spec: &mut v1::AllocationSpec, key: &str, value: &str) {
 
 #[test]
 fn constraints_are_read_as_the_documents_write_them() {
-    let mut said = minimal();
+    let mut message = minimal();
     for (key, value) in [
         ("gpu_type", "GH200"),
         ("features", "nvme_scratch, fast"),
@@ -46,9 +46,9 @@ fn constraints_are_read_as_the_documents_write_them() {
         ("gpu", ""),
         ("prefer_same_numa", "false"),
     ] {
-        constrain(&mut said, key, value);
+        constrain(&mut message, key, value);
     }
-    let model = to_model(&said).unwrap();
+    let model = to_model(&message).unwrap();
     let features: Vec<&str> = model.constraints.features.iter().map(String::as_str).collect();
     assert_eq!(features, ["fast", "gpu", "gpu_type=GH200", "nvme_scratch", "rack=7", "unified_memory"]);
     assert_eq!((model.constraints.gpus, model.constraints.memory_bytes), (4, 512 << 30));
@@ -59,14 +59,14 @@ fn constraints_are_read_as_the_documents_write_them() {
 /// Found by `fuzz::requests`: after encoding, a specification requested a different feature.
 #[test]
 fn spaces_around_a_constraints_value_are_not_part_of_it() {
-    let mut said = minimal();
-    constrain(&mut said, "cabinet", " x1000 ");
-    constrain(&mut said, "rack", " ");
-    let model = to_model(&said).unwrap();
+    let mut message = minimal();
+    constrain(&mut message, "cabinet", " x1000 ");
+    constrain(&mut message, "rack", " ");
+    let model = to_model(&message).unwrap();
     assert_eq!(model.constraints.features.iter().map(String::as_str).collect::<Vec<_>>(), ["cabinet=x1000", "rack"]);
     assert_eq!(to_model(&from_model(&model)), Ok(model));
-    constrain(&mut said, "gpu_type", " ");
-    assert!(matches!(to_model(&said), Err(SpecError::Invalid { field: "constraint", .. })));
+    constrain(&mut message, "gpu_type", " ");
+    assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "constraint", .. })));
 }
 
 fn mounted(source: &str, access: &str, tier_hint: &str) -> v1::Data {
@@ -90,25 +90,26 @@ fn defaults_are_applied() {
     assert_eq!((model.nodes, model.tasks_per_node, model.preemption_class), (2, 1, 5));
     assert_eq!((model.requeue, model.requeues_max), (RequeuePolicy::OnNodeFailure, 3));
     assert_eq!((model.data, model.liveness_probe), (lattice_model::Data::default(), None));
-    let mut said = minimal();
-    said.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
-    said.lifecycle = Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class: 0, preemption_class_set: true });
-    said.liveness_probe = probed("http", 80, "");
-    said.data = Some(v1::Data { scratch_per_node: "500GB".into(), ..Default::default() });
-    said.telemetry_mode = "prod".into();
-    said.on_isolation = "continue".into();
-    said.connectivity = exposed("", 8080, "");
-    let model = to_model(&said).unwrap();
+    let mut message = minimal();
+    message.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
+    message.lifecycle =
+        Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class: 0, preemption_class_set: true });
+    message.liveness_probe = probed("http", 80, "");
+    message.data = Some(v1::Data { scratch_per_node: "500GB".into(), ..Default::default() });
+    message.telemetry_mode = "prod".into();
+    message.on_isolation = "continue".into();
+    message.connectivity = exposed("", 8080, "");
+    let model = to_model(&message).unwrap();
     assert_eq!((model.requeue, model.requeues_max, model.preemption_class), (RequeuePolicy::OnNodeFailure, 3, 0));
     assert_eq!(model.connectivity.expose, [Exposed { name: "a".into(), port: 8080, protocol: "tcp".into() }]);
     let probe = model.liveness_probe.unwrap();
     let seconds = [probe.initial_delay, probe.period, probe.timeout].map(|d| d.as_secs());
     assert_eq!((probe.check, seconds, probe.failures_max), (ProbeCheck::Http { path: "/".into() }, [10, 30, 5], 3));
     assert_eq!((model.data.defaults, model.data.scratch_bytes), (true, Some(500_000_000_000)));
-    said.lifecycle = Some(v1::Lifecycle { r#type: "unbounded".into(), ..Default::default() });
-    assert_eq!(to_model(&said).map(|model| (model.walltime, model.requeue)), Ok((None, RequeuePolicy::OnNodeFailure)));
-    said.requeue = None;
-    let service = to_model(&said).unwrap();
+    message.lifecycle = Some(v1::Lifecycle { r#type: "unbounded".into(), ..Default::default() });
+    assert_eq!(to_model(&message).map(|model| (model.walltime, model.requeue)), Ok((None, RequeuePolicy::OnNodeFailure)));
+    message.requeue = None;
+    let service = to_model(&message).unwrap();
     assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "what serves is begun again");
     let mut held = v1::AllocationSpec { session: true, entrypoint: None, ..minimal() };
     assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Never), "somebody sits before it");
@@ -461,7 +462,7 @@ fn nodes_by_name_are_as_many_as_are_asked_for_and_each_once() {
         [(&["n1"][..], 2, "named: 1, asked for: 2"), (&["n1", "n1"], 2, "twice"), (&["n1", "n2"], 1, "leave -N out"), (&["a b"], 1, "a b")]
     {
         match named(names, nodes) {
-            Err(SpecError::Invalid { field: "nodelist", why: told }) => assert!(told.contains(why), "{told}"),
+            Err(SpecError::Invalid { field: "nodelist", why: reason }) => assert!(reason.contains(why), "{reason}"),
             other => panic!("{names:?} {nodes}: {other:?}"),
         }
     }

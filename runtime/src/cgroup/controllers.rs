@@ -211,7 +211,7 @@ impl Controllers {
     }
 
     /// In one line for people: `cpu (v2), pids (v1)`.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let each = self.used.iter().map(|(controller, place)| match place {
             Place::V2 => format!("{controller} (v2)"),
             Place::V1 { .. } => format!("{controller} (v1)"),

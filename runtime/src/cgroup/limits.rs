@@ -273,7 +273,7 @@ fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {
         Controller::Pids => put(&file("pids.max"), limits.pids),
         // With "all allowed" the file does not list denied devices, so they cannot be read back.
         Controller::Devices => {
-            limits.denied_devices.iter().try_for_each(|(major, minor)| tell(&file("devices.deny"), &format!("c {major}:{minor} rwm")))
+            limits.denied_devices.iter().try_for_each(|(major, minor)| write(&file("devices.deny"), &format!("c {major}:{minor} rwm")))
         }
         Controller::Io => limits.io.iter().try_for_each(|io| {
             let (major, minor) = io.device;
@@ -306,7 +306,7 @@ pub(super) fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), L
 /// The same for a file with one line for each device: one of its lines must have all our words.
 fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     let got = written(file, wanted)?;
-    let has_all = |line: &str| wanted.split(' ').all(|word| line.split_whitespace().any(|w| w == word));
+    let has_all = |line: &str| wanted.split(' ').all(|part| line.split_whitespace().any(|w| w == part));
     if got.lines().any(has_all) {
         return Ok(());
     }
@@ -314,9 +314,9 @@ fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
 }
 
 /// Writes to a file that cannot be read.
-fn tell(file: &Path, wanted: &str) -> Result<(), LimitError> {
-    let told = fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(wanted.as_bytes()));
-    told.map_err(|source| LimitError::Refused { file: file.to_owned(), wanted: wanted.to_owned(), source })
+fn write(file: &Path, wanted: &str) -> Result<(), LimitError> {
+    let result = fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(wanted.as_bytes()));
+    result.map_err(|source| LimitError::Refused { file: file.to_owned(), wanted: wanted.to_owned(), source })
 }
 
 fn written(file: &Path, wanted: &str) -> Result<String, LimitError> {
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn sets_are_written_as_the_kernel_writes_them() {
-        for (text, said) in [("0-3,8", "0-3,8"), ("3,2,1,9,10", "1-3,9-10"), ("", ""), ("7\n", "7"), ("0,0-1", "0-1")] {
-            assert_eq!(text.parse::<IndexSet>().unwrap().to_string(), said);
+        for (text, printed) in [("0-3,8", "0-3,8"), ("3,2,1,9,10", "1-3,9-10"), ("", ""), ("7\n", "7"), ("0,0-1", "0-1")] {
+            assert_eq!(text.parse::<IndexSet>().unwrap().to_string(), printed);
         }
         for bad in ["a", "1-", "-1", "0-4294967295", "1..3"] {
             assert!(bad.parse::<IndexSet>().is_err(), "{bad}");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct MemoryWatch {
     place: Place,
     /// Kills that were already reported, by launch; in version 1 all under 0.
-    told: BTreeMap<u32, u64>,
+    reported: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl MemoryWatch {
     pub fn of(scope: Option<&Scope>, groups: &[PathBuf]) -> Option<Self> {
         let v2 = scope.filter(|s| s.path().join("memory.events").exists()).map(|s| Place::V2(s.clone()));
         let v1 = || groups.iter().find(|g| g.join("memory.oom_control").exists()).map(|g| Place::V1(g.clone()));
-        v2.or_else(v1).map(|place| Self { place, told: BTreeMap::new() })
+        v2.or_else(v1).map(|place| Self { place, reported: BTreeMap::new() })
     }
 
     /// A file that has `EPOLLPRI` when memory was used up somewhere in the scope; version 1 has no such file.
@@ -53,11 +53,11 @@ impl MemoryWatch {
                 // The process that triggers the kill of a whole launch is counted twice: the number only shows that
                 // there was a kill.
                 let kills = counter(&file("memory.events"), "oom_kill")?;
-                let told = self.told.entry(launch).or_default();
-                if kills <= *told || (whole && *told > 0) {
+                let reported = self.reported.entry(launch).or_default();
+                if kills <= *reported || (whole && *reported > 0) {
                     return None;
                 }
-                *told = kills;
+                *reported = kills;
                 // A machine without free memory kills as well, without a limit being reached.
                 let own_limit = counter(&scope.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
                 let limit_bytes = number(&scope.path().join("memory.max")).filter(|_| own_limit);
@@ -66,11 +66,11 @@ impl MemoryWatch {
             Place::V1(group) => {
                 let file = |name: &str| group.join(name);
                 let kills = counter(&file("memory.oom_control"), "oom_kill")?;
-                let told = self.told.entry(0).or_default();
-                if kills <= *told {
+                let reported = self.reported.entry(0).or_default();
+                if kills <= *reported {
                     return None;
                 }
-                *told = kills;
+                *reported = kills;
                 let own_limit = number(&file("memory.failcnt")).is_some_and(|n| n > 0);
                 let limit_bytes = number(&file("memory.limit_in_bytes")).filter(|_| own_limit);
                 Some(MemoryKill { launch, whole: false, had_bytes: number(&file("memory.max_usage_in_bytes")), limit_bytes })

@@ -45,13 +45,13 @@ impl GpuLoadReader {
             if mine.is_empty() {
                 continue;
             }
-            let mut told = GpuLoads::default();
-            vendor.read(&mine, &mut told);
-            for (id, load) in told.gpus {
+            let mut found = GpuLoads::default();
+            vendor.read(&mine, &mut found);
+            for (id, load) in found.gpus {
                 loads.sources.insert(id.clone(), vendor.source());
                 loads.gpus.insert(id, load.checked());
             }
-            loads.lacking.extend(told.lacking);
+            loads.lacking.extend(found.lacking);
         }
         loads
     }

@@ -120,8 +120,8 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
         }
     };
     for address in addresses {
-        let told = library.device_by_pci_bus_id(address.as_str()).and_then(|device| reading(&device));
-        let read = match told {
+        let result = library.device_by_pci_bus_id(address.as_str()).and_then(|device| reading(&device));
+        let read = match result {
             Ok(reading) => GpuRead::Told(Box::new(reading)),
             Err(NvmlError::GpuLost) => GpuRead::Lost("NVML says that it has fallen off the bus or is not accessible any more".to_owned()),
             Err(error) => GpuRead::Silent(format!("NVML: {error}")),
@@ -132,7 +132,7 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
 
 /// A value that this GPU does not have is `None`; a lost GPU is an error.
 fn reading(device: &Device<'_>) -> Result<GpuReading, NvmlError> {
-    fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+    fn optional<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
         match value {
             Ok(value) => Ok(Some(value)),
             Err(NvmlError::GpuLost) => Err(NvmlError::GpuLost),
@@ -145,42 +145,43 @@ fn reading(device: &Device<'_>) -> Result<GpuReading, NvmlError> {
         answered => Some(answered?),
     };
     let fields = [NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION].map(FieldId);
-    let mut fields = told(device.field_values_for(&fields))?.unwrap_or_default().into_iter().map(|field| match field.ok()?.value.ok()? {
-        SampleValue::U32(n) => Some(u64::from(n)),
-        SampleValue::U64(n) => Some(n),
-        SampleValue::I64(n) => u64::try_from(n).ok(),
-        SampleValue::F64(_) => None,
-    });
+    let mut fields =
+        optional(device.field_values_for(&fields))?.unwrap_or_default().into_iter().map(|field| match field.ok()?.value.ok()? {
+            SampleValue::U32(n) => Some(u64::from(n)),
+            SampleValue::U64(n) => Some(n),
+            SampleValue::I64(n) => u64::try_from(n).ok(),
+            SampleValue::F64(_) => None,
+        });
     let [pending, failed, recovery] = std::array::from_fn(|_| fields.next().flatten());
-    let retired_pending = told(device.are_pages_pending_retired())?;
+    let retired_pending = optional(device.are_pages_pending_retired())?;
     let (mut up, mut errors) = (0, None);
     for number in 0..LINKS_MAX {
         let link = device.link_wrapper_for(number);
-        if !told(link.is_active())?.unwrap_or(false) {
+        if !optional(link.is_active())?.unwrap_or(false) {
             continue;
         }
         up += 1;
         for counter in [ErrorCounter::DlReplay, ErrorCounter::DlRecovery, ErrorCounter::DlCrcFlit, ErrorCounter::DlCrcData] {
-            if let Some(count) = told(link.error_counter(counter))? {
+            if let Some(count) = optional(link.error_counter(counter))? {
                 errors = Some(errors.unwrap_or(0u64).saturating_add(count));
             }
         }
     }
-    let throttled = told(device.current_throttle_reasons())?.unwrap_or(ThrottleReasons::empty());
+    let throttled = optional(device.current_throttle_reasons())?.unwrap_or(ThrottleReasons::empty());
     let reasons = [
         (ThrottleReasons::HW_THERMAL_SLOWDOWN, "heat"),
         (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "the power supply's brake"),
         (ThrottleReasons::SW_THERMAL_SLOWDOWN, "heat, by the driver"),
     ];
     Ok(GpuReading {
-        ecc_uncorrected: told(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile))?,
+        ecc_uncorrected: optional(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile))?,
         remap_pending: pending.map(|n| n != 0).or(retired_pending),
         remap_failed: failed.map(|n| n != 0),
         nvlinks_up: Some(up),
         nvlink_errors: errors,
         temperature_c: temperature,
-        slowdown_c: told(device.temperature_threshold(TemperatureThreshold::Slowdown))?,
-        shutdown_c: told(device.temperature_threshold(TemperatureThreshold::Shutdown))?,
+        slowdown_c: optional(device.temperature_threshold(TemperatureThreshold::Slowdown))?,
+        shutdown_c: optional(device.temperature_threshold(TemperatureThreshold::Shutdown))?,
         throttled: reasons.iter().filter(|(bit, _)| throttled.contains(*bit)).map(|(_, what)| (*what).to_owned()).collect(),
         recovery: recovery.and_then(|action| match action {
             0 => Some(GpuRecovery::None),

@@ -121,21 +121,21 @@ impl Watch {
     }
 
     pub(super) fn look(&mut self, look: &mut GpuLook) {
-        for (id, (device, told)) in &mut self.gpus {
+        for (id, (device, reported)) in &mut self.gpus {
             if !std::fs::metadata(&*device).is_ok_and(|about| about.file_type().is_char_device()) {
-                *told = 0;
+                *reported = 0;
                 continue;
             }
             look.on_bus.insert(id.clone());
             // An unreadable file simulates a silent driver; it is reported when the driver is read.
             let Ok(SimulatedReadings { xids, .. }) = readings(device) else { continue };
-            if *told > xids.len() {
+            if *reported > xids.len() {
                 // It was removed and returned between two looks: a kernel's log would show that.
                 look.said.push((id.clone(), GpuEvent::Found));
-                *told = 0;
+                *reported = 0;
             }
-            look.said.extend(xids[*told..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 })));
-            *told = xids.len();
+            look.said.extend(xids[*reported..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 })));
+            *reported = xids.len();
         }
     }
 }

@@ -77,12 +77,12 @@ impl GpuWatch {
         }
         let Log::Open(log) = &mut self.log else { return Vec::new() };
         let now_us = monotonic_us();
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         let mut record = [0; RECORD_BYTES_MAX];
         for _ in 0..RECORDS_MAX {
             match log.read(&mut record) {
                 Ok(0) => break,
-                Ok(bytes) => said.extend(event(&String::from_utf8_lossy(&record[..bytes]), now_us)),
+                Ok(bytes) => events.extend(event(&String::from_utf8_lossy(&record[..bytes]), now_us)),
                 // The kernel overwrote older records (EPIPE): continue with the oldest one that exists.
                 Err(error) if [ErrorKind::BrokenPipe, ErrorKind::Interrupted].contains(&error.kind()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -92,7 +92,7 @@ impl GpuWatch {
                 }
             }
         }
-        said
+        events
     }
 }
 
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn the_kernels_log_tells_errors_and_what_the_bus_found() {
-        let said = |text: &str| event(&format!("4,1234,5000000,-;{text}\n SUBSYSTEM=pci\n"), 7_000_000);
+        let logged = |text: &str| event(&format!("4,1234,5000000,-;{text}\n SUBSYSTEM=pci\n"), 7_000_000);
         let xid = |number| Some(("0000:3b:00.0".to_owned(), GpuEvent::Xid { number, ago_ms: 2000 }));
-        assert_eq!(said("NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."), xid(79));
-        assert_eq!(said("NVRM: Xid (PCI:0000:3b:00.0): 119"), xid(119));
+        assert_eq!(logged("NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."), xid(79));
+        assert_eq!(logged("NVRM: Xid (PCI:0000:3b:00.0): 119"), xid(119));
         let found = Some(("0000:3b:00.0".to_owned(), GpuEvent::Found));
-        assert_eq!(said("pci 0000:3b:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint"), found);
+        assert_eq!(logged("pci 0000:3b:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint"), found);
         for other in [
             "NVRM: Xid (PCI:0000:3b:00)",
             "NVRM: Xid (PCI:x): y",
@@ -158,7 +158,7 @@ mod tests {
             "pci 0000:00:1f.0: [8086:1] type 00 class 0x060100",
             "",
         ] {
-            assert_eq!(said(other), None, "{other}");
+            assert_eq!(logged(other), None, "{other}");
         }
         assert_eq!(event("no record", 0), None);
     }

@@ -1,7 +1,7 @@
 //! Messages from and to the launch's PMIx bridge.
 
 use super::{Down, Happening, Launch, RankState};
-use crate::bridge::{Heard, Pmix};
+use crate::bridge::{BridgeReceived, Pmix};
 use lattice_model::{RankOutcome, with_causes};
 use lattice_pmi::bridge::{FromBridge, ToBridge};
 use lattice_pmi::{PmixAction, PmixEvent};
@@ -11,7 +11,7 @@ use nix::sys::epoll::Epoll;
 use std::time::{Duration, Instant};
 
 /// How long the shim waits for the bridge's last message about a rank that has ended.
-const WORD_AWAITED: Duration = Duration::from_secs(1);
+const LAST_MESSAGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Launch {
     /// Closes the bridge, because no rank needs it any more.
@@ -21,22 +21,22 @@ impl Launch {
         }
     }
 
-    pub(super) fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
+    pub(super) fn handle_bridge(&mut self, received: BridgeReceived, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
-        for said in heard.said {
-            let leaves = if let FromBridge::Finalized { rank } = said { Some(rank) } else { None };
-            let event = match said {
+        for message in received.messages {
+            let leaves = if let FromBridge::Finalized { rank } = message { Some(rank) } else { None };
+            let event = match message {
                 // The rank's exit code tells how it ended, once it is reaped.
                 FromBridge::Lost { rank } if self.is_ending(rank) => continue,
                 FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
-                said => PmixEvent::Said(said),
+                message => PmixEvent::Said(message),
             };
             happenings.extend(self.handle_pmix(event, epoll));
             if let Some(rank) = leaves {
                 happenings.extend(self.send_to_bridge(&ToBridge::Left { rank }, epoll));
             }
         }
-        if let Some(why) = heard.lost {
+        if let Some(why) = received.lost {
             self.close_bridge(epoll);
             happenings.extend(self.handle_pmix(PmixEvent::BridgeLost { why: &why }, epoll));
         }
@@ -46,15 +46,15 @@ impl Launch {
     /// The bridge's messages about a rank that was reaped. A rank that ended successfully within its part in PMIx may
     /// have sent its finalize and continued without the answer, as it does after two seconds (`PMIx_Finalize` of
     /// OpenPMIx). So the shim waits for the bridge, which reads the finalize or the end of its connection. It does
-    /// nothing else meanwhile, for [`WORD_AWAITED`] at most.
-    pub(super) fn heard_of_ended(&mut self, local: u32, outcome: RankOutcome, epoll: &Epoll) -> Vec<Happening> {
+    /// nothing else meanwhile, for [`LAST_MESSAGE_WAIT`] at most.
+    pub(super) fn handle_last_bridge_messages(&mut self, local: u32, outcome: RankOutcome, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
-        let until = Instant::now() + WORD_AWAITED;
+        let until = Instant::now() + LAST_MESSAGE_WAIT;
         while let Some(pmix) = &mut self.pmix
             && let Some(bridge) = &mut pmix.bridge
         {
-            let heard = bridge.receive();
-            happenings.extend(self.heard(heard, epoll));
+            let received = bridge.receive();
+            happenings.extend(self.handle_bridge(received, epoll));
             let waits = self.pmix.as_ref().filter(|pmix| outcome.code() == 0 && self.down == Down::No && pmix.server.is_unheard(local));
             let left = PollTimeout::try_from(until.saturating_duration_since(Instant::now())).unwrap_or(PollTimeout::ZERO);
             let Some(bridge) = waits.and_then(|pmix| pmix.bridge.as_ref()).filter(|_| left != PollTimeout::ZERO) else { break };

@@ -4,7 +4,7 @@ use super::Launch;
 use crate::agent_link::REST_MS;
 use crate::log_files;
 use crate::rank_socket::{Came, PortOf};
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use crate::work::Work;
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -32,8 +32,8 @@ impl Launch {
                 return self.rest_port(local, until, epoll, token);
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.port_failure_told, true) {
-                    say(&format!("launch {number}: a PMI connection of rank {global} cannot be taken, which is tried again: {error}"));
+                if !std::mem::replace(&mut self.port_failure_logged, true) {
+                    log_line(&format!("launch {number}: a PMI connection of rank {global} cannot be taken, which is tried again: {error}"));
                 }
                 return self.rest_port(local, now + REST_MS, epoll, token);
             }
@@ -44,7 +44,7 @@ impl Launch {
                 let _ = epoll.delete(&*port);
                 (rank.pmi, rank.port) = (Some(socket), None);
             }
-            Err(errno) => log_files::tell(dir, number, global, &format!("watching its PMI connection: {}", errno.desc())),
+            Err(errno) => log_files::append_error(dir, number, global, &format!("watching its PMI connection: {}", errno.desc())),
         }
     }
 

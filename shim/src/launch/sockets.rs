@@ -59,8 +59,8 @@ impl Launch {
             return happenings;
         }
         if local == BRIDGE {
-            let heard = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.ready(flags, epoll));
-            return heard.map(|heard| self.heard(heard, epoll)).unwrap_or_default();
+            let received = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.ready(flags, epoll));
+            return received.map(|received| self.handle_bridge(received, epoll)).unwrap_or_default();
         }
         if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {
             // The next event reports what it sent.

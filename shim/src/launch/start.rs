@@ -73,7 +73,7 @@ impl Launch {
                         Rank { state, pmi, port }
                     }
                     Err(NotStarted { code, why }) => {
-                        log_files::tell(around.dir, spec.number, job.rank(*local), &why);
+                        log_files::append_error(around.dir, spec.number, job.rank(*local), &why);
                         failed.push(*local);
                         Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None, port: None }
                     }
@@ -89,7 +89,7 @@ impl Launch {
             hung_up: BTreeMap::new(),
             resting_ports: BTreeMap::new(),
             strangers: BTreeMap::new(),
-            port_failure_told: false,
+            port_failure_logged: false,
             server,
             answer_bytes_max,
             asks_again: None,

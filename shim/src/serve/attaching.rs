@@ -22,18 +22,18 @@ const ENDED_REMEMBERED: usize = 64;
 impl Shim {
     pub(super) fn attach(&mut self, session: u64, tty: &Path, argv: &[String], env: &[(String, String)], working_dir: &Path) {
         if self.attached.living.contains_key(&session) {
-            return self.agent.tell(&FromShim::AttachStarted { session });
+            return self.agent.send(&FromShim::AttachStarted { session });
         }
         if let Some((_, outcome, why)) = self.attached.ended.iter().find(|(ended, ..)| *ended == session).cloned() {
-            return self.agent.tell(&FromShim::AttachEnded { session, outcome, why });
+            return self.agent.send(&FromShim::AttachEnded { session, outcome, why });
         }
         match self.spawn_attached(tty, argv, env, working_dir) {
             Ok(living) => {
                 self.processes.insert(living.pid, Process::Attached { session });
                 self.attached.living.insert(session, living);
-                self.agent.tell(&FromShim::AttachStarted { session });
+                self.agent.send(&FromShim::AttachStarted { session });
             }
-            Err(NotStarted { code, why }) => self.tell_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
+            Err(NotStarted { code, why }) => self.report_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
         }
     }
 
@@ -73,17 +73,17 @@ impl Shim {
         let Some(mut living) = self.attached.living.remove(&session) else { return };
         self.work.remove_attached(living.number);
         match living.start.failure() {
-            Some(NotStarted { code, why }) => self.tell_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
-            None => self.tell_attached_end(session, outcome, None),
+            Some(NotStarted { code, why }) => self.report_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
+            None => self.report_attached_end(session, outcome, None),
         }
     }
 
-    fn tell_attached_end(&mut self, session: u64, outcome: RankOutcome, why: Option<String>) {
+    fn report_attached_end(&mut self, session: u64, outcome: RankOutcome, why: Option<String>) {
         if self.attached.ended.len() >= ENDED_REMEMBERED {
             self.attached.ended.pop_front();
         }
         self.attached.ended.push_back((session, outcome, why.clone()));
-        self.agent.tell(&FromShim::AttachEnded { session, outcome, why });
+        self.agent.send(&FromShim::AttachEnded { session, outcome, why });
     }
 }
 

@@ -31,11 +31,11 @@ impl Shim {
             Ending::No | Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => soon,
         };
         let Some(launch) = self.launches.get_mut(&number) else { return };
-        if matches!(launch.down, Down::No | Down::Telling { .. }) {
+        if matches!(launch.down, Down::No | Down::Reporting { .. }) {
             launch.down = Down::Terminating { kill_at };
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
-            launch.is_told_to_end();
+            launch.handle_end_signal();
             // A stopped process reacts to no other signal.
             self.work.signal_launch(number, &pids, libc::SIGCONT);
         }
@@ -44,7 +44,7 @@ impl Shim {
     /// An abort began here: reports it to the agent. A launch with parts on other nodes is ended when its head knows.
     pub(super) fn abort(&mut self, number: u32) {
         match self.launches.get_mut(&number) {
-            Some(launch) if launch.spec.nodes.len() > 1 => launch.down = Down::Telling { until: now_ms() + HEAD_AWAITED_MS },
+            Some(launch) if launch.spec.nodes.len() > 1 => launch.down = Down::Reporting { until: now_ms() + HEAD_AWAITED_MS },
             Some(_) | None => self.bring_down(number),
         }
     }
@@ -54,16 +54,16 @@ impl Shim {
         match &mut self.ending {
             Ending::No => {
                 self.ending = Ending::Terminating { why, kill_at };
-                self.agent.tell(&FromShim::Stopping { why });
+                self.agent.send(&FromShim::Stopping { why });
                 self.give_up_waiting();
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
                 self.attached.hang_up();
-                self.launches.values_mut().for_each(Launch::is_told_to_end);
+                self.launches.values_mut().for_each(Launch::handle_end_signal);
             }
             Ending::Terminating { kill_at: earlier, .. } => *earlier = kill_at.min(*earlier),
             Ending::Killing { .. } | Ending::Quitting { .. } => {}
-            Ending::Stopped { why } => self.agent.tell(&FromShim::Stopped { why: *why }),
+            Ending::Stopped { why } => self.agent.send(&FromShim::Stopped { why: *why }),
         }
         self.check_stopped();
     }
@@ -85,7 +85,7 @@ impl Shim {
         if self.nothing_left() {
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
-            self.agent.tell(&FromShim::Stopped { why });
+            self.agent.send(&FromShim::Stopped { why });
         }
     }
 
@@ -111,9 +111,9 @@ impl Shim {
         self.agent.wake(now, &self.epoll);
         self.launches.iter_mut().for_each(|(number, launch)| launch.wake_ports(now, &self.epoll, |local| socket_token(*number, local)));
         self.check_waiting(now);
-        let unheard = |launch: &Launch| matches!(launch.down, Down::Telling { until } if until <= now);
-        let unheard: Vec<u32> = self.launches.iter().filter(|(_, launch)| unheard(launch)).map(|(number, _)| *number).collect();
-        unheard.into_iter().for_each(|number| self.bring_down(number));
+        let unanswered = |launch: &Launch| matches!(launch.down, Down::Reporting { until } if until <= now);
+        let unanswered: Vec<u32> = self.launches.iter().filter(|(_, launch)| unanswered(launch)).map(|(number, _)| *number).collect();
+        unanswered.into_iter().for_each(|number| self.bring_down(number));
         for (number, launch) in &mut self.launches {
             if let Down::Terminating { kill_at } = launch.down
                 && kill_at <= now
@@ -168,7 +168,7 @@ impl Shim {
             Ending::No | Ending::Stopped { .. } => None,
         };
         let launches = self.launches.values().filter_map(|launch| match launch.down {
-            Down::Telling { until: at } | Down::Terminating { kill_at: at } => Some(at),
+            Down::Reporting { until: at } | Down::Terminating { kill_at: at } => Some(at),
             Down::No | Down::Killed => None,
         });
         let hung_up = self.launches.values().filter_map(Launch::hung_up_until);

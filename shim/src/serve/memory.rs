@@ -2,7 +2,7 @@
 
 use super::{Script, Shim};
 use crate::log_files;
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_model::resources::bytes_text;
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::ExitRecord;
@@ -29,25 +29,25 @@ impl Shim {
     /// kernel has killed it whole.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
-        say(&format!("out of memory: {kill}"));
+        log_line(&format!("out of memory: {kill}"));
         if number == 0 {
-            log_files::tell(&self.dir, 0, 0, &format!("out of memory: {kill}"));
+            log_files::append_error(&self.dir, 0, 0, &format!("out of memory: {kill}"));
             self.script_kill = Some(kill);
             self.record(&ExitRecord::OutOfMemory { launch: None, kill });
-            return self.agent.tell(&FromShim::OutOfMemory { launch: None, kill });
+            return self.agent.send(&FromShim::OutOfMemory { launch: None, kill });
         }
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let (id, first) = (launch.id(), launch.rank(0));
-        log_files::tell(&self.dir, number, first, &format!("out of memory: {kill}"));
+        log_files::append_error(&self.dir, number, first, &format!("out of memory: {kill}"));
         let held = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.shim_memory_bytes());
         if let Some(held) = held.filter(|bytes| *bytes >= HELD_BYTES_SHOWN) {
             let held = bytes_text(held);
             let why = format!("{held} of the allocation's memory are what lattice-shim holds for its ranks: what they put by PMI");
-            log_files::tell(&self.dir, number, first, &why);
+            log_files::append_error(&self.dir, number, first, &why);
         }
         launch.memory_kill = Some(kill);
         self.record(&ExitRecord::OutOfMemory { launch: Some(id), kill });
-        self.agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });
+        self.agent.send(&FromShim::OutOfMemory { launch: Some(id), kill });
         self.bring_down(number);
     }
 }

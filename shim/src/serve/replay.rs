@@ -12,70 +12,70 @@ impl Shim {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
         let pid = std::process::id();
-        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid });
+        agent.send(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid });
         for message in self.run_lease.replay() {
-            agent.tell(&message);
+            agent.send(&message);
         }
-        agent.tell(&FromShim::Ready { failed: self.failed.clone() });
+        agent.send(&FromShim::Ready { failed: self.failed.clone() });
         if !matches!(self.walltime, Walltime::NotYet) {
-            agent.tell(&FromShim::Going);
+            agent.send(&FromShim::Going);
         }
         // Before any end, so that the agent knows the reason of the ends that follow.
         if let Ending::Terminating { why, .. } | Ending::Killing { why, .. } | Ending::Stopped { why } = self.ending {
-            agent.tell(&FromShim::Stopping { why });
+            agent.send(&FromShim::Stopping { why });
         }
         if let Some(kill) = self.script_kill {
-            agent.tell(&FromShim::OutOfMemory { launch: None, kill });
+            agent.send(&FromShim::OutOfMemory { launch: None, kill });
         }
         match self.script {
             Script::None => {}
-            Script::Running(_) => agent.tell(&FromShim::ScriptStarted),
+            Script::Running(_) => agent.send(&FromShim::ScriptStarted),
             Script::Ended(outcome) => {
-                agent.tell(&FromShim::ScriptStarted);
-                agent.tell(&FromShim::ScriptEnded { outcome });
+                agent.send(&FromShim::ScriptStarted);
+                agent.send(&FromShim::ScriptEnded { outcome });
             }
         }
         for launch in self.launches.values() {
             let id = launch.id();
-            agent.tell(&FromShim::LaunchStarted { launch: launch.spec.clone() });
+            agent.send(&FromShim::LaunchStarted { launch: launch.spec.clone() });
             for happening in launch.replay() {
                 if let Happening::Fence { number, blob } = happening {
-                    agent.tell(&FromShim::Fence { launch: id, number, blob });
+                    agent.send(&FromShim::Fence { launch: id, number, blob });
                 }
             }
             if let Some(taken) = launch.input_taken() {
-                agent.tell(&input_taken(id, taken, true));
+                agent.send(&input_taken(id, taken, true));
             }
             if let Some(kill) = launch.memory_kill {
-                agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });
+                agent.send(&FromShim::OutOfMemory { launch: Some(id), kill });
             }
             if let Some((code, why)) = launch.aborted.clone() {
-                agent.tell(&FromShim::Aborted { launch: id, code, why });
+                agent.send(&FromShim::Aborted { launch: id, code, why });
             }
             for (local, outcome) in launch.outcomes() {
-                agent.tell(&FromShim::RankEnded { launch: id, rank: launch.rank(local), outcome });
+                agent.send(&FromShim::RankEnded { launch: id, rank: launch.rank(local), outcome });
             }
         }
         for (launch, why) in &self.refused {
-            agent.tell(&FromShim::Aborted { launch: *launch, code: REFUSED_CODE, why: why.clone() });
+            agent.send(&FromShim::Aborted { launch: *launch, code: REFUSED_CODE, why: why.clone() });
         }
         for message in self.attached.replay() {
-            agent.tell(&message);
+            agent.send(&message);
         }
         if let Ending::Stopped { why } = self.ending {
-            agent.tell(&FromShim::Stopped { why });
+            agent.send(&FromShim::Stopped { why });
         }
-        agent.tell(&FromShim::Synced);
+        agent.send(&FromShim::Synced);
         agent.replayed();
     }
 
     /// Reports how much of a launch's standard input was taken, if that changed; `again`: in any case, and requests the
     /// rest.
-    pub(super) fn tell_input(&mut self, number: u32, again: bool) {
+    pub(super) fn report_input(&mut self, number: u32, again: bool) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let news = launch.input_news();
         if let Some(taken) = if again { launch.input_taken() } else { news } {
-            self.agent.tell(&input_taken(launch.id(), taken, again));
+            self.agent.send(&input_taken(launch.id(), taken, again));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::ending::KILL_AGAIN_MS;
 use super::lease::RunLease;
 use super::{Ending, Shim, now_ms};
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::{FromShim, StopReason};
 
@@ -34,10 +34,10 @@ impl Shim {
             // Work that is being killed for another reason keeps that reason.
             Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => return,
         }
-        say("the run lease lapsed: all work was killed");
+        log_line("the run lease lapsed: all work was killed");
         self.record(&ExitRecord::RunLeaseLapsed);
-        self.agent.tell(&FromShim::RunLeaseLapsed);
-        self.agent.tell(&FromShim::Stopping { why: StopReason::Asked });
+        self.agent.send(&FromShim::RunLeaseLapsed);
+        self.agent.send(&FromShim::Stopping { why: StopReason::Asked });
         self.check_stopped();
     }
 }

@@ -19,6 +19,6 @@ impl Shim {
             }
         };
         let sent = process::signal_each(begun, signal);
-        self.agent.tell(&FromShim::Signalled { request, processes: u32::try_from(sent).unwrap_or(u32::MAX) });
+        self.agent.send(&FromShim::Signalled { request, processes: u32::try_from(sent).unwrap_or(u32::MAX) });
     }
 }

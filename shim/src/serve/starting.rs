@@ -6,7 +6,7 @@ use super::{Ending, Process, Script, Shim, socket_token};
 use crate::bridge::{Bridge, BridgeStartError, Pmix, READY_MS_MAX, Variables};
 use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
-use crate::shim_log::say;
+use crate::shim_log::log_line;
 use crate::surroundings::Surroundings;
 use crate::{log_files, script};
 use lattice_model::binding::{RankPlace, TooFew};
@@ -73,11 +73,11 @@ impl Shim {
     }
 
     pub(super) fn start_script(&mut self, text: &str, args: &[String], env: &[(String, String)], working_dir: &Path) {
-        self.agent.tell(&FromShim::ScriptStarted);
+        self.agent.send(&FromShim::ScriptStarted);
         match self.script {
             Script::None => {}
             Script::Running(_) => return,
-            Script::Ended(outcome) => return self.agent.tell(&FromShim::ScriptEnded { outcome }),
+            Script::Ended(outcome) => return self.agent.send(&FromShim::ScriptEnded { outcome }),
         }
         let started = self.spawn_script(text, args, env, working_dir);
         match started {
@@ -86,7 +86,7 @@ impl Shim {
                 self.script = Script::Running(start);
             }
             Err(NotStarted { code, why }) => {
-                log_files::tell(&self.dir, 0, 0, &why);
+                log_files::append_error(&self.dir, 0, 0, &why);
                 self.script_ended(RankOutcome::NotStarted { code });
             }
         }
@@ -130,10 +130,10 @@ impl Shim {
     pub(super) fn start_launch(&mut self, spec: LaunchSpec) {
         let (id, number) = (spec.id, spec.number);
         if self.forgotten.contains(&id) {
-            return self.agent.tell(&FromShim::Over { launch: id });
+            return self.agent.send(&FromShim::Over { launch: id });
         }
         if self.number_of(id).is_some() {
-            return self.agent.tell(&FromShim::LaunchStarted { launch: spec });
+            return self.agent.send(&FromShim::LaunchStarted { launch: spec });
         }
         if self.waiting.values().any(|waiting| waiting.spec.id == id) {
             return;
@@ -151,7 +151,7 @@ impl Shim {
 
     fn refuse(&mut self, launch: LaunchId, why: String) {
         self.record(&ExitRecord::Aborted { launch, code: REFUSED_CODE, why: why.clone() });
-        self.agent.tell(&FromShim::Aborted { launch, code: REFUSED_CODE, why: why.clone() });
+        self.agent.send(&FromShim::Aborted { launch, code: REFUSED_CODE, why: why.clone() });
         self.refused.insert(launch, why);
     }
 
@@ -168,7 +168,7 @@ impl Shim {
         match started {
             Ok(bridge) => Ok(Some(bridge)),
             Err(error) if asked == Pmi::Auto => {
-                say(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&with_causes(&error))));
+                log_line(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&with_causes(&error))));
                 Ok(None)
             }
             Err(error) => Err(LaunchRefused::NoBridge(error)),
@@ -178,8 +178,8 @@ impl Shim {
     /// A bridge sent something before its launch has ranks: that it is ready, or why it will not be.
     pub(super) fn bridge_ready(&mut self, number: u32, flags: EpollFlags) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
-        let heard = waiting.bridge.ready(flags, &self.epoll);
-        let why = match (heard.said.into_iter().next(), heard.lost) {
+        let received = waiting.bridge.ready(flags, &self.epoll);
+        let why = match (received.messages.into_iter().next(), received.lost) {
             (Some(FromBridge::Ready { library: _, env }), None) => {
                 let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
                 return self.start_ranks(spec, Some((bridge, env)));
@@ -197,7 +197,7 @@ impl Shim {
         bridge.close(&self.epoll);
         match spec.pmi() {
             Ok(Pmi::Auto) => {
-                say(&format!("launch {number}: {}; its ranks are made without", no_pmix(why)));
+                log_line(&format!("launch {number}: {}; its ranks are made without", no_pmix(why)));
                 self.start_ranks(spec, None);
             }
             _ => {
@@ -279,14 +279,14 @@ impl Shim {
             let server = PmixServer::new(&spec.ranks_on(&part.node), parts.collect(), here);
             Pmix { server, bridge: Some(bridge), env }
         });
-        self.agent.tell(&FromShim::LaunchStarted { launch: spec.clone() });
+        self.agent.send(&FromShim::LaunchStarted { launch: spec.clone() });
         let token = |local| socket_token(number, local);
         let Started { launch, pids, failed } = self.with_surroundings(places, |around| Launch::start(spec, &part, pmix, around, token));
         self.launches.insert(number, launch);
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });
         }
-        self.tell_input(number, true);
+        self.report_input(number, true);
         for local in failed {
             // Its outcome is known; this passes it on.
             self.rank_ended(number, local, RankOutcome::NotStarted { code: 126 });

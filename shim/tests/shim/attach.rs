@@ -143,9 +143,9 @@ pub fn hang_up() {
     assert_eq!(end_of(&mut bed, 1), (RankOutcome::Signalled { signal: libc::SIGHUP as u8 }, None));
     // The shim replays what it knows to the next agent.
     bed.reconnect();
-    let told = bed.agent.synced();
-    assert!(told.contains(&FromShim::AttachStarted { session: 2 }), "{told:?}");
-    assert!(told.iter().any(|m| matches!(m, FromShim::AttachEnded { session: 1, .. })), "{told:?}");
+    let messages = bed.agent.synced();
+    assert!(messages.contains(&FromShim::AttachStarted { session: 2 }), "{messages:?}");
+    assert!(messages.iter().any(|m| matches!(m, FromShim::AttachEnded { session: 1, .. })), "{messages:?}");
     // A repeated request does not start either of them again.
     for (session, living) in [(1, false), (2, true)] {
         let message = attach(&bed, session, &kept, &["sh", "-c", "echo again"]);
@@ -159,7 +159,7 @@ pub fn hang_up() {
 
 pub fn not_started() {
     let mut bed = Bed::ready(Setting::default());
-    for (session, (argv, code, said)) in
+    for (session, (argv, code, expected)) in
         (1..).zip([(&["no-such-program"][..], 127, "no-such-program: command not found"), (&["/etc/passwd"], 126, "/etc/passwd")])
     {
         let person = Person::new();
@@ -167,15 +167,15 @@ pub fn not_started() {
         bed.agent.send(&message);
         let (outcome, why) = end_of(&mut bed, session);
         assert_eq!(outcome, RankOutcome::NotStarted { code });
-        assert!(why.as_ref().is_some_and(|why| why.contains(said)), "{why:?}");
+        assert!(why.as_ref().is_some_and(|why| why.contains(expected)), "{why:?}");
     }
     let ours = lattice_model::Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
     let theirs = pty::open(&ours, Size::default(), Modes { echo: true, cooked_output: true }).unwrap();
-    for (session, tty, said) in [(8, theirs.path.clone(), "belongs to somebody else"), (9, "/dev/null".into(), "no terminal")] {
+    for (session, tty, expected) in [(8, theirs.path.clone(), "belongs to somebody else"), (9, "/dev/null".into(), "no terminal")] {
         bed.agent.send(&ToShim::Attach { session, tty, argv: vec!["true".into()], env: vec![], working_dir: "/".into() });
         let (outcome, why) = end_of(&mut bed, session);
         assert_eq!(outcome, RankOutcome::NotStarted { code: 126 });
-        assert!(why.as_ref().is_some_and(|why| why.contains(said)), "{why:?}");
+        assert!(why.as_ref().is_some_and(|why| why.contains(expected)), "{why:?}");
     }
     bed.end();
 }

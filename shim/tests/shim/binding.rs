@@ -20,11 +20,11 @@ fn placement() -> Placement {
     }
 }
 
-const TELL: &str = "grep Cpus_allowed_list /proc/self/status; echo $LATTICE_SIMULATED_VISIBLE_DEVICES";
+const SCRIPT: &str = "grep Cpus_allowed_list /proc/self/status; echo $LATTICE_SIMULATED_VISIBLE_DEVICES";
 
 pub fn places() {
     let mut bed = Bed::ready(Setting { placement: Some(placement()), ..Setting::default() });
-    let mut launch = bed.launch(1, 2, &["sh", "-c", TELL]);
+    let mut launch = bed.launch(1, 2, &["sh", "-c", SCRIPT]);
     launch.env.insert("LATTICE_SIMULATED_VISIBLE_DEVICES".to_owned(), "everything".to_owned());
     launch.binding = RankBinding { cpu_bind: CpuBind::Cores, gpus_per_task: 1, ..RankBinding::default() };
     bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
@@ -34,10 +34,10 @@ pub fn places() {
         assert_eq!(bed.log(1, rank, LogStream::Out), format!("Cpus_allowed_list:\t{cpu}\n{own}\n"));
     }
     // Without a request, all of the allocation's; the same for the script.
-    let all = bed.start_sh(2, 1, TELL);
+    let all = bed.start_sh(2, 1, SCRIPT);
     bed.agent.outcomes(&all);
     assert!(bed.log(2, 0, LogStream::Out).ends_with("\nA,B\n"), "{}", bed.log(2, 0, LogStream::Out));
-    let text = format!("#!/bin/sh\n{TELL}\n");
+    let text = format!("#!/bin/sh\n{SCRIPT}\n");
     bed.agent.send(&ToShim::StartScript {
         text,
         args: vec![],

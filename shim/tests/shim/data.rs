@@ -60,9 +60,9 @@ pub fn memory() {
          mkdir {root}/more || echo sealed; grep -c ' {dir} .*nosuid,nodev' /proc/self/mountinfo",
         root = site.0.join("full").display()
     );
-    let said = output(&mut bed, &script);
-    let lines: Vec<&str> = said.lines().filter(|l| !l.contains("space") && !l.contains("Read-only")).collect();
-    assert_eq!(lines, ["65534 700", "mine", "fits", "full", "sealed", "1"], "{said}");
+    let text = output(&mut bed, &script);
+    let lines: Vec<&str> = text.lines().filter(|l| !l.contains("space") && !l.contains("Read-only")).collect();
+    assert_eq!(lines, ["65534 700", "mine", "fits", "full", "sealed", "1"], "{text}");
     assert!(!Path::new(&dir).exists() && site.0.join("full/there").exists(), "nothing of it is seen outside");
     bed.end();
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(site.text()));
@@ -83,9 +83,9 @@ pub fn directories() {
         "cat {base}/root/sets/a/set {base}/root/sets/a/none/set; echo; touch {base}/root/sets/a/new || echo read-only; \
          echo hello > {base}/full/there/out && echo written; ls {base}/full"
     );
-    let said = output(&mut bed, &script);
-    let lines: Vec<&str> = said.lines().filter(|l| !l.contains("touch")).collect();
-    assert_eq!(lines, ["a data seta data set", "read-only", "written", "other", "there"], "{said}");
+    let text = output(&mut bed, &script);
+    let lines: Vec<&str> = text.lines().filter(|l| !l.contains("touch")).collect();
+    assert_eq!(lines, ["a data seta data set", "read-only", "written", "other", "there"], "{text}");
     bed.end();
     assert_eq!(fs::read_to_string(site.0.join("mine/out")).unwrap(), "hello\n");
     assert_eq!(fs::read_dir(site.0.join("root")).unwrap().count(), 0, "no mount point is left");
@@ -106,7 +106,7 @@ pub fn refused() {
     for (mount, why) in cases {
         let mut bed = Bed::new(with(vec![mount.clone()]));
         match &bed.agent.synced()[1] {
-            FromShim::Ready { failed: Some(told) } => assert!(told.contains(why), "{mount:?}: {told}"),
+            FromShim::Ready { failed: Some(reason) } => assert!(reason.contains(why), "{mount:?}: {reason}"),
             other => panic!("{mount:?}: {other:?}"),
         }
         bed.end();

@@ -56,7 +56,7 @@ fn main() {
         trial("directories_are_seen_elsewhere_and_leave_nothing", tree, data::directories),
         trial("mounts_that_must_not_be_are_refused", tree, data::refused),
         trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
-        trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_words),
+        trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_frame),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),
         trial("agent_that_speaks_garbage_loses_its_connection_alone", tree, survival::hostile_agent),
         trial("shim_without_descriptors_waits_for_some_and_lets_an_agent_in", tree, survival::no_descriptors),

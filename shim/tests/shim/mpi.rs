@@ -248,8 +248,8 @@ pub fn fence() {
     };
     let mut server = lattice_pmi::Server::new(job);
     let mut actions = Vec::new();
-    let said = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=put kvsname=k key=mine2 value=v2\ncmd=barrier_in\n";
-    server.handle(lattice_pmi::Event::Bytes { local: 0, data: said }, &mut actions);
+    let sent = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=put kvsname=k key=mine2 value=v2\ncmd=barrier_in\n";
+    server.handle(lattice_pmi::Event::Bytes { local: 0, data: sent }, &mut actions);
     let theirs = actions.into_iter().find_map(|a| match a {
         lattice_pmi::Action::Fence { number: 1, blob } => Some(blob),
         _ => None,

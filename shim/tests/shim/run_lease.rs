@@ -8,8 +8,8 @@ use lattice_runtime::shim::{FromShim, LogStream, StopReason, ToShim, boottime_ms
 
 fn leased() -> Bed {
     let mut bed = Bed::new(Setting { run_lease: true, ..Setting::default() });
-    let told = bed.agent.synced();
-    assert!(told.contains(&FromShim::RunLease { until_ms: None }), "{told:?}");
+    let messages = bed.agent.synced();
+    assert!(messages.contains(&FromShim::RunLease { until_ms: None }), "{messages:?}");
     bed
 }
 
@@ -27,9 +27,9 @@ pub fn lasts() {
     // A time before the present end shortens nothing.
     bed.agent.send(&ToShim::RunLease { until_ms: boottime_ms() - 1 });
     bed.reconnect();
-    let told = bed.agent.synced();
-    assert!(told.iter().any(|m| matches!(m, FromShim::RunLease { until_ms: Some(until) } if *until > boottime_ms())), "{told:?}");
-    assert!(!told.contains(&FromShim::RunLeaseLapsed));
+    let messages = bed.agent.synced();
+    assert!(messages.iter().any(|m| matches!(m, FromShim::RunLease { until_ms: Some(until) } if *until > boottime_ms())), "{messages:?}");
+    assert!(!messages.contains(&FromShim::RunLeaseLapsed));
     bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 0 });
     let (outcomes, _) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Signalled { signal: 9 }]);
@@ -49,10 +49,10 @@ pub fn nobody_extends() {
     eventually("all of it to be gone", || identity::descendants(bed.pid).is_empty());
     assert!(boottime_ms() < end + 1000, "at its time, without any grace");
     bed.reconnect();
-    let told = bed.agent.synced();
-    let place = |wanted: &dyn Fn(&FromShim) -> bool| told.iter().position(wanted).unwrap_or_else(|| panic!("{told:?}"));
+    let messages = bed.agent.synced();
+    let place = |wanted: &dyn Fn(&FromShim) -> bool| messages.iter().position(wanted).unwrap_or_else(|| panic!("{messages:?}"));
     let lapsed = place(&|m| *m == FromShim::RunLeaseLapsed);
-    assert!(lapsed < place(&|m| matches!(m, FromShim::RankEnded { .. })), "who hears of the end knows what it was: {told:?}");
+    assert!(lapsed < place(&|m| matches!(m, FromShim::RankEnded { .. })), "who hears of the end knows what it was: {messages:?}");
     // Nothing revives the work.
     bed.agent.send(&ToShim::RunLease { until_ms: boottime_ms() + 60_000 });
     bed.start_sh(2, 1, "echo late");

@@ -70,7 +70,7 @@ pub fn away_during_walltime() {
     bed.quit();
 }
 
-pub fn last_words() {
+pub fn last_frame() {
     let mut bed = Bed::ready(Setting::default());
     for number in 1..=20 {
         // At the same moment the shim has something to report, but no agent.
@@ -147,21 +147,21 @@ pub fn no_descriptors() {
             assert_eq!(libc::prlimit(bed.pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()), 0);
         }
     };
-    let said = || std::fs::read_to_string(bed.dir.shim_log()).unwrap_or_default().matches("no agent can be let in").count();
+    let failures_logged = || std::fs::read_to_string(bed.dir.shim_log()).unwrap_or_default().matches("no agent can be let in").count();
     let busy_ns = || -> u64 {
         let times = std::fs::read_to_string(format!("/proc/{}/schedstat", bed.pid)).unwrap();
         times.split_whitespace().next().unwrap().parse().unwrap()
     };
     open_files(Some(0));
     let newer = connect_shim(&bed.dir).unwrap();
-    eventually("the shim to say so", || said() > 0);
+    eventually("the shim to say so", || failures_logged() > 0);
     let before = busy_ns();
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let busy = busy_ns() - before;
     assert!(busy < 100_000_000, "it was busy for {busy} ns of 1.5 s");
     open_files(None);
     eventually("the newer agent to be let in", || dropped(&mut bed.agent));
-    assert_eq!(said(), 1, "once, however often it was tried");
+    assert_eq!(failures_logged(), 1, "once, however often it was tried");
     drop(newer);
     bed.reconnect();
     bed.agent.synced();

@@ -33,8 +33,8 @@ impl AllocationTask {
             let why = error.to_string();
             self.context.adoption.lost(self.share.allocation);
             tracing::warn!(allocation = %self.share.allocation, %why, "an allocation could not be prepared");
-            self.say(&why);
-            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(NotPrepared::Prologue(why)) }).await;
+            self.set_detail(&why);
+            self.send_event(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(NotPrepared::Prologue(why)) }).await;
         }
     }
 
@@ -84,9 +84,9 @@ impl AllocationTask {
         }
         self.send_walltime().await;
         failpoint::pass(Point::GoSent);
-        self.say("running");
+        self.set_detail("running");
         if self.probing.is_none() {
-            self.probing = probing::begin(&self.context, &self.share, self.says.detail.clone());
+            self.probing = probing::begin(&self.context, &self.share, self.senders.detail.clone());
         }
         if !self.is_head() {
             return;
@@ -142,8 +142,8 @@ impl AllocationTask {
     pub(super) fn begin_entry(&self) {
         let Entrypoint::Command { argv } = &self.share.spec.entrypoint else { return };
         let usual = environment::entry_launch(&self.share, argv.clone());
-        let told = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
-        self.begin_entry_launch(told.unwrap_or(usual));
+        let reported = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
+        self.begin_entry_launch(reported.unwrap_or(usual));
     }
 
     /// Begins the launch of an inline command on this head, unless that is done, and waits for its

@@ -46,11 +46,11 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         match walltime::awaited(&context, &share, &self.dir).await {
             Some(Awaited::UnderWay(view)) => {
-                self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
+                self.set_detail("its walltime is over; a checkpoint that is under way has the grace to be whole");
                 self.context.tasks.spawn(walltime::end(context, share, view));
             }
             Some(Awaited::Whole(checkpoint)) => {
-                self.say("its walltime is over; it saved itself before that");
+                self.set_detail("its walltime is over; it saved itself before that");
                 self.context.tasks.spawn(walltime::end_saved(context, share, checkpoint));
             }
             None => self.ended(EndReason::WalltimeExceeded).await,
@@ -75,8 +75,8 @@ impl AllocationTask {
         while let Some(action) = actions.pop_front() {
             match action {
                 TaskAction::ReportPrepared { result } => {
-                    self.say(&result.as_ref().err().map_or_else(|| "prepared".to_owned(), NotPrepared::to_string));
-                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
+                    self.set_detail(&result.as_ref().err().map_or_else(|| "prepared".to_owned(), NotPrepared::to_string));
+                    self.send_event(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
                 TaskAction::EndProcesses { grace_ms } => {
                     if !self.ask_shim_to_stop(grace_ms).await {
@@ -87,7 +87,7 @@ impl AllocationTask {
                     self.kill_scope().await;
                     actions.extend(self.decide(TaskEvent::ProcessesGone));
                 }
-                TaskAction::ReportStopped => self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await,
+                TaskAction::ReportStopped => self.send_event(|allocation, epoch| Event::Stopped { allocation, epoch }).await,
                 TaskAction::Reconnect => self.reconnect().await,
             }
         }
@@ -103,8 +103,8 @@ impl AllocationTask {
 
     /// `false`: the shim is gone, and only the scope is left to end.
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
-        self.say("ending its processes");
-        self.says.standing.send_replace(Standing::Ending);
+        self.set_detail("ending its processes");
+        self.senders.standing.send_replace(Standing::Ending);
         self.context.launches.drop_of(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;
@@ -118,13 +118,13 @@ impl AllocationTask {
 
     /// The shim kills the work repeatedly and waits as long as it takes; publishes what keeps the
     /// work, for those who wait for the node.
-    pub(super) async fn say_what_is_left(&mut self) {
+    pub(super) async fn publish_what_is_left(&mut self) {
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         if let Ok(Some(what)) = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await {
-            if self.says.detail.borrow().text != what {
+            if self.senders.detail.borrow().text != what {
                 tracing::warn!(%allocation, %what, "work that was killed does not end");
             }
-            self.say(&what);
+            self.set_detail(&what);
         }
         self.handle_phase(TaskEvent::Looked).await;
     }
@@ -135,7 +135,7 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
         if let Ok(Err(why)) = killed {
-            self.say(&why.to_string());
+            self.set_detail(&why.to_string());
             tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
         }
     }
@@ -144,8 +144,8 @@ impl AllocationTask {
         self.context.adoption.found(self.share.allocation);
         self.probing = None;
         self.give_up_preparing().await;
-        self.say("taking away what was made");
-        self.says.standing.send_replace(Standing::Ending);
+        self.set_detail("taking away what was made");
+        self.senders.standing.send_replace(Standing::Ending);
         self.context.launches.drop_of(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;
@@ -173,7 +173,7 @@ impl AllocationTask {
         self.context.workers.forget(&self.share);
         // A launch that arrived meanwhile has no task to run it.
         self.context.launches.drop_of(self.share.allocation);
-        self.tell(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
+        self.send_event(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
         self.context.machine.checks.again();
     }
 
@@ -188,7 +188,7 @@ impl AllocationTask {
                     // For example processes in an uninterruptible call: the share stays held until
                     // they are gone.
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be removed yet");
-                    self.say(&why.to_string());
+                    self.set_detail(&why.to_string());
                 }
                 Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
             }
@@ -200,7 +200,7 @@ impl AllocationTask {
     /// new work off the node.
     async fn epilogue(&self) {
         let (context, share) = (&self.context, &self.share);
-        self.say("the site's epilogue");
+        self.set_detail("the site's epilogue");
         let data = context.machine.data.environment(share);
         match context
             .machine
@@ -210,12 +210,12 @@ impl AllocationTask {
         {
             Ok(()) => {
                 context.troubles.over("epilogue");
-                self.say("taking away what was made");
+                self.set_detail("taking away what was made");
             }
             Err(failure) => {
                 tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is released without it");
-                context.troubles.say("epilogue", format!("after allocation {}, {failure}", share.allocation));
-                self.say(&failure.to_string());
+                context.troubles.set("epilogue", format!("after allocation {}, {failure}", share.allocation));
+                self.set_detail(&failure.to_string());
             }
         }
     }

@@ -23,11 +23,13 @@ impl AllocationTask {
         for action in actions {
             match action {
                 RunLeaseAction::Start(share) => self.begin_work(&share).await,
-                RunLeaseAction::PublishWait => self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that"),
+                RunLeaseAction::PublishWait => {
+                    self.set_detail("waits for the leader to acknowledge a heartbeat: its run lease begins with that")
+                }
                 RunLeaseAction::Extend { until_ms } => self.send(ToShim::RunLease { until_ms }).await,
                 RunLeaseAction::ReportLapse => {
                     tracing::warn!(allocation = %self.share.allocation, "its run lease lapsed: the shim killed its work");
-                    self.say("its run lease lapsed, its work was killed");
+                    self.set_detail("its run lease lapsed, its work was killed");
                     self.ended(EndReason::RunLeaseLapsed { node: self.context.setup.me.clone() }).await;
                     self.stand();
                 }

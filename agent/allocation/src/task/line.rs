@@ -128,8 +128,8 @@ impl AllocationTask {
         }
         // If all ranks of an inline command here are known to have ended, it ends as its head
         // reports, not as lost.
-        let told_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
-        if !told_by_head || known.is_some() {
+        let reported_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
+        if !reported_by_head || known.is_some() {
             let lost = EndReason::NodeLost { node: me, why: why.to_owned() };
             self.ended(known.unwrap_or(lost)).await;
         } else if self.is_head() {

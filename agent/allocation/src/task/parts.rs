@@ -38,7 +38,7 @@ impl AllocationTask {
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
         for mut launch in missing {
             node_environment::of_this_node(&mut launch.env, &self.share, &self.context);
-            self.context.machine.hwloc.tell(&mut launch.env, &self.share, &self.context.machine.topology());
+            self.context.machine.hwloc.add_environment(&mut launch.env, &self.share, &self.context.machine.topology());
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);
         }
@@ -110,6 +110,6 @@ impl AllocationTask {
 
     /// No rank of this launch is left here: readers may reach the end of its output.
     pub(super) fn over(&self, number: u32) {
-        self.says.activity.send_if_modified(|activity| activity.over.insert(number));
+        self.senders.activity.send_if_modified(|activity| activity.over.insert(number));
     }
 }

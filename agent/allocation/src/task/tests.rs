@@ -74,7 +74,7 @@ impl Work {
         work.connect(true).await;
         work.task.handle_phase(TaskEvent::ShimGreeted).await;
         for message in [work.hello(1), FromShim::Ready { failed: None }, FromShim::Synced] {
-            work.task.heard(message).await;
+            work.task.handle_message(message).await;
         }
         let (allocation, epoch) = (id(1), Epoch(1));
         assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Ok(()) }]);
@@ -142,12 +142,12 @@ fn stranger_lost() -> EndReason {
 async fn a_shim_of_another_claim_is_not_adopted() {
     let mut work = work(|_| {});
     work.connect(false).await;
-    work.task.heard(work.hello(2)).await;
+    work.task.handle_message(work.hello(2)).await;
     assert_eq!(work.ends(), [stranger_lost()]);
     assert!(!work.task.line.is_there());
     assert_eq!(work.handle.detail.borrow().shim_pid, None);
     work.connect(false).await;
-    work.task.heard(work.hello(1)).await;
+    work.task.handle_message(work.hello(1)).await;
     assert_eq!((work.ends(), work.handle.detail.borrow().shim_pid), (vec![], Some(77)));
 }
 
@@ -157,7 +157,7 @@ async fn a_stranger_in_the_place_of_a_shim_that_ends_the_work_does_not_keep_the_
     work.task.obey(Command::Stop).await;
     assert_eq!(work.sent(), [ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 }]);
     assert_eq!(work.reported(), []);
-    work.task.heard(work.hello(2)).await;
+    work.task.handle_message(work.hello(2)).await;
     let ended = Event::Ended { allocation: id(1), epoch: Epoch(1), reason: stranger_lost() };
     assert_eq!(work.reported(), [ended, stopped()]);
     assert_eq!(work.task.phase, TaskPhase::Stopped);
@@ -182,19 +182,19 @@ async fn work_without_a_shim_is_stopped_by_its_scope_alone() {
 async fn work_whose_run_lease_lapsed_is_ending_and_never_begins_again() {
     let mut work = Work::running(|share| share.run_lease_ms = Some(5000)).await;
     assert_eq!(work.standing(), Standing::NotYet, "its lease was not granted yet");
-    work.task.heard(FromShim::RunLease { until_ms: Some(u64::MAX) }).await;
+    work.task.handle_message(FromShim::RunLease { until_ms: Some(u64::MAX) }).await;
     let due = work.task.lease.take_due().unwrap();
     work.task.begin_what_waited(due).await;
     assert_eq!(work.standing(), Standing::Running);
     work.sent();
-    work.task.heard(FromShim::RunLeaseLapsed).await;
+    work.task.handle_message(FromShim::RunLeaseLapsed).await;
     assert_eq!(work.ends(), [EndReason::RunLeaseLapsed { node: me() }]);
     assert_eq!((work.standing(), work.text().as_str()), (Standing::Ending, "its run lease lapsed, its work was killed"));
     // Neither what the kill caused nor a new connection changes that.
-    work.task.heard(FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 9 } }).await;
+    work.task.handle_message(FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 9 } }).await;
     work.connect(false).await;
     for message in [work.hello(1), FromShim::RunLeaseLapsed, FromShim::Synced] {
-        work.task.heard(message).await;
+        work.task.handle_message(message).await;
     }
     assert_eq!((work.ends(), work.standing()), (vec![], Standing::Ending));
     assert!(!work.sent().iter().any(|message| matches!(message, ToShim::StartLaunch { .. } | ToShim::Go { .. })));
@@ -241,20 +241,20 @@ async fn a_script_ends_the_allocation_on_its_head_alone() {
 async fn the_end_of_a_script_ends_the_allocation_unless_it_is_being_ended() {
     let ended = |code| FromShim::ScriptEnded { outcome: RankOutcome::Exited { code } };
     let mut work = Work::running(script).await;
-    work.task.heard(ended(4)).await;
+    work.task.handle_message(ended(4)).await;
     assert_eq!(work.ends(), [EndReason::Exited { code: 4 }]);
     assert!(work.handle.activity.borrow().over.contains(&0), "readers may reach the end of its output");
     let mut killed = Work::running(script).await;
-    killed.task.heard(FromShim::OutOfMemory { launch: None, kill: KILL }).await;
-    killed.task.heard(ended(137)).await;
+    killed.task.handle_message(FromShim::OutOfMemory { launch: None, kill: KILL }).await;
+    killed.task.handle_message(ended(137)).await;
     assert_eq!(killed.ends(), [EndReason::OutOfMemory { node: me(), kill: KILL }]);
     let mut stopping = Work::running(script).await;
     stopping.task.obey(Command::Stop).await;
-    stopping.task.heard(ended(143)).await;
+    stopping.task.handle_message(ended(143)).await;
     assert_eq!(stopping.ends(), []);
     let mut over = Work::running(script).await;
-    over.task.heard(FromShim::Stopping { why: StopReason::Walltime }).await;
-    over.task.heard(ended(143)).await;
+    over.task.handle_message(FromShim::Stopping { why: StopReason::Walltime }).await;
+    over.task.handle_message(ended(143)).await;
     assert_eq!(over.ends(), [EndReason::WalltimeExceeded]);
 }
 
@@ -299,7 +299,7 @@ async fn nothing_is_started_before_the_shim_is_ready_or_while_it_ends() {
     let share = Box::new(work.handle.share.as_ref().clone());
     work.task.obey(Command::Start(share.clone())).await;
     assert_eq!((work.sent(), work.reported(), work.standing()), (vec![], vec![], Standing::NotYet));
-    work.task.heard(FromShim::Ready { failed: Some("no image".into()) }).await;
+    work.task.handle_message(FromShim::Ready { failed: Some("no image".into()) }).await;
     let (allocation, epoch) = (id(1), Epoch(1));
     assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err(NotPrepared::Shim("no image".into())) }]);
     work.task.obey(Command::Stop).await;
@@ -335,14 +335,14 @@ async fn a_signal_is_sent_on_a_line_whose_shim_reported_everything_and_never_twi
     let (command, processes, _) = signal(&mut work);
     work.task.obey(command).await;
     assert_eq!((work.sent(), processes.await.is_err()), (vec![], true), "nobody knows whether it would reach the ranks");
-    work.task.heard(FromShim::Synced).await;
+    work.task.handle_message(FromShim::Synced).await;
     let (command, mut processes, _) = signal(&mut work);
     work.task.obey(command).await;
     let sent = work.sent();
     let [ToShim::Signal { request, signal: 10, to: SignalWhom::Ranks }] = sent[..] else { panic!("{sent:?}") };
-    work.task.heard(FromShim::Signalled { request: request.wrapping_add(1), processes: 9 }).await;
+    work.task.handle_message(FromShim::Signalled { request: request.wrapping_add(1), processes: 9 }).await;
     assert!(processes.try_recv().is_err(), "an answer to another request");
-    work.task.heard(FromShim::Signalled { request, processes: 2 }).await;
+    work.task.handle_message(FromShim::Signalled { request, processes: 2 }).await;
     assert_eq!(processes.await, Ok(2));
 }
 
@@ -353,11 +353,11 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
     let (to_head, mut head) = mpsc::channel(16);
     work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
     assert_eq!(work.sent(), [], "the shim may have it already");
-    work.task.heard(FromShim::Synced).await;
+    work.task.handle_message(FromShim::Synced).await;
     let sent = work.sent();
     let [ToShim::StartLaunch { launch: asked }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((asked.id, asked.number, asked.env["LATTICE_NODE"].as_str()), (launch().id, NUMBER, ME));
-    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
     let mut messages = Vec::new();
     while let Ok(message) = head.try_recv() {
         messages.push(message);
@@ -365,7 +365,7 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
     assert_eq!(messages, [lattice_mesh::launch::ToHead::Synced, lattice_mesh::launch::ToHead::Begun]);
     for rank in 0..2 {
         assert!(!work.handle.activity.borrow().over.contains(&NUMBER));
-        work.task.heard(FromShim::RankEnded { launch: launch().id, rank, outcome: RankOutcome::Exited { code: 0 } }).await;
+        work.task.handle_message(FromShim::RankEnded { launch: launch().id, rank, outcome: RankOutcome::Exited { code: 0 } }).await;
     }
     assert!(work.handle.activity.borrow().over.contains(&NUMBER), "readers may reach the end of its output");
     // The head repeats its request on a new connection: the shim repeats what its ranks
@@ -384,9 +384,9 @@ async fn a_launch_with_output_that_an_old_shim_does_not_report_is_over() {
         }
         work.connect(fresh).await;
         if !fresh {
-            work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+            work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
         }
-        work.task.heard(FromShim::Synced).await;
+        work.task.handle_message(FromShim::Synced).await;
         assert_eq!(work.handle.activity.borrow().over.iter().copied().collect::<Vec<_>>(), over);
     }
 }
@@ -401,7 +401,7 @@ async fn what_is_typed_ahead_waits_in_order_and_beyond_the_bound_the_oldest_is_d
     }
     work.task.obey(Command::Typed { launch: launch().id, message: ToTerminal::EndOfInput }).await;
     assert_eq!(work.sent(), []);
-    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
     let typed = |n: u8| ToShim::Typed { launch: launch().id, bytes: vec![n; 20 * 1024] };
     assert_eq!(work.sent(), [typed(2), typed(3), typed(4)]);
 }
@@ -409,12 +409,12 @@ async fn what_is_typed_ahead_waits_in_order_and_beyond_the_bound_the_oldest_is_d
 #[tokio::test]
 async fn a_launch_is_forgotten_only_after_its_last_rank() {
     let mut work = Work::running(script).await;
-    work.task.heard(FromShim::LaunchStarted { launch: launch() }).await;
+    work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
     let forget = || Command::FromHead { launch: launch().id, message: lattice_mesh::launch::ToPart::Forget };
     work.sent();
     work.task.obey(forget()).await;
     assert_eq!(work.sent(), []);
-    work.task.heard(FromShim::Aborted { launch: launch().id, code: REFUSED_CODE, why: "its number is taken".into() }).await;
+    work.task.handle_message(FromShim::Aborted { launch: launch().id, code: REFUSED_CODE, why: "its number is taken".into() }).await;
     work.task.obey(forget()).await;
     work.task.obey(forget()).await;
     assert_eq!(work.sent(), [ToShim::Forget { launch: launch().id }]);

@@ -45,8 +45,8 @@ impl CheckpointStore {
         });
         let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
         let other = |f: &&FileEntry| {
-            let said = claims.listed.get(&f.path).and_then(|listed| listed.blake3.as_ref());
-            said.is_some() && said != f.blake3.as_ref()
+            let claimed = claims.listed.get(&f.path).and_then(|listed| listed.blake3.as_ref());
+            claimed.is_some() && claimed != f.blake3.as_ref()
         };
         if let Some(file) = files.iter().find(other) {
             let there = file.blake3.as_deref().unwrap_or_default();

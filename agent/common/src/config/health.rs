@@ -129,14 +129,14 @@ impl HealthSettings {
                 return Err(HealthSettingsError::Path { field, path: path.clone() });
             }
         }
-        let word = |name: &str| {
+        let is_name = |name: &str| {
             (1..=64).contains(&name.len())
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
                 && !name.starts_with('.')
         };
         let names = self.checks.iter().map(|check| ("checks", &check.name));
         for (field, name) in self.nics.iter().map(|name| ("nics", name)).chain(names) {
-            if !word(name) {
+            if !is_name(name) {
                 return Err(HealthSettingsError::Name { field, name: name.clone() });
             }
         }
@@ -163,9 +163,9 @@ mod tests {
         well.validate().unwrap();
         assert_eq!([74, 31, 79].map(|n| well.gpu_policy.xid(n).0), [Response::Drain, Response::None, Response::Drain]);
         assert_eq!(well.gpu_policy.too_hot, Response::Replace);
-        for (policy, said) in [("{version: 1, heat: drain}", "heat"), ("{version: 1, xids: {74: reboot}}", "reboot")] {
+        for (policy, expected) in [("{version: 1, heat: drain}", "heat"), ("{version: 1, xids: {74: reboot}}", "reboot")] {
             let refused = parsed(policy).unwrap_err().to_string();
-            assert!(refused.contains(said), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
         let refused = parsed("{xids: {74: drain}}").unwrap().validate().unwrap_err().to_string();
         assert!(refused.starts_with("health.gpu_policy.version: ") && refused.contains("docs/reference/gpu-errors.md"), "{refused}");

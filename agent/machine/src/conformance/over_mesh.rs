@@ -23,7 +23,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
         _ = send.stopped() => return Ok(()),
         found = conformity.again() => found,
     };
-    frame::write(send, &FingerprintAnswer::Told(WireFound::from(&*found))).await
+    frame::write(send, &FingerprintAnswer::Answered(WireFound::from(&*found))).await
 }
 
 /// Why another node's fingerprint is unknown.
@@ -45,7 +45,7 @@ pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found,
         frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
     match tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnseenNode::Late)?? {
-        FingerprintAnswer::Told(found) => Ok(Found::try_from(found).map_err(|_| UnansweredNode::UnknownForm)?),
+        FingerprintAnswer::Answered(found) => Ok(Found::try_from(found).map_err(|_| UnansweredNode::UnknownForm)?),
         FingerprintAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }

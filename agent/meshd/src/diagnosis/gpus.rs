@@ -57,27 +57,27 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     let now = second.as_ref().or(first);
     let load = |looked: Option<&Arc<Looked>>, of: &Its| looked.and_then(|looked| looked.loads.gpus.get(&of.id).cloned());
     let source = now.and_then(|looked| its.iter().find_map(|of| looked.loads.sources.get(&of.id).copied())).unwrap_or("gpu");
-    let told: Vec<(&Its, GpuLoad)> = its.iter().filter_map(|of| Some((of, load(now, of)?))).collect();
+    let reported: Vec<(&Its, GpuLoad)> = its.iter().filter_map(|of| Some((of, load(now, of)?))).collect();
     let mut facts = Vec::new();
     if all {
-        facts.extend([busy(&told, source), memory_errors(&told, source), clocks(&told, source)].into_iter().flatten());
+        facts.extend([busy(&reported, source), memory_errors(&reported, source), clocks(&reported, source)].into_iter().flatten());
     }
     let before = second.as_ref().zip(first).map(|(second, first)| {
-        let loads = told.iter().map(|(of, _)| load(Some(first), of)).collect();
+        let loads = reported.iter().map(|(of, _)| load(Some(first), of)).collect();
         (second.at.saturating_duration_since(first.at), loads)
     });
-    facts.extend(moved(&told, before, source));
+    facts.extend(moved(&reported, before, source));
     // What follows is of the newest reading.
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
         age_ms: now.map_or(0, |looked| millis(looked.at.elapsed())),
-        busy: told.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).take(GPUS_MAX).collect(),
+        busy: reported.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).take(GPUS_MAX).collect(),
         source: source.to_owned(),
     };
     if all {
         facts.extend(its.iter().filter(|of| !of.standing.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.standing.clone(), true)));
         // A GPU with a known problem may not be queried at all.
-        let silent = its.iter().filter(|of| of.standing.is_empty() && told.iter().all(|(told, _)| told.id != of.id));
+        let silent = its.iter().filter(|of| of.standing.is_empty() && reported.iter().all(|(other, _)| other.id != of.id));
         let hangs = readings.newest().is_none() && readings.age().is_some();
         facts.extend(silent.map(|of| fact("gpus", &of.id, "none", readings.why_silent(&of.id, of.vendor), hangs)));
     }
@@ -112,47 +112,48 @@ fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, values.iter().copied().reduce(f64::max)?))
 }
 
-fn busy(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
-    let each = |of: fn(&GpuLoad) -> Option<f64>| told.iter().filter_map(|(_, load)| of(load)).collect::<Vec<f64>>();
-    let mut said = Vec::new();
+fn busy(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let each = |of: fn(&GpuLoad) -> Option<f64>| reported.iter().filter_map(|(_, load)| of(load)).collect::<Vec<f64>>();
+    let mut parts = Vec::new();
     let utilization = each(|load| load.utilization);
     if let Some((least, most)) = range(&utilization) {
         let mean = utilization.iter().sum::<f64>() / utilization.len() as f64;
         let between = format!(", {} to {}", percent(least), percent(most));
-        said.push(format!("busy {}{}", percent(mean), if utilization.len() > 1 { between } else { String::new() }));
+        parts.push(format!("busy {}{}", percent(mean), if utilization.len() > 1 { between } else { String::new() }));
     }
     if let Some((_, fullest)) = range(&each(GpuLoad::memory_ratio)) {
         let (used, total) = (each(|load| load.memory_used_bytes.map(|n| n as f64)), each(|load| load.memory_total_bytes.map(|n| n as f64)));
         let bytes = |all: &[f64]| bytes_text(all.iter().sum::<f64>() as u64);
-        said.push(format!("memory {} of {} used, the fullest {}", bytes(&used), bytes(&total), percent(fullest)));
+        parts.push(format!("memory {} of {} used, the fullest {}", bytes(&used), bytes(&total), percent(fullest)));
     }
     let watts = each(|load| load.power_watts);
     if !watts.is_empty() {
-        said.push(format!("{:.0} W", watts.iter().sum::<f64>()));
+        parts.push(format!("{:.0} W", watts.iter().sum::<f64>()));
     }
     if let Some((_, hottest)) = range(&each(|load| load.temperature_celsius)) {
-        said.push(format!("{hottest:.0} °C at most"));
+        parts.push(format!("{hottest:.0} °C at most"));
     }
-    (!said.is_empty()).then(|| fact("gpus", &many(told.len()), source, said.join("; "), false))
+    (!parts.is_empty()).then(|| fact("gpus", &many(reported.len()), source, parts.join("; "), false))
 }
 
 /// Lists the GPUs whose counter is above zero, with the counts.
-fn counted(told: &[(&Its, GpuLoad)], of: Counter) -> Option<String> {
-    let all: Vec<(&str, u64)> = told.iter().filter_map(|(its, load)| Some((its.id.as_str(), of(load)?))).collect();
+fn counted(reported: &[(&Its, GpuLoad)], of: Counter) -> Option<String> {
+    let all: Vec<(&str, u64)> = reported.iter().filter_map(|(its, load)| Some((its.id.as_str(), of(load)?))).collect();
     let some: Vec<String> = all.iter().filter(|(_, count)| *count > 0).map(|(id, count)| format!("{count} of {id}")).collect();
     (!all.is_empty()).then(|| if some.is_empty() { "none".to_owned() } else { some.join(", ") })
 }
 
-fn memory_errors(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
-    let (lost, mended) = (counted(told, |load| load.ecc_uncorrected), counted(told, |load| load.ecc_corrected));
-    let wrong = told.iter().any(|(_, load)| load.ecc_uncorrected.is_some_and(|count| count > 0));
-    let said = [("not corrected", lost), ("corrected", mended)].into_iter().filter_map(|(what, of)| Some(format!("{what}: {}", of?)));
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| fact("gpus", "ECC errors", source, said.join("; "), wrong))
+fn memory_errors(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let (lost, mended) = (counted(reported, |load| load.ecc_uncorrected), counted(reported, |load| load.ecc_corrected));
+    let wrong = reported.iter().any(|(_, load)| load.ecc_uncorrected.is_some_and(|count| count > 0));
+    let parts = [("not corrected", lost), ("corrected", mended)].into_iter().filter_map(|(what, of)| Some(format!("{what}: {}", of?)));
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| fact("gpus", "ECC errors", source, parts.join("; "), wrong))
 }
 
-fn clocks(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
-    let all: Vec<(&str, &Vec<String>)> = told.iter().filter_map(|(its, load)| Some((its.id.as_str(), load.throttled.as_ref()?))).collect();
+fn clocks(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let all: Vec<(&str, &Vec<String>)> =
+        reported.iter().filter_map(|(its, load)| Some((its.id.as_str(), load.throttled.as_ref()?))).collect();
     let held = all.iter().filter(|(_, reasons)| !reasons.is_empty()).map(|(id, reasons)| format!("{id} by {}", reasons.join(", ")));
     let held: Vec<String> = held.collect();
     let wrong = all.iter().flat_map(|(_, reasons)| reasons.iter()).any(|reason| HARMFUL.contains(&reason.as_str()));
@@ -173,24 +174,24 @@ fn grown(of: Counter, load: &GpuLoad, before: Option<&GpuLoad>) -> Option<u64> {
 }
 
 /// NVLink traffic: per second between two readings, or else since the drivers were loaded.
-fn moved(told: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
+fn moved(reported: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
     let (sent, received): (Counter, Counter) = (|load| load.nvlink_sent_bytes, |load| load.nvlink_received_bytes);
-    let with: Vec<usize> = (0..told.len()).filter(|at| has_links(&told[*at].1)).collect();
+    let with: Vec<usize> = (0..reported.len()).filter(|at| has_links(&reported[*at].1)).collect();
     if with.is_empty() {
         return None;
     }
     let rate = |of| {
         let (over, before) = before.as_ref()?;
-        let grown: Vec<u64> = with.iter().filter_map(|at| grown(of, &told[*at].1, before.get(*at)?.as_ref())).collect();
+        let grown: Vec<u64> = with.iter().filter_map(|at| grown(of, &reported[*at].1, before.get(*at)?.as_ref())).collect();
         let seconds = over.as_secs_f64();
         (!grown.is_empty() && seconds > 0.0).then(|| format!("{}/s", bytes_text((grown.iter().sum::<u64>() as f64 / seconds) as u64)))
     };
-    let whole = |of: Counter| bytes_text(with.iter().filter_map(|at| of(&told[*at].1)).fold(0, u64::saturating_add));
+    let whole = |of: Counter| bytes_text(with.iter().filter_map(|at| of(&reported[*at].1)).fold(0, u64::saturating_add));
     let text = match (rate(sent), rate(received)) {
         (None, None) => format!("{} sent, {} received since their drivers were loaded", whole(sent), whole(received)),
         (sent, received) => {
-            let said = [("sent", sent), ("received", received)].into_iter().filter_map(|(what, rate)| Some(format!("{} {what}", rate?)));
-            format!("{}, by {}", said.collect::<Vec<_>>().join(", "), many(with.len()))
+            let parts = [("sent", sent), ("received", received)].into_iter().filter_map(|(what, rate)| Some(format!("{} {what}", rate?)));
+            format!("{}, by {}", parts.collect::<Vec<_>>().join(", "), many(with.len()))
         }
     };
     Some(fact("gpus", "NVLink", source, text, false))
@@ -205,13 +206,13 @@ pub fn uneven(nodes: &[(&str, &DiagnosisGpus)]) -> Vec<(usize, String)> {
         let idle = of.busy.iter().filter(|(_, busy)| *busy < IDLE).map(|(id, busy)| format!("{id} ({})", percent(*busy)));
         idle.collect::<Vec<_>>()
     };
-    let told = nodes.iter().enumerate().filter_map(|(at, (_, of))| {
+    let found = nodes.iter().enumerate().filter_map(|(at, (_, of))| {
         let idle = idle(of);
         let verb = if idle.len() == 1 { "does" } else { "do" };
         let text = || format!("{} {verb} nothing while others are busy: {id} of {node} {}", idle.join(", "), percent(most));
         (!idle.is_empty()).then(|| (at, text()))
     });
-    told.collect()
+    found.collect()
 }
 
 #[cfg(test)]
@@ -233,7 +234,7 @@ mod tests {
         Arc::new(Looked::new(Instant::now(), Instant::now(), loads, BTreeMap::new(), BTreeMap::new()))
     }
 
-    fn said(facts: &[WireFact]) -> Vec<(&str, &str, bool)> {
+    fn texts(facts: &[WireFact]) -> Vec<(&str, &str, bool)> {
         facts.iter().map(|fact| (fact.about.as_str(), fact.text.as_str(), fact.wrong)).collect()
     }
 
@@ -267,12 +268,12 @@ mod tests {
             ("B", "91 °C: watch it", true),
             ("C", "it was not measured yet, or its driver does not report it", false),
         ];
-        assert_eq!(said(&facts), want);
+        assert_eq!(texts(&facts), want);
         assert_eq!((gpus.facts, gpus.busy.len(), gpus.source.as_str()), (3, 2, "nvml"));
         // A GPU without problems is not marked, and without links there is no finding about them.
         let (facts, _) = read(&all[..1], Some(&first), &GpuReadings::default(), true);
         assert_eq!(
-            said(&facts)[1..],
+            texts(&facts)[1..],
             [("ECC errors", "not corrected: none; corrected: none", false), ("clocks", "nothing holds them down", false)]
         );
         assert!(read(&all, Some(&first), &GpuReadings::default(), false).0.is_empty());
@@ -282,10 +283,10 @@ mod tests {
     fn links_are_told_by_the_second_between_two_looks() {
         let load = |sent| GpuLoad { nvlink_sent_bytes: Some(sent), nvlink_received_bytes: Some(4096), ..GpuLoad::default() };
         let (a, b) = (its("A", ""), its("B", ""));
-        let told = [(&a, load(8192)), (&b, load(0))];
+        let reported = [(&a, load(8192)), (&b, load(0))];
         let before = |each: [u64; 2]| Some((Duration::from_secs(2), each.map(|sent| Some(load(sent))).to_vec()));
         // The counter of B has restarted.
-        let text = |before| moved(&told, before, "nvml").unwrap().text;
+        let text = |before| moved(&reported, before, "nvml").unwrap().text;
         assert_eq!(text(before([4096, 50])), "2 KiB/s sent, 0 KiB/s received, by 2 GPUs");
         assert_eq!(text(None), "8 KiB sent, 8 KiB received since their drivers were loaded");
     }
@@ -297,8 +298,8 @@ mod tests {
             ..DiagnosisGpus::default()
         };
         let (one, other) = (gpus(&[("A", 0.05), ("B", 0.6)]), gpus(&[("C", 0.9), ("D", 0.3)]));
-        let told = uneven(&[("n1", &one), ("n2", &other)]);
-        assert_eq!(told, [(0, "A (5.0 %) does nothing while others are busy: C of n2 90.0 %".to_owned())]);
+        let found = uneven(&[("n1", &one), ("n2", &other)]);
+        assert_eq!(found, [(0, "A (5.0 %) does nothing while others are busy: C of n2 90.0 %".to_owned())]);
         // All idle or all busy counts as even.
         for even in [gpus(&[("A", 0.0), ("B", 0.4)]), gpus(&[("A", 0.7), ("B", 0.9)]), gpus(&[])] {
             assert_eq!(uneven(&[("n1", &even)]), []);

@@ -96,13 +96,13 @@ fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
     let of = |metric| ports.iter().flat_map(move |port| port.of(metric)).collect::<Vec<_>>();
     let errors = of(&family::CXI_ERRORS);
     let is_wrong = is_down || errors.iter().any(|(kind, count)| *count > 0 && *kind != "replayed");
-    let mut said = vec![link];
+    let mut parts = vec![link];
     let bytes = of(&family::CXI_BYTES);
-    said.extend(bytes.iter().map(|(direction, count)| format!("{direction} {}", bytes_text(*count))));
-    said.extend(errors.iter().map(|(kind, count)| format!("{kind} {count}")));
+    parts.extend(bytes.iter().map(|(direction, count)| format!("{direction} {}", bytes_text(*count))));
+    parts.extend(errors.iter().map(|(kind, count)| format!("{kind} {count}")));
     let restarted = of(&family::CXI_RESTARTED).first().map(|(_, at)| Timestamp(at.saturating_mul(1000)));
-    said.extend(restarted.map(|at| format!("the link last came again at {at}")));
-    fact("network", &device, "sysfs", said.join(", "), is_wrong)
+    parts.extend(restarted.map(|at| format!("the link last came again at {at}")));
+    fact("network", &device, "sysfs", parts.join(", "), is_wrong)
 }
 
 /// The TCP counters of each network namespace of the work. In the node's own namespace they count
@@ -169,15 +169,15 @@ mod tests {
             fs::create_dir_all(device.join(name).parent().unwrap()).unwrap();
             fs::write(device.join(name), text).unwrap();
         }
-        let told = || cassini(&root, "cxi0".to_owned(), Instant::now() + Duration::from_secs(60));
-        let well = told();
+        let look = || cassini(&root, "cxi0".to_owned(), Instant::now() + Duration::from_secs(60));
+        let well = look();
         assert!(!well.wrong && well.text.starts_with("link up, sent 4"), "{}", well.text);
         assert!(well.text.contains("replayed 3, uncorrected 0") && well.text.contains("came again at 2025-07-25T"), "{}", well.text);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "1@1.000000001\n").unwrap();
-        assert!(told().wrong);
+        assert!(look().wrong);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "0@1.000000001\n").unwrap();
         fs::write(device.join("properties/link"), "0\n").unwrap();
-        let down = told();
+        let down = look();
         assert!(down.wrong && down.text.starts_with("link down"), "{}", down.text);
         let late = cassini(&root, "cxi0".to_owned(), Instant::now());
         assert!(late.wrong && late.text.starts_with("not asked"), "{}", late.text);

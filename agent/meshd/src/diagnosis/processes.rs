@@ -56,9 +56,9 @@ pub fn list(work: &Path) -> Vec<Listed> {
 
 /// What each process of this work does, and how many more processes there are.
 pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
-    let told = &listed[..listed.len().min(PROCESSES_MAX)];
-    let ranks = ranks(work, told);
-    let processes = told.iter().zip(ranks).filter_map(|(one, rank)| {
+    let shown = &listed[..listed.len().min(PROCESSES_MAX)];
+    let ranks = ranks(work, shown);
+    let processes = shown.iter().zip(ranks).filter_map(|(one, rank)| {
         let mut process = process(one.pid, stacks)?;
         process.launch = one.launch;
         match rank {
@@ -67,7 +67,7 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
         }
         Some(process)
     });
-    (processes.collect(), u32::try_from(listed.len() - told.len()).unwrap_or(u32::MAX))
+    (processes.collect(), u32::try_from(listed.len() - shown.len()).unwrap_or(u32::MAX))
 }
 
 /// The processes' ranks, from their environments. Such a read waits for the process's memory lock,

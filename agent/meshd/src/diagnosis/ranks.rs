@@ -13,7 +13,7 @@ use lattice_mesh::UnansweredNode;
 use lattice_mesh::diagnosis::plain;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::Open;
-use lattice_mesh::ranks::{RANKS_MAX, RanksAnswer, RanksTold, WireRank};
+use lattice_mesh::ranks::{RANKS_MAX, RanksAnswer, WireRank, WireRanks};
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::{AllocationId, Epoch, NodeId, millis};
 use lattice_telemetry::procfs::TICKS_PER_SECOND;
@@ -35,7 +35,7 @@ const NAME_MAX: usize = 32;
 type Key = (u32, u32);
 
 /// What ranks do on `node`, for a user who has been authorized.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<RanksTold, DiagnosisError> {
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireRanks, DiagnosisError> {
     if *node == context.setup.me {
         return here(context, &open).await;
     }
@@ -47,7 +47,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     };
     let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        RanksAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        RanksAnswer::Answered(ranks) => Ok(ranks.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         RanksAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
@@ -55,7 +55,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = match here(context, open).await {
-        Ok(told) => RanksAnswer::Told(told),
+        Ok(ranks) => RanksAnswer::Answered(ranks),
         Err(error) => RanksAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
@@ -65,21 +65,21 @@ fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-async fn here(context: &Context, open: &UsageOpen) -> Result<RanksTold, DiagnosisError> {
+async fn here(context: &Context, open: &UsageOpen) -> Result<WireRanks, DiagnosisError> {
     let work = running(context, key(open))?;
     let place = context.diagnosis_slots.take(super::HERE).await?;
     let looking = tokio::task::spawn_blocking(move || {
         let _place = place;
-        told(&work)
+        measure(&work)
     });
     match timeout(HERE, looking).await {
-        Ok(Ok(told)) => Ok(told),
+        Ok(Ok(ranks)) => Ok(ranks),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DiagnosisError::KernelTimeout),
     }
 }
 
-fn told(work: &Path) -> RanksTold {
+fn measure(work: &Path) -> WireRanks {
     let first = Look::at(work);
     std::thread::sleep(BETWEEN);
     Look::at(work).since(&first)
@@ -129,7 +129,7 @@ impl Look {
         }
     }
 
-    fn since(self, first: &Self) -> RanksTold {
+    fn since(self, first: &Self) -> WireRanks {
         let over_ms = millis(self.at.saturating_duration_since(first.at));
         let left_out = self.left_out + self.ranks.len().saturating_sub(RANKS_MAX);
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
@@ -137,7 +137,7 @@ impl Look {
             let cpu_cores = first.ranks.get(&key).and_then(|before| seen.cores_since(before));
             WireRank { cpu_cores, ..seen.rank }
         });
-        RanksTold { over_ms, ranks: ranks.collect(), left_out: count(left_out), unknown: count(self.unknown) }
+        WireRanks { over_ms, ranks: ranks.collect(), left_out: count(left_out), unknown: count(self.unknown) }
     }
 }
 
@@ -230,9 +230,9 @@ mod tests {
         assert_eq!(after(300, 250).cores_since(&before), None);
         let look = |ranks: BTreeMap<Key, Seen>| Look { at: before.at, ranks, left_out: 2, unknown: 1 };
         let later = look([((1, 0), after(300, 200)), ((1, 1), seen(11, 201, 4, "S"))].into());
-        let told = later.since(&look([((1, 0), seen(10, 200, 100, "R"))].into()));
-        let cores: Vec<_> = told.ranks.iter().map(|rank| rank.cpu_cores.is_some()).collect();
-        assert_eq!((cores, told.left_out, told.unknown), (vec![true, false], 2, 1));
+        let ranks = later.since(&look([((1, 0), seen(10, 200, 100, "R"))].into()));
+        let cores: Vec<_> = ranks.ranks.iter().map(|rank| rank.cpu_cores.is_some()).collect();
+        assert_eq!((cores, ranks.left_out, ranks.unknown), (vec![true, false], 2, 1));
     }
 
     #[test]

@@ -110,14 +110,14 @@ impl Alerts {
 
 /// Whether two states are equal, except for the time of the newest check of an idle launch.
 fn same(a: &Contents, b: &Contents) -> bool {
-    let words = |contents: &Contents| {
+    let timeless = |contents: &Contents| {
         let of = |saved: &Saved| {
             let idle: Vec<_> = saved.idle.iter().map(|(launch, _, _, since)| (*launch, *since)).collect();
             (saved.allocation.clone(), saved.epoch, saved.raised.clone(), saved.hung.clone(), idle)
         };
         contents.allocations.iter().map(of).collect::<Vec<_>>()
     };
-    words(a) == words(b)
+    timeless(a) == timeless(b)
 }
 
 impl SavedAlerts {

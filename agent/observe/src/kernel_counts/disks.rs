@@ -68,10 +68,10 @@ mod tests {
         let sda = DEVICES + DEVICE_WORDS;
         (total[sda + DEVICE], total[sda + DEVICE_READ_BYTES], total[sda + DEVICE_READS]) = (device_id(8, 16), 4096, 1);
         (total[sda + DEVICE_WRITE_NS], total[DEVICES_OTHER + DEVICE_WRITES]) = (1_500_000_000, 2);
-        let told = of(&total, |id| device_name(Path::new("/nowhere"), id));
+        let found = of(&total, |id| device_name(Path::new("/nowhere"), id));
         let one = DeviceIo { name: "8:16".into(), bytes: [4096, 0], requests: [1, 0], seconds: [0.0, 1.5] };
         let others = DeviceIo { name: "other".into(), bytes: [0, 0], requests: [0, 2], seconds: [0.0, 0.0] };
-        assert_eq!(told, [one, others]);
+        assert_eq!(found, [one, others]);
         assert!(of(&[0; WORDS], |_| String::new()).is_empty());
     }
 }

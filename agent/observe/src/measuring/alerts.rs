@@ -3,7 +3,7 @@
 use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
 use crate::alerting::{Alerts, Change};
-use lattice_mesh::usage::Told;
+use lattice_mesh::usage::WireUsage;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::{IdleReport, Verdict};
@@ -21,7 +21,7 @@ pub struct Suspect {
 }
 
 /// News of an allocation's alerts for a follower.
-pub struct Heard {
+pub struct AlertChanges {
     pub changes: Vec<Change>,
     /// Whether `changes` lists all raised alerts, because the follower missed some or knew none.
     pub anew: bool,
@@ -45,20 +45,20 @@ impl Measuring {
 
     /// The changes of an allocation's alerts after the first `known` ones; all raised alerts if
     /// `known` is `None` or too old. `None`: the allocation is not measured here (yet).
-    pub fn alerts(&self, (allocation, epoch): Key, known: Option<u64>) -> Option<Heard> {
+    pub fn alerts(&self, (allocation, epoch): Key, known: Option<u64>) -> Option<AlertChanges> {
         let all = self.known();
         let alerts = all.running.get(&allocation).filter(|of| of.share.epoch == epoch).map(|of| &of.alerts)?;
         let (count, now_ms) = (alerts.count(), all.now_ms);
         Some(match known.and_then(|known| alerts.since(known)) {
-            Some(changes) => Heard { changes, anew: false, count, now_ms },
-            None => Heard { changes: alerts.raised(&self.0.alerts), anew: true, count, now_ms },
+            Some(changes) => AlertChanges { changes, anew: false, count, now_ms },
+            None => AlertChanges { changes: alerts.raised(&self.0.alerts), anew: true, count, now_ms },
         })
     }
 
     /// The newest numbers, if there are any.
-    pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<Told> {
+    pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<WireUsage> {
         let known = self.known();
-        known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration, known.network_errors))
+        known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.wire_usage(duration, known.network_errors))
     }
 
     /// This node's report about its ranks of a launch.

@@ -5,7 +5,7 @@ use super::{Known, Measuring, UsageError};
 use crate::kernel_counts::Key;
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
+use lattice_mesh::gpu_usage::{GpusAnswer, WireGpu, WireGpus};
 use lattice_mesh::open::Open;
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::gpu_look::gpu_key;
@@ -28,7 +28,7 @@ impl Known {
 
 impl Measuring {
     /// The newest numbers of each GPU that an allocation has here.
-    fn gpus_told(&self, (allocation, epoch): Key) -> GpusTold {
+    fn wire_gpus(&self, (allocation, epoch): Key) -> WireGpus {
         let assigned: Vec<String> = {
             let view = self.0.handles.view.borrow();
             let of = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
@@ -43,29 +43,29 @@ impl Measuring {
             match newest.iter().flat_map(|mine| &mine.gpus).find(|gpu| gpu.id == id) {
                 Some(gpu) => {
                     let throttled = gpu.load.throttled.clone().unwrap_or_default();
-                    GpuTold { id, model, silent: String::new(), shown: shown(gpu), throttled }
+                    WireGpu { id, model, silent: String::new(), shown: shown(gpu), throttled }
                 }
                 None => {
                     // A lost GPU is not asked at all: its problem says more.
                     let why = device.map(|gpu| self.0.handles.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
                     let silent =
                         if why.is_empty() { self.0.handles.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
-                    GpuTold { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
+                    WireGpu { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
                 }
             }
         });
-        GpusTold { age_ms, gpus: gpus.collect() }
+        WireGpus { age_ms, gpus: gpus.collect() }
     }
 }
 
 /// The numbers of an allocation's GPUs on `node`, for a user who may see them.
-pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, UsageError> {
+pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireGpus, UsageError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
         if measuring.0.handles.workers.of_epoch(key.0, key.1).is_none() {
             return Err(UsageError::NotHere { allocation: key.0 });
         }
-        return measuring.gpus_told(key).checked().map_err(|_| UsageError::OddGpuReadings);
+        return measuring.wire_gpus(key).checked().map_err(|_| UsageError::OddGpuReadings);
     }
     let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
@@ -75,7 +75,7 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
     };
     let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        GpusAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        GpusAnswer::Answered(gpus) => Ok(gpus.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         GpusAnswer::Refused { why } => {
             let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
             Err(UnansweredNode::Refused { why }.into())
@@ -86,5 +86,5 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
 /// Answers another agent.
 pub async fn answer_gpus(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    frame::write(send, &GpusAnswer::Told(measuring.gpus_told(key))).await
+    frame::write(send, &GpusAnswer::Answered(measuring.wire_gpus(key))).await
 }

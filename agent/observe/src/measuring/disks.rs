@@ -66,7 +66,7 @@ impl Tracked {
 
 /// What is reported about an allocation's disks.
 #[derive(Debug, PartialEq)]
-pub struct Said {
+pub struct DiskReport {
     pub about: String,
     pub text: String,
     /// Age of the look.
@@ -89,23 +89,23 @@ impl Tracked {
     fn latencies(&self) -> Vec<(String, String)> {
         let Some((_, usage)) = &self.last else { return Vec::new() };
         let of = [(Distribution::BlockRead, "reads"), (Distribution::BlockWrite, "writes")];
-        let said = of.into_iter().filter_map(|(of, name)| {
+        let texts = of.into_iter().filter_map(|(of, name)| {
             let (counts, _) = usage.distribution(of).filter(|(counts, _)| counts.count() > 0)?;
             Some((format!("{name} of all disks"), format!("{} so far, {}", counts.count(), within(counts))))
         });
-        said.collect()
+        texts.collect()
     }
 }
 
 impl Measuring {
     /// Each disk that an allocation's work has used here, with the durations of its requests, from
     /// the newest look.
-    pub fn disks_of(&self, (allocation, epoch): Key) -> Vec<Said> {
+    pub fn disks_of(&self, (allocation, epoch): Key) -> Vec<DiskReport> {
         let known = self.known();
         let Some(of) = known.running.get(&allocation).filter(|of| of.share.epoch == epoch) else { return Vec::new() };
         let Some((at, _)) = &of.last else { return Vec::new() };
         let age = at.elapsed();
-        let said = |rate: Rate<'_>| {
+        let describe = |rate: Rate<'_>| {
             let [read, written] = rate.bytes.map(|bytes| bytes_text(bytes as u64));
             let latency = rate.latency.map(|latency| format!(", {:.1} ms each", latency * 1e3)).unwrap_or_default();
             let [all_read, all_written] = rate.total.bytes.map(bytes_text);
@@ -115,13 +115,13 @@ impl Measuring {
             );
             (format!("disk {}", rate.name), text)
         };
-        let disks = of.disk_rates().into_iter().map(said);
-        disks.chain(of.latencies()).map(|(about, text)| Said { about, text, age }).collect()
+        let disks = of.disk_rates().into_iter().map(describe);
+        disks.chain(of.latencies()).map(|(about, text)| DiskReport { about, text, age }).collect()
     }
 }
 
 /// Adds the disks' metrics.
-pub(super) fn tell(id: &str, devices: &[DeviceIo], samples: &mut Samples) {
+pub(super) fn write_metrics(id: &str, devices: &[DeviceIo], samples: &mut Samples) {
     for device in devices {
         for (n, direction) in DIRECTIONS.into_iter().enumerate() {
             let labels = [id, &device.name, direction];
@@ -151,8 +151,11 @@ mod tests {
         usage.offer_distribution(Distribution::BlockRead, counts(vec![0, 0, 0, 0]), Source::Ebpf);
         assert_eq!(tracked.latencies(), []);
         tracked.last = Some((Instant::now(), Arc::new(usage)));
-        let told = tracked.latencies();
-        assert!(told.len() == 1 && told[0].0 == "writes of all disks" && told[0].1.starts_with("3 so far, p50 "), "{told:?}");
+        let latencies = tracked.latencies();
+        assert!(
+            latencies.len() == 1 && latencies[0].0 == "writes of all disks" && latencies[0].1.starts_with("3 so far, p50 "),
+            "{latencies:?}"
+        );
     }
 
     fn device(name: &str, bytes: [u64; 2], requests: [u64; 2], seconds: [f64; 2]) -> DeviceIo {

@@ -190,7 +190,7 @@ mod tests {
         let _ = fs::remove_dir_all(&root);
         machine(&root, 999_000_000);
         let share = super::super::tests::share(1, 1);
-        let told = |energy: &mut Energy| {
+        let drawn = |energy: &mut Energy| {
             let (mut usage, mut text) = (Usage::default(), Text::default());
             energy.look(Instant::now(), true, &mut text);
             energy.add(&share, None, &mut usage);
@@ -198,21 +198,21 @@ mod tests {
             usage.get(Measure::EnergyCpu)
         };
         let mut energy = Energy::open(&root, &root);
-        assert_eq!((energy.processors, told(&mut energy)), (2, Some((0.0, Source::Rapl))));
+        assert_eq!((energy.processors, drawn(&mut energy)), (2, Some((0.0, Source::Rapl))));
         machine(&root, 1_000_000);
-        assert_eq!(told(&mut energy), Some((2.0, Source::Rapl)), "it began again in between");
+        assert_eq!(drawn(&mut energy), Some((2.0, Source::Rapl)), "it began again in between");
         drop(energy);
         machine(&root, 4_000_000);
         let mut energy = Energy::open(&root, &root);
-        assert_eq!(told(&mut energy), Some((5.0, Source::Rapl)));
+        assert_eq!(drawn(&mut energy), Some((5.0, Source::Rapl)));
         assert_eq!(energy.node().domains().collect::<Vec<_>>(), [("package-0", 5.0)]);
         // A file of another boot, or a damaged one, counts as missing.
         let mut contents = read(&root.join(FILE)).unwrap().unwrap();
         "another".clone_into(&mut contents.boot);
         fs::write(root.join(FILE), encoded(&contents)).unwrap();
-        assert_eq!(told(&mut Energy::open(&root, &root)), Some((0.0, Source::Rapl)));
+        assert_eq!(drawn(&mut Energy::open(&root, &root)), Some((0.0, Source::Rapl)));
         fs::write(root.join(FILE), "00000000 {}\n").unwrap();
-        assert_eq!(told(&mut Energy::open(&root, &root)), Some((0.0, Source::Rapl)));
+        assert_eq!(drawn(&mut Energy::open(&root, &root)), Some((0.0, Source::Rapl)));
         fs::remove_dir_all(&root).unwrap();
     }
 

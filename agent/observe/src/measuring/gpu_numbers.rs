@@ -66,12 +66,12 @@ impl Devices {
     pub(super) fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
         let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
         self.newest = mine;
-        let told = self.all(|load| load.utilization);
-        self.silent |= self.newest.as_ref().is_none_or(|mine| told.len() < mine.held);
+        let utilizations = self.all(|load| load.utilization);
+        self.silent |= self.newest.as_ref().is_none_or(|mine| utilizations.len() < mine.held);
         if !is_new {
             return;
         }
-        self.busiest = told.into_iter().chain(self.busiest).reduce(f64::max);
+        self.busiest = utilizations.into_iter().chain(self.busiest).reduce(f64::max);
         let values = [(self.mean_utilization()), self.memory_used(), self.power_drawn()];
         for (history, value) in [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().zip(values) {
             if let Some(value) = value {

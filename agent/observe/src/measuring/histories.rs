@@ -28,7 +28,7 @@ impl Exported {
 }
 
 /// How much older than the last complete window the exported one is.
-pub fn told_later(smoothing: Smoothing) -> Duration {
+pub fn export_delay(smoothing: Smoothing) -> Duration {
     Duration::from_millis(PROD_MS * smoothing.later() as u64)
 }
 
@@ -79,7 +79,7 @@ impl Histories {
     }
 
     /// Adds the metrics.
-    pub(super) fn tell(&self, id: &str, exported: Exported, samples: &mut Samples) {
+    pub(super) fn write_metrics(&self, id: &str, exported: Exported, samples: &mut Samples) {
         for (history, metric) in [
             (&self.cpu_cores, &family::CPU_CORES),
             (&self.memory, &family::MEMORY_USED),
@@ -89,11 +89,11 @@ impl Histories {
             (&self.sent, &family::NETWORK_SENT_RATE),
         ] {
             if let Some(window) = exported.of(history.whole()) {
-                tell_window(samples, metric, id, &window);
+                write_window(samples, metric, id, &window);
             }
         }
         if let Some(window) = exported.of(self.io_latency.whole()) {
-            tell_window(samples, &family::IO_LATENCY, id, &window);
+            write_window(samples, &family::IO_LATENCY, id, &window);
             samples.count(&family::IO_LATENCY_REQUESTS, &[id], window.count);
         }
         if let Some(window) = exported.of(self.memory.whole()).or(exported.of(self.cpu_cores.whole())) {
@@ -102,7 +102,7 @@ impl Histories {
     }
 }
 
-pub(super) fn tell_window(samples: &mut Samples, metric: &'static Family, id: &str, window: &Summary) {
+pub(super) fn write_window(samples: &mut Samples, metric: &'static Family, id: &str, window: &Summary) {
     let Summary { mean, p50, p95, p99, max, .. } = *window;
     for (stat, value) in [("mean", mean), ("p50", p50), ("p95", p95), ("p99", p99), ("max", max)] {
         samples.add(metric, &[id, stat], value);

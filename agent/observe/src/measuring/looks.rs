@@ -2,7 +2,7 @@
 
 use super::handles::Handles;
 use super::haste::{self, Haste};
-use super::histories::told_later;
+use super::histories::export_delay;
 use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
 use crate::alerting::{IDLE_EVERY, NetworkErrors};
@@ -31,7 +31,7 @@ impl Measuring {
     /// ended work are exported.
     pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
-        let ended_for = ended_for + told_later(self.0.smoothing);
+        let ended_for = ended_for + export_delay(self.0.smoothing);
         let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
         tasks.spawn(async move {

@@ -1,6 +1,6 @@
 //! The measured numbers as metrics.
 
-use super::histories::{Exported, tell_window};
+use super::histories::{Exported, write_window};
 use super::{Measuring, Tracked, disks};
 use crate::kernel_counts::coarser;
 use lattice_telemetry::catalogue::{alert as of_alerts, allocation as family, node as of_node_family};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 impl Tracked {
-    pub(super) fn tell(&self, exported: Exported, samples: &mut Samples) {
+    pub(super) fn write_metrics(&self, exported: Exported, samples: &mut Samples) {
         let id = self.share.allocation.to_string();
         let spec = &self.share.spec;
         samples.add(&family::INFO, &[&id, &self.share.owner.name, &spec.tenant, &spec.project, &spec.vcluster], 1);
@@ -24,17 +24,17 @@ impl Tracked {
             let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
             samples.histogram(metric, &labels, coarser(counts));
         }
-        disks::tell(&id, &self.usage.devices, samples);
-        self.histories.tell(&id, exported, samples);
+        disks::write_metrics(&id, &self.usage.devices, samples);
+        self.histories.write_metrics(&id, exported, samples);
         for (metric, history) in self.devices.windows() {
             if let Some(window) = exported.of(history.whole()) {
-                tell_window(samples, metric, &id, &window);
+                write_window(samples, metric, &id, &window);
             }
         }
         for gpu in self.devices.ids() {
             samples.add(&family::GPU_INFO, &[&id, gpu], 1);
         }
-        self.alerts.tell(&id, samples);
+        self.alerts.write_metrics(&id, samples);
     }
 }
 
@@ -61,7 +61,7 @@ impl Collect for Measuring {
                 samples.add(&of_node_family::ENERGY, &[domain], joules);
             }
             for (of, ended_at) in known.all() {
-                of.tell(Exported { smoothing: self.0.smoothing, ended: ended_at.map(|at| at.elapsed()) }, samples);
+                of.write_metrics(Exported { smoothing: self.0.smoothing, ended: ended_at.map(|at| at.elapsed()) }, samples);
             }
         }
     }

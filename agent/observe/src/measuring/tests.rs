@@ -43,8 +43,8 @@ fn what_ended_is_told_for_a_while_with_its_last_window() {
     let window = |tracked: &Tracked| tracked.histories.cpu_cores.whole().exported(Smoothing::None, None);
     assert!(known.all().all(|(tracked, _)| window(tracked).is_none()));
     known.keep(after(2), while_ended, |_| false);
-    let told: Vec<_> = known.all().filter_map(|(tracked, _)| window(tracked)).map(|window| (window.count, window.mean)).collect();
-    assert_eq!((known.running.len(), told), (0, vec![(1, 1.0)]));
+    let windows: Vec<_> = known.all().filter_map(|(tracked, _)| window(tracked)).map(|window| (window.count, window.mean)).collect();
+    assert_eq!((known.running.len(), windows), (0, vec![(1, 1.0)]));
     // The allocation's next run has the series now.
     known.take(&again, look(after(3), 0, 0.0), 3000);
     assert_eq!((known.all().count(), known.ended.len()), (1, 0));
@@ -114,18 +114,18 @@ fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
         usage.offer(Measure::NetworkSent, Some(cpu * 1000.0), Source::Ebpf);
         tracked.take(Look { usage, at: began + Duration::from_secs(second), took: Duration::ZERO }, second * 1000);
     }
-    let told = |smoothing, family: &'static lattice_telemetry::catalogue::Family, stat: &str| {
+    let exported = |smoothing, family: &'static lattice_telemetry::catalogue::Family, stat: &str| {
         let mut samples = Samples::new(Vec::new());
-        tracked.tell(Exported { smoothing, ended: None }, &mut samples);
+        tracked.write_metrics(Exported { smoothing, ended: None }, &mut samples);
         let (_, all) = samples.families().find(|(one, _)| one.name == family.name)?;
         all.iter().find(|sample| sample.labels.last().is_some_and(|last| last == stat)).map(|sample| sample.value.clone())
     };
     let number = |n| Some(lattice_telemetry::sample::Value::Number(n));
     for (family, most) in [(&family::CPU_CORES, 1.0), (&family::NETWORK_SENT_RATE, 1000.0)] {
         // In the fourth window, smoothing shows its busy neighbour.
-        let smoothed = told(Smoothing::Cubic, family, "mean");
+        let smoothed = exported(Smoothing::Cubic, family, "mean");
         assert_eq!(smoothed, number(most * 12.0 / 35.0), "{}", family.name);
-        assert_eq!((told(Smoothing::Cubic, family, "max"), told(Smoothing::None, family, "mean")), (number(0.0), number(0.0)));
+        assert_eq!((exported(Smoothing::Cubic, family, "max"), exported(Smoothing::None, family, "mean")), (number(0.0), number(0.0)));
     }
     let numbers = tracked.numbers(None, |_| true);
     let cores = numbers.iter().find(|number| number.name == "cpu_cores").unwrap();

@@ -51,7 +51,7 @@ impl Traces {
                 if is_new {
                     tracing::warn!(error = %with_causes(error), "raw measurements and audits stay on this node");
                 }
-                troubles.say(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
+                troubles.set(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
             };
             match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,

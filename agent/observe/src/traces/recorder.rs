@@ -121,7 +121,7 @@ impl Recorder {
             let (traces, mode, about) = (&self.traces, self.mode, &self.about);
             let mut is_new = false;
             let recording = self.recordings.entry(key).or_insert_with(|| {
-                let (since_ms, before) = heard(&traces.dir(key).join(file(mode)), order.id, now_ms);
+                let (since_ms, before) = known_since(&traces.dir(key).join(file(mode)), order.id, now_ms);
                 begun.push(key);
                 is_new = true;
                 tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is measured closely");
@@ -266,7 +266,7 @@ impl Recorder {
                     self.troubled = true;
                     let (dir, mode) = (self.traces.0.dir.display(), self.mode);
                     tracing::warn!(%dir, %mode, %error, "what is measured closely is lost");
-                    self.troubles.say(subject, format!("are lost: {dir}: {error}"));
+                    self.troubles.set(subject, format!("are lost: {dir}: {error}"));
                 }
             }
         }
@@ -385,7 +385,7 @@ fn file(mode: TelemetryMode) -> &'static str {
 
 /// Since when this node has known of a request, and until when an earlier run was recording, from
 /// the file; without it, since now.
-fn heard(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime>) {
+fn known_since(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime>) {
     let known = fs::read(file).ok().and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok());
     if let Some(known) = known.filter(|known| known.version == VERSION && known.order == order && known.since_boottime_ms <= now_ms) {
         return (known.since_boottime_ms, fs::metadata(file).and_then(|about| about.modified()).ok());

@@ -70,13 +70,13 @@ impl Output {
                 self.lines.all();
                 self.give(source);
                 self.lines.skip(bytes);
-                self.say(source, at, format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}"));
+                self.add_notice(source, at, format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}"));
             }
             Next::Truncated => {
                 self.lines.all();
                 self.give(source);
                 self.lines.next_segment(source.spool.segment(stream));
-                self.say(source, at, format!("rank {rank} truncated its own {name}: what follows is new"));
+                self.add_notice(source, at, format!("rank {rank} truncated its own {name}: what follows is new"));
             }
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Output {
     }
 
     /// Adds a notice about this position.
-    fn say(&mut self, source: &Source, at: Position, text: String) {
+    fn add_notice(&mut self, source: &Source, at: Position, text: String) {
         let (written, _) = written_by(&source.spool.samples(self.seen.stream, at.segment), at.offset);
         self.ready.push_back((written, LogItem::Notice(text)));
     }

@@ -184,7 +184,7 @@ async fn a_rank_that_goes_on_writing_waits_its_turn() {
 
 #[tokio::test]
 async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_absence_is_not() {
-    for (text, said) in [("one\n", true), ("", false)] {
+    for (text, has_notice) in [("one\n", true), ("", false)] {
         for whole in [true, false] {
             let dir = Dir::new("removed");
             dir.append("1/0.out", text);
@@ -199,7 +199,7 @@ async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_abse
                 std::fs::remove_file(dir.0.logs().join("1/0.out")).unwrap();
             }
             assert_eq!(reader.pass(true).await.is_break(), whole);
-            assert_eq!(matches!(receive.try_recv(), Ok(LogItem::Notice(_))), said, "{text:?} {whole}");
+            assert_eq!(matches!(receive.try_recv(), Ok(LogItem::Notice(_))), has_notice, "{text:?} {whole}");
         }
     }
 }

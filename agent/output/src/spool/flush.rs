@@ -91,7 +91,7 @@ impl Inner {
 
     async fn work(&self, spool: &Arc<Spool>, report: Option<ReportFlushed>, mut adopted: bool) {
         let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
-        let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
+        let (mut known, mut behind, mut reported) = (0u64, true, Vec::new());
         let mut wait = Wait::For(LOOK.min(self.settings.flush));
         loop {
             // Most work is short: it is looked at only when it has ended.
@@ -130,7 +130,7 @@ impl Inner {
                 Ok(seen) => {
                     self.store_answers(&mut away);
                     if !behind && let Some(report) = &report {
-                        spool.tell(report, &mut told).await;
+                        spool.report_flushed(report, &mut reported).await;
                     }
                     if by_time {
                         flushed_at = Instant::now();
@@ -333,8 +333,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Reports to the shim how far each file is flushed, unless it has been `told`.
-    async fn tell(&self, report: &ReportFlushed, told: &mut Vec<FlushedLog>) {
+    /// Reports to the shim how far each file is flushed, unless it has been `reported`.
+    async fn report_flushed(&self, report: &ReportFlushed, reported: &mut Vec<FlushedLog>) {
         let files: Vec<FlushedLog> = {
             let index = self.index();
             let of = |s: &StreamIndex| {
@@ -344,8 +344,8 @@ impl Spool {
             };
             index.streams.iter().filter_map(of).collect()
         };
-        if files != *told && report(files.clone()).await {
-            *told = files;
+        if files != *reported && report(files.clone()).await {
+            *reported = files;
             failpoint::pass(Point::FlushTold);
         }
     }

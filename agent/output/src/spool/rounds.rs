@@ -43,10 +43,10 @@ impl Rounds {
     /// Waits for the next round, at most the time between two rounds, and returns what it saw of
     /// this spool. `None`: the agent stops.
     pub(super) async fn look(self: &Arc<Self>, spool: &Arc<Spool>, tasks: &TaskTracker, stop: &CancellationToken) -> Option<Looked> {
-        let (tell, told) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting();
-            waiting.push((Arc::clone(spool), tell));
+            waiting.push((Arc::clone(spool), reply));
             waiting.len() == 1
         };
         if is_first {
@@ -60,18 +60,18 @@ impl Rounds {
                 }
             });
         }
-        told.await.ok()
+        answer.await.ok()
     }
 }
 
 /// Looks at each spool that still waits. Blocks.
 fn all(waiting: Waiting) {
-    for (spool, tell) in waiting {
-        if !tell.is_closed() {
+    for (spool, reply) in waiting {
+        if !reply.is_closed() {
             let begun = Instant::now();
             let seen = spool.look(None);
             // A receiver that is gone does not need the result.
-            let _ = tell.send((seen, begun.elapsed()));
+            let _ = reply.send((seen, begun.elapsed()));
         }
     }
 }

@@ -4,13 +4,13 @@ use super::Api;
 use super::asking::{AT_ONCE, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
-use lattice_mesh::ranks::{RanksTold, WireRank};
+use lattice_mesh::ranks::{WireRank, WireRanks};
 use lattice_meshd::diagnosis::{DiagnosisError, ranks};
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 
 /// What each of its nodes reports, in the allocation's order, for a user who has been authorized.
-pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<RanksTold, DiagnosisError>> {
+pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<WireRanks, DiagnosisError>> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
@@ -20,10 +20,10 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
 }
 
 /// Adds the ranks to the usage of the same nodes.
-pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, DiagnosisError>>) {
-    for (usage, told) in nodes.iter_mut().zip(told) {
-        match told {
-            Ok(RanksTold { over_ms, ranks, left_out, unknown }) => {
+pub(super) fn join(nodes: &mut [v1::NodeUsage], answers: Vec<Result<WireRanks, DiagnosisError>>) {
+    for (usage, answer) in nodes.iter_mut().zip(answers) {
+        match answer {
+            Ok(WireRanks { over_ms, ranks, left_out, unknown }) => {
                 (usage.ranks_over_ms, usage.ranks_left_out, usage.ranks_unknown) = (over_ms, left_out, unknown);
                 usage.ranks = ranks.into_iter().map(rank).collect();
             }
@@ -33,12 +33,12 @@ pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, Diag
 }
 
 fn rank(WireRank { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state }: WireRank) -> v1::RankUsage {
-    let state = word(&state).to_owned();
+    let state = state_name(&state).to_owned();
     v1::RankUsage { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state }
 }
 
 /// The kernel's state letter as a word.
-fn word(state: &str) -> &str {
+fn state_name(state: &str) -> &str {
     match state {
         "R" => "running",
         "S" | "I" => "sleeping",

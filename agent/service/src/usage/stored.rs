@@ -117,7 +117,7 @@ pub(super) struct Found {
 
 /// What was found, with the response's description of the store.
 pub(super) struct Answered {
-    said: v1::Stored,
+    summary: v1::Stored,
     found: Found,
 }
 
@@ -160,48 +160,49 @@ async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Foun
 
 async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Answered {
     let over = Over::of(allocation, asked, api.past.tail, now());
-    let mut said = v1::Stored { from_ms: over.from.0, until_ms: over.until.0, ended: allocation.state.is_terminal(), ..Default::default() };
+    let mut summary =
+        v1::Stored { from_ms: over.from.0, until_ms: over.until.0, ended: allocation.state.is_terminal(), ..Default::default() };
     let mut found = Found::default();
     match &*api.past.store {
         Ok(Some(store)) => {
-            said.url = store.url();
+            summary.url = store.url();
             match ask(store, allocation.id, over).await {
-                Ok(told) if told.nodes.is_empty() => said.lacks = format!("the store at {} has no data of it", said.url),
-                Ok(told) => found = told,
-                Err(error) => said.lacks = with_causes(&error),
+                Ok(answer) if answer.nodes.is_empty() => summary.lacks = format!("the store at {} has no data of it", summary.url),
+                Ok(answer) => found = answer,
+                Err(error) => summary.lacks = with_causes(&error),
             }
         }
-        Ok(None) => said.lacks = "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
-        Err(error) => said.lacks = with_causes(error),
+        Ok(None) => summary.lacks = "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
+        Err(error) => summary.lacks = with_causes(error),
     }
-    said.age_ms = found.newest.values().min().copied();
-    Answered { said, found }
+    summary.age_ms = found.newest.values().min().copied();
+    Answered { summary, found }
 }
 
 /// The usage of ended work: all of it is from the store.
 pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Result<v1::TopResponse, Status> {
-    let Answered { said, found } = answered(api, allocation, asked).await;
-    if !said.lacks.is_empty() {
+    let Answered { summary, found } = answered(api, allocation, asked).await;
+    if !summary.lacks.is_empty() {
         let short = allocation.id.short();
         let text = format!(
             "allocation {short} is {}: its agents no longer measure it, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
-            allocation.state, said.lacks
+            allocation.state, summary.lacks
         );
         // Unavailable: another agent, or the same one later, may be asked.
-        return Err(if said.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
+        return Err(if summary.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
     }
     let Found { mut nodes, newest } = found;
     // Only the allocation's nodes count, whatever else the store has.
     let nodes = allocation.nodes().map(|node| match nodes.remove(node.as_str()) {
         Some(measured) => {
-            let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(said.until_ms)));
+            let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(summary.until_ms)));
             v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
         }
         None => v1::NodeUsage { node: node.to_string(), unreached: "the store has no data of it".to_owned(), ..Default::default() },
     });
     let nodes = nodes.collect();
-    let (allocation, duration_ms) = (allocation.id.to_string(), said.until_ms.saturating_sub(said.from_ms));
-    Ok(v1::TopResponse { allocation, duration_ms, nodes, stored: Some(said), ..Default::default() })
+    let (allocation, duration_ms) = (allocation.id.to_string(), summary.until_ms.saturating_sub(summary.from_ms));
+    Ok(v1::TopResponse { allocation, duration_ms, nodes, stored: Some(summary), ..Default::default() })
 }
 
 /// The usage of running work, over a period longer than its agents remember.
@@ -211,8 +212,8 @@ pub(super) async fn of_running(api: &Api, allocation: &Allocation, duration: Dur
 
 /// Replaces the agents' means and maxima by the store's. If the store gave none, the agents' values
 /// stay, and the response says which period they cover.
-pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Answered) {
-    if said.lacks.is_empty() {
+pub(super) fn join(response: &mut v1::TopResponse, Answered { summary, found }: Answered) {
+    if summary.lacks.is_empty() {
         for usage in &mut response.nodes {
             let of_node = found.nodes.get(&usage.node);
             for one in &mut usage.measured {
@@ -224,13 +225,13 @@ pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Ans
     } else {
         response.duration_ms = millis(lattice_observe::measuring::DURATION_MAX);
     }
-    response.stored = Some(said);
+    response.stored = Some(summary);
 }
 
 /// How long after the end of work its last window is pushed by agents with this configuration.
 pub fn tail(config: &lattice_agent_common::config::AgentConfig) -> Duration {
     let interval = Duration::from_secs(config.telemetry.prod_interval_seconds);
-    interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::told_later(config.window_smoothing)
+    interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::export_delay(config.window_smoothing)
 }
 
 #[cfg(test)]
@@ -252,8 +253,8 @@ mod tests {
     #[test]
     fn each_number_is_one_that_agents_tell() {
         for Pushed { name, unit, family, stats } in PUSHED {
-            let told = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
-            assert_eq!(told, Some(&(*name, *unit)), "{name}");
+            let measure = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
+            assert_eq!(measure, Some(&(*name, *unit)), "{name}");
             assert_eq!(family.labels.contains(&"stat"), stats.is_some(), "{name}");
         }
     }
@@ -293,17 +294,17 @@ mod tests {
             ..Default::default()
         };
         let found = || Found { nodes: [("n1".to_owned(), vec![one("cpu_cores", 7.0, Some(3.0))])].into(), ..Default::default() };
-        let mut told = response();
-        join(&mut told, Answered { said: v1::Stored::default(), found: found() });
-        let of = |told: &v1::TopResponse, n: usize| {
-            let one = &told.nodes[0].measured[n];
+        let mut merged = response();
+        join(&mut merged, Answered { summary: v1::Stored::default(), found: found() });
+        let of = |response: &v1::TopResponse, n: usize| {
+            let one = &response.nodes[0].measured[n];
             (one.now, one.mean, one.over_source.clone())
         };
-        assert_eq!([of(&told, 0), of(&told, 1)], [(1.0, Some(3.0), "store".to_owned()), (0.0, None, String::new())]);
-        assert_eq!(of(&told, 2), (4.0, None, String::new()), "it is of an hour, and not of what was asked");
-        let mut told = response();
-        join(&mut told, Answered { said: v1::Stored { lacks: "it is away".into(), ..Default::default() }, found: Found::default() });
-        assert_eq!((of(&told, 0), told.duration_ms), ((1.0, Some(2.0), String::new()), 3_600_000));
-        assert_eq!(told.stored.unwrap().lacks, "it is away");
+        assert_eq!([of(&merged, 0), of(&merged, 1)], [(1.0, Some(3.0), "store".to_owned()), (0.0, None, String::new())]);
+        assert_eq!(of(&merged, 2), (4.0, None, String::new()), "it is of an hour, and not of what was asked");
+        let mut merged = response();
+        join(&mut merged, Answered { summary: v1::Stored { lacks: "it is away".into(), ..Default::default() }, found: Found::default() });
+        assert_eq!((of(&merged, 0), merged.duration_ms), ((1.0, Some(2.0), String::new()), 3_600_000));
+        assert_eq!(merged.stored.unwrap().lacks, "it is away");
     }
 }

@@ -121,7 +121,7 @@ fn instance(library: &Nvml, device: &GpuDevice) -> Result<GpuLoad, NvmlError> {
 }
 
 /// A value that this GPU does not have is `None`; a lost GPU is an error.
-fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+fn optional<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match value {
         Ok(value) => Ok(Some(value)),
         Err(NvmlError::GpuLost) => Err(NvmlError::GpuLost),
@@ -130,19 +130,19 @@ fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
 }
 
 fn processes(device: &Device<'_>) -> Result<Option<Vec<u32>>, NvmlError> {
-    let all = told(device.running_compute_processes())?;
+    let all = optional(device.running_compute_processes())?;
     Ok(all.map(|all| all.into_iter().map(|process| process.pid).take(PROCESSES_MAX).collect()))
 }
 
 fn figures(device: &Device<'_>, fields: Option<&Fields>) -> Result<GpuLoad, NvmlError> {
-    let memory = told(device.memory_info())?;
-    let busy = told(device.utilization_rates())?;
-    let clock = |of| told(device.clock_info(of)).map(|megahertz| megahertz.map(|m| f64::from(m) * 1e6));
-    let ecc = |kind| told(device.total_ecc_errors(kind, EccCounter::Volatile));
+    let memory = optional(device.memory_info())?;
+    let busy = optional(device.utilization_rates())?;
+    let clock = |of| optional(device.clock_info(of)).map(|megahertz| megahertz.map(|m| f64::from(m) * 1e6));
+    let ecc = |kind| optional(device.total_ecc_errors(kind, EccCounter::Volatile));
     let milli = |n: u32| f64::from(n) / 1e3;
-    let reasons = told(device.current_throttle_reasons())?.map(|now| {
-        let words = REASONS.iter().filter(|(bit, _)| now.contains(*bit));
-        words.map(|(_, word)| (*word).to_owned()).collect::<Vec<String>>()
+    let reasons = optional(device.current_throttle_reasons())?.map(|now| {
+        let active = REASONS.iter().filter(|(bit, _)| now.contains(*bit));
+        active.map(|(_, name)| (*name).to_owned()).collect::<Vec<String>>()
     });
     let field = |id, scope| fields.and_then(|fields| fields.of(device, id, scope));
     // In units of 1024 bytes.
@@ -152,10 +152,10 @@ fn figures(device: &Device<'_>, fields: Option<&Fields>) -> Result<GpuLoad, Nvml
         memory_busy: busy.as_ref().map(|busy| f64::from(busy.memory) / 100.0),
         memory_used_bytes: memory.as_ref().map(|memory| memory.used),
         memory_total_bytes: memory.as_ref().map(|memory| memory.total),
-        power_watts: told(device.power_usage())?.map(milli),
-        power_limit_watts: told(device.enforced_power_limit())?.map(milli),
-        energy_joules: told(device.total_energy_consumption())?.map(|millijoules| millijoules as f64 / 1e3),
-        temperature_celsius: told(device.temperature(TemperatureSensor::Gpu))?.map(f64::from),
+        power_watts: optional(device.power_usage())?.map(milli),
+        power_limit_watts: optional(device.enforced_power_limit())?.map(milli),
+        energy_joules: optional(device.total_energy_consumption())?.map(|millijoules| millijoules as f64 / 1e3),
+        temperature_celsius: optional(device.temperature(TemperatureSensor::Gpu))?.map(f64::from),
         sm_clock_hertz: clock(Clock::SM)?,
         memory_clock_hertz: clock(Clock::Memory)?,
         throttled: reasons,

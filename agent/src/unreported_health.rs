@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 /// node's first checks.
 const FIRST_SESSION: Duration = Duration::from_secs(15);
 
-/// Records changes until `stop`. `heard`: the node's health as the quorum last received it;
-/// `waiting`: the unacknowledged reports.
+/// Records changes until `stop`. `received_health`: the node's health as the quorum last received
+/// it; `waiting`: the unacknowledged reports.
 pub async fn run(
     context: Shared,
     mut session: watch::Receiver<SessionState>,
-    heard: watch::Receiver<NodeHealth>,
+    received_health: watch::Receiver<NodeHealth>,
     waiting: watch::Receiver<Arc<Vec<NodeReport>>>,
     stop: CancellationToken,
 ) {
@@ -36,7 +36,7 @@ pub async fn run(
         return;
     }
     let mut checks = context.machine.checks.watch();
-    let mut first = Some((now(), told(&context.machine.checks.word())));
+    let mut first = Some((now(), describe(&context.machine.checks.report())));
     let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
     let connected = async { drop(session.wait_for(is_connected).await) };
     // Goes on whether it connected in time or not.
@@ -46,17 +46,17 @@ pub async fn run(
     // The last recorded health since the connection was lost, perhaps recorded by the agent's
     // previous life.
     let mut kept = waiting.borrow().iter().rev().find_map(|report| {
-        let ReportItem::Unheard { word, .. } = &report.item else { return None };
-        Some(word.clone())
+        let ReportItem::Unheard { word: health, .. } = &report.item else { return None };
+        Some(health.clone())
     });
     loop {
-        let is_heard = is_connected(&session.borrow_and_update());
-        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.machine.checks.word())));
-        if is_heard {
+        let is_online = is_connected(&session.borrow_and_update());
+        let (at, health) = first.take().unwrap_or_else(|| (now(), describe(&context.machine.checks.report())));
+        if is_online {
             kept = None;
-        } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
-            context.work.driver.send(Event::Unheard { at, word: word.clone() }).await;
-            kept = Some(word);
+        } else if kept.clone().unwrap_or_else(|| describe(&received_health.borrow())) != health {
+            context.work.driver.send(Event::Unheard { at, word: health.clone() }).await;
+            kept = Some(health);
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -66,7 +66,7 @@ pub async fn run(
     }
 }
 
-fn told(health: &NodeHealth) -> String {
+fn describe(health: &NodeHealth) -> String {
     match health.clone().bounded() {
         NodeHealth::Well => "well".to_owned(),
         NodeHealth::Unwell { why, .. } => format!("not well: {why}"),

@@ -16,13 +16,13 @@ const PACK_LEVEL: i32 = 1;
 
 /// One message for the whole subtree: its form for this node's own part, and the frame for others.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct DownFrame {
     pub(super) message: ToPart,
     /// Encoded for the first line that needs it: this node's own part needs none.
     frame: OnceCell<Frame>,
 }
 
-impl Told {
+impl DownFrame {
     /// A message made by this node.
     pub(super) fn new(message: ToPart) -> Arc<Self> {
         Arc::new(Self { message, frame: OnceCell::new() })
@@ -31,9 +31,9 @@ impl Told {
     /// The frame that carries it to another node; the result of a fence is compressed if that pays.
     pub(super) async fn frame(self: &Arc<Self>) -> Result<&Frame, FrameError> {
         let encode = async || {
-            let told = Arc::clone(self);
+            let down_frame = Arc::clone(self);
             match &self.message {
-                ToPart::FenceDone { blob, .. } if blob.len() >= PACKED_BYTES_MIN => apart(move || told.encode(true)).await,
+                ToPart::FenceDone { blob, .. } if blob.len() >= PACKED_BYTES_MIN => apart(move || down_frame.encode(true)).await,
                 ToPart::FenceDone { .. }
                 | ToPart::Abort { .. }
                 | ToPart::NameAbsent
@@ -105,11 +105,13 @@ mod tests {
         let alike = b"a name that all ranks have in common ".repeat(2000);
         let unlike: Vec<u8> = (0..PACKED_BYTES_MIN as u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         for (blob, packed) in [(Vec::new(), false), (vec![7; PACKED_BYTES_MIN - 1], false), (alike, true), (unlike, false)] {
-            let told = Told::new(ToPart::FenceDone { number: 3, blob: blob.clone() });
-            let Down::FenceDone { packed_from, .. } = told.frame().await.unwrap().message().unwrap() else { panic!("another message") };
+            let down_frame = DownFrame::new(ToPart::FenceDone { number: 3, blob: blob.clone() });
+            let Down::FenceDone { packed_from, .. } = down_frame.frame().await.unwrap().message().unwrap() else {
+                panic!("another message")
+            };
             assert_eq!(packed_from.is_some(), packed, "{} bytes", blob.len());
-            let heard = Told::from_parent(told.frame().await.unwrap().clone()).await.unwrap();
-            assert_eq!((heard.message.clone(), heard.fence()), (ToPart::FenceDone { number: 3, blob }, Some(3)));
+            let received = DownFrame::from_parent(down_frame.frame().await.unwrap().clone()).await.unwrap();
+            assert_eq!((received.message.clone(), received.fence()), (ToPart::FenceDone { number: 3, blob }, Some(3)));
         }
     }
 
@@ -117,7 +119,7 @@ mod tests {
     async fn a_fence_that_unpacks_to_something_else_is_refused() {
         for (blob, packed_from) in [(vec![1, 2, 3], 100), (zstd::bulk::compress(&[0; 4096], 1).unwrap(), 100), (Vec::new(), u32::MAX)] {
             let frame = Frame::of(&Down::FenceDone { number: 1, blob, packed_from: Some(packed_from) }).unwrap();
-            assert!(Told::from_parent(frame).await.is_err());
+            assert!(DownFrame::from_parent(frame).await.is_err());
         }
     }
 }

@@ -37,28 +37,28 @@ pub enum AppMessageError {
 ///
 /// # Errors
 /// A value out of range.
-pub fn progress(said: &v1::SaveProgress) -> Result<Progress, AppMessageError> {
-    let percent = said.percent.map(|percent| u8::try_from(percent).ok().filter(|percent| *percent <= 100).ok_or(percent)).transpose();
+pub fn progress(message: &v1::SaveProgress) -> Result<Progress, AppMessageError> {
+    let percent = message.percent.map(|percent| u8::try_from(percent).ok().filter(|percent| *percent <= 100).ok_or(percent)).transpose();
     let percent = percent.map_err(AppMessageError::Percent)?;
-    Ok(Progress { percent, left_ms: said.left_ms.map(|left| left.min(TIME_MS_MAX)) })
+    Ok(Progress { percent, left_ms: message.left_ms.map(|left| left.min(TIME_MS_MAX)) })
 }
 
 /// The application wants to be asked again later.
-pub fn deferral(said: &v1::SaveDeferral) -> Answer {
-    Answer::Deferred { for_ms: said.for_ms.min(TIME_MS_MAX) }
+pub fn deferral(message: &v1::SaveDeferral) -> Answer {
+    Answer::Deferred { for_ms: message.for_ms.min(TIME_MS_MAX) }
 }
 
 /// The application cannot save.
-pub fn failure(said: &v1::SaveFailure) -> Answer {
-    Answer::Failed { why: reason(&said.why) }
+pub fn failure(message: &v1::SaveFailure) -> Answer {
+    Answer::Failed { why: reason(&message.why) }
 }
 
 /// The application has saved; with its claims about the files.
 ///
 /// # Errors
 /// A value out of range, or an unusable path.
-pub fn done(said: v1::SaveDone) -> Result<Answer, AppMessageError> {
-    let v1::SaveDone { token: _, step, files, bytes, list, time_seconds } = said;
+pub fn done(message: v1::SaveDone) -> Result<Answer, AppMessageError> {
+    let v1::SaveDone { token: _, step, files, bytes, list, time_seconds } = message;
     if list.len() > FILES_MAX {
         return Err(AppMessageError::TooManyFiles);
     }
