@@ -54,7 +54,7 @@ enum Command {
     /// One rank of those that send what a fence sends, and nothing else
     #[command(hide = true)]
     PmiStreams(streams::Options),
-    /// Be the simulated manager of a fabric (for `fabric_manager` of agents)
+    /// Be the simulated manager of a fabric (for `fabric_manager.url` of agents)
     FabricManager(fabric::Options),
     /// Print the reference page of all metrics (docs/metrics.md)
     Metrics,

@@ -55,7 +55,8 @@ pub(crate) async fn renew(
 /// known to the leader applies to it, because this member may lag behind. Members are renewed even
 /// without a leader: if all their certificates have expired, there is none.
 async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<Timestamp, Refusal> {
-    let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::CertificateRefused { why: error.to_string() })?;
+    let shown =
+        Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::CertificateRefused { why: error.to_string() })?;
     let issued = if shown.caller.role == Role::Quorum {
         core.agreed.ledger().issue_time()
     } else {

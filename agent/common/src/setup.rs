@@ -1,6 +1,6 @@
 //! How this agent was set up, as its tasks need it.
 
-use crate::config::UserImages;
+use crate::config::work::UserImages;
 use lattice_model::NodeId;
 use lattice_runtime::shim::LogRoom;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct Setup {
     /// Whether setuid programs give rights to work.
     pub work_may_gain_privileges: bool,
     /// Whether work may have images.
-    pub user_images: UserImages,
+    pub images_from_users: UserImages,
     /// SIGTERM to SIGKILL.
     pub grace: Duration,
     /// How much room the log files of one running allocation may take.
