@@ -4,6 +4,11 @@
 use crate::doctor::{self, Finding, Health};
 use crate::recovery::Unusable;
 use anyhow::{Context, bail};
+use lattice_agent_common::config::cgroup::CgroupSettings;
+use lattice_agent_common::config::data::ScratchSettings;
+use lattice_agent_common::config::logs::{LogSettings, StoreSettings};
+use lattice_agent_common::config::network::{GossipSettings, MeshSettings};
+use lattice_agent_common::config::work::WorkSettings;
 use lattice_agent_common::config::{AgentConfig, Role};
 use lattice_model::MemberId;
 use lattice_pki::ca;
@@ -49,7 +54,8 @@ pub async fn run(
     let dir = prepare_dir(&dir, uid.as_raw())?;
     let ports = ports(&dir)?;
     let tls = certificates(&dir)?;
-    let agent = AgentConfig { scratch_dir: scratch_dir.unwrap_or_default(), ..agent_config(&dir, ports, &tls)? };
+    let mut agent = agent_config(&dir, ports, &tls);
+    agent.scratch.dir = scratch_dir.unwrap_or_default();
     agent.validate().context("--scratch-dir")?;
     let quorum = quorum_config(&dir, ports, &tls);
 
@@ -184,27 +190,33 @@ fn files(tls: &Path, name: &str) -> TlsFiles {
     TlsFiles { ca: tls.join("ca.crt"), cert: tls.join(format!("{name}.crt")), key: tls.join(format!("{name}.key")) }
 }
 
-fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> anyhow::Result<AgentConfig> {
-    Ok(AgentConfig {
+fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> AgentConfig {
+    let cgroup = format!("lattice-dev-{}", nix::unistd::geteuid());
+    AgentConfig {
         node_id: "dev".to_owned(),
         cluster: "dev".to_owned(),
         state_dir: dir.join("node"),
         socket: dir.join("agent.sock"),
         quorum: vec![format!("127.0.0.1:{}", ports.service)],
         tls: files(tls, "dev"),
-        mesh_listen: format!("127.0.0.1:{}", ports.mesh),
-        gossip_listen: format!("127.0.0.1:{}", ports.gossip),
-        gossip_key_file: dir.join("gossip.key"),
-        gossip: lattice_gossip::Config::lab(),
+        mesh: MeshSettings { listen: format!("127.0.0.1:{}", ports.mesh), ..MeshSettings::default() },
+        gossip: GossipSettings {
+            listen: format!("127.0.0.1:{}", ports.gossip),
+            key_file: dir.join("gossip.key"),
+            timers: lattice_gossip::Config::lab(),
+            ..GossipSettings::default()
+        },
         roles: vec![Role::Api, Role::Scheduler],
-        allow_root: true,
-        log_store: format!("file://{}", dir.join("objects").display()),
-        scratch_tmpfs_dir: dir.join("scratch"),
-        cgroup_root: format!("lattice-dev-{}/workload.slice", nix::unistd::geteuid()).into(),
-        cgroup_delegated: format!("lattice-dev-{}", nix::unistd::geteuid()).into(),
+        work: WorkSettings { allow_root: true, ..WorkSettings::default() },
+        cgroup: CgroupSettings { root: format!("{cgroup}/workload.slice").into(), delegated: cgroup.into(), ..CgroupSettings::default() },
+        logs: LogSettings {
+            store: StoreSettings { url: format!("file://{}", dir.join("objects").display()), ..StoreSettings::default() },
+            ..LogSettings::default()
+        },
+        scratch: ScratchSettings { tmpfs_dir: dir.join("scratch"), ..ScratchSettings::default() },
         telemetry: telemetry(ports.metrics[0]),
         ..AgentConfig::default()
-    })
+    }
 }
 
 fn telemetry(port: u16) -> TelemetrySettings {

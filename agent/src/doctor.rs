@@ -84,7 +84,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     } else {
         add("privilege", Health::Missing, "not root: images cannot be mounted nor work started as other users; run it as root".to_owned());
     }
-    let slice = probe_slice(&config.cgroup_root);
+    let slice = probe_slice(&config.cgroup.root);
     match &slice {
         Ok(slice) => add("cgroup scopes", Health::Ok, format!("cgroup v2 slice {}", slice.path().display())),
         Err(why) => add("cgroup scopes", Health::Degraded, why.to_string()),
@@ -141,7 +141,7 @@ fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>
 
 /// Room for temporary files of work.
 fn scratch(config: &AgentConfig, add: Add<'_>) {
-    let memory_bytes = memory_bytes(config.memory_reserved_bytes).unwrap_or_default();
+    let memory_bytes = memory_bytes(config.cgroup.memory_reserved_bytes).unwrap_or_default();
     let scratch = scratch_of(config, memory_bytes, mount_namespace().err().map(|error| error.to_string()).as_deref());
     match (&scratch, unlimited(&scratch)) {
         (Scratch::None(_), _) => add("scratch", Health::Degraded, scratch.to_string()),
@@ -189,7 +189,7 @@ fn stores(config: &AgentConfig, add: Add<'_>) {
     match log_store(config) {
         Ok(Some(url)) => add("log store", Health::Ok, format!("{url}: written to, read and removed")),
         Ok(None) => {
-            let text = "none is configured (log_store): output stays on its node, within log_spool_max_bytes, and is lost with it";
+            let text = "none is configured (logs.store): output stays on its node, within logs.spool_max_bytes, and is lost with it";
             add("log store", Health::Degraded, text.to_owned());
         }
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
@@ -239,9 +239,9 @@ fn local(config: &AgentConfig, add: Add<'_>) {
 
 /// Where work saves its checkpoints, if there is a store for them.
 fn checkpoints(config: &AgentConfig) -> Option<tried::Look> {
-    let stored = !config.checkpoint_store.is_empty() || !config.log_store.is_empty();
+    let stored = config.checkpoint_store().is_some();
     match config.makes_checkpoints() {
-        Ok(()) => Some((Health::Ok, format!("work saves itself below {}", config.checkpoint_dir().display()))),
+        Ok(_) => Some((Health::Ok, format!("work saves itself below {}", config.checkpoint_dir().display()))),
         Err(why) if config.wants_checkpoints() => Some((Health::Missing, format!("{why}; the agent does not start"))),
         Err(why) => stored.then(|| (Health::Degraded, format!("none are made here: {why}"))),
     }
@@ -321,7 +321,7 @@ fn certificate(config: &AgentConfig) -> Option<tried::Look> {
 
 /// The site's programs, where there are any.
 fn hooks(config: &AgentConfig, add: Add<'_>) {
-    for (subject, program) in [("prologue", &config.prologue), ("epilogue", &config.epilogue)] {
+    for (subject, program) in [("prologue", &config.hooks.prologue.program), ("epilogue", &config.hooks.epilogue.program)] {
         if program.as_os_str().is_empty() {
             continue;
         }
@@ -329,7 +329,7 @@ fn hooks(config: &AgentConfig, add: Add<'_>) {
         match about {
             Ok(true) => add(subject, Health::Ok, program.display().to_string()),
             Ok(false) => add(subject, Health::Missing, format!("{} is not an executable file: chmod 755", program.display())),
-            Err(error) => add(subject, Health::Missing, format!("{}: {error}; install it or unset `{subject}`", program.display())),
+            Err(error) => add(subject, Health::Missing, format!("{}: {error}; install it or unset `hooks.{subject}`", program.display())),
         }
     }
 }
@@ -348,8 +348,8 @@ fn mpi(config: &AgentConfig, add: Add<'_>) {
     };
     add("MPI", health, text);
     let hwloc = lattice_runtime::topology::hwloc::LIBRARY;
-    let text = match (config.hwloc_xml, there(hwloc)) {
-        (false, _) => "each rank reads the machine itself (hwloc_xml: false)".to_owned(),
+    let text = match (config.work.hwloc_xml, there(hwloc)) {
+        (false, _) => "each rank reads the machine itself (work.hwloc_xml: false)".to_owned(),
         (true, Some(path)) => format!("ranks of whole nodes get what {} read once (HWLOC_XMLFILE)", path.display()),
         (true, None) => format!("each rank reads the machine itself: for one file of all of them install hwloc 2 ({hwloc})"),
     };
@@ -366,8 +366,8 @@ fn mpi(config: &AgentConfig, add: Add<'_>) {
 
 /// Whether network domains isolate work on this machine.
 fn network(config: &AgentConfig, add: Add<'_>) {
-    let text = if features::has_cxi() && !config.fabric_manager.is_empty() {
-        return add("network domains", Health::Ok, format!("CXI devices are here, and keys are had from {}", config.fabric_manager));
+    let text = if features::has_cxi() && config.fabric_manager.is_configured() {
+        return add("network domains", Health::Ok, format!("CXI devices are here, and keys are had from {}", config.fabric_manager.url));
     } else if features::has_cxi() {
         "CXI devices are here, and no fabric_manager is configured: a domain's VNI reaches work (FI_CXI_DEFAULT_VNI) and the site's hooks \
          (LATTICE_VNI), and holds where a prologue makes a service for it"

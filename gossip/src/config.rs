@@ -89,7 +89,7 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// A value is outside of its range.
-    #[error("gossip.{field} is {value}: it must be between {min} and {max}")]
+    #[error("{field} is {value}: it must be between {min} and {max}")]
     OutOfRange {
         /// The field.
         field: &'static str,
@@ -198,7 +198,7 @@ mod tests {
         Config::default().validate().unwrap();
         Config::lab().validate().unwrap();
         let error = Config { packet_bytes_max: 9_000, ..Config::default() }.validate().unwrap_err();
-        assert_eq!(error.to_string(), "gossip.packet_bytes_max is 9000: it must be between 640 and 1400");
+        assert_eq!(error.to_string(), "packet_bytes_max is 9000: it must be between 640 and 1400");
         assert!(Config { probe_rtt_ms: 600, ..Config::default() }.validate().is_err());
         assert!(Config { suspect_after_ms: 0, ..Config::default() }.validate().is_err());
     }

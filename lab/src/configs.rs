@@ -2,6 +2,8 @@
 
 use crate::cluster::{Cluster, Member, Node};
 use crate::options::Options;
+use anyhow::Result;
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -52,40 +54,70 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
 /// Largest cluster in which all agents use kernel probes.
 const COUNTING_NODES_MAX: usize = 8;
 
-/// An agent's file.
-pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &str) -> String {
-    let dir = cluster.dir.join(&node.id);
+/// An agent's file. Later snippets win over earlier ones, and all of them over what the lab sets itself.
+pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &str, gpus: &str) -> Result<String> {
+    let in_dir = |lines: &str| lines.replace("{dir}", &cluster.dir.to_string_lossy());
     let run = cluster.run_dir.join(&node.id);
+    let mut text = agent_alone(cluster, node, options, cgroup_root);
+    for snippet in [
+        telemetry(&node.metrics) + &in_dir(&options.telemetry_lines),
+        in_dir(&options.log_lines),
+        in_dir(&options.agent_lines).replace("{run}", &run.to_string_lossy()),
+        gpus.to_owned(),
+    ] {
+        text = merged(&text, &snippet)?;
+    }
+    Ok(text)
+}
+
+/// What the lab sets in every agent's file.
+fn agent_alone(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &str) -> String {
+    let (dir, run) = (cluster.dir.join(&node.id), cluster.run_dir.join(&node.id));
     let quorum: Vec<String> = cluster.members.iter().map(|m| format!("{:?}", m.service)).collect();
     let seeds: Vec<String> = cluster.nodes.iter().take(3).filter(|n| n.id != node.id).map(|n| format!("{:?}", n.gossip)).collect();
     let mut text =
         format!("node_id: {}\ncluster: lab\nstate_dir: {}\nsocket: {}\n", node.id, quoted(&run.join("state")), quoted(&node.socket));
     let _ = writeln!(text, "quorum: [{}]", quorum.join(", "));
     text += &tls(&cluster.dir, &dir, &node.id);
-    let _ = writeln!(text, "mesh_listen: {:?}\ngossip_listen: {:?}", node.mesh, node.gossip);
-    let _ = writeln!(text, "gossip_key_file: {}\ngossip_seeds: [{}]", quoted(&cluster.dir.join("gossip.key")), seeds.join(", "));
-    let _ = writeln!(text, "roles: [api, scheduler]\nschedulable: true\nallow_root: true");
-    let _ = writeln!(text, "cgroup_root: {cgroup_root:?}\nshim: {}", quoted(&cluster.binaries.join("lattice-shim")));
+    let _ = writeln!(text, "mesh: {{listen: {:?}}}", node.mesh);
+    let key = quoted(&cluster.dir.join("gossip.key"));
+    let _ = writeln!(text, "gossip: {{listen: {:?}, key_file: {key}, seeds: [{}]}}", node.gossip, seeds.join(", "));
+    let _ = writeln!(text, "roles: [api, scheduler]\nschedulable: true");
+    let _ = writeln!(text, "work: {{allow_root: true, grace_seconds: {}}}", options.grace_seconds);
+    let _ = writeln!(text, "shim: {}", quoted(&cluster.binaries.join("lattice-shim")));
     // Without memory: under version 1 other software of this machine may depend on it.
-    let delegated = Path::new(cgroup_root).iter().next().map(Path::new).unwrap_or(Path::new(""));
-    let _ = writeln!(text, "cgroup_delegated: {}\ncgroup_v1_controllers: [cpu, cpuset, pids, io]\npids_max: 1024", quoted(delegated));
-    let _ = writeln!(text, "grace_seconds: {}\nfence_timeout_seconds: {}", options.grace_seconds, options.fence_timeout_seconds);
+    let delegated = quoted(Path::new(cgroup_root).iter().next().map(Path::new).unwrap_or(Path::new("")));
+    let _ = writeln!(
+        text,
+        "cgroup: {{root: {cgroup_root:?}, delegated: {delegated}, v1_controllers: [cpu, cpuset, pids, io], pids_max: 1024}}"
+    );
+    let _ = writeln!(text, "launch: {{fence_timeout_seconds: {}}}", options.fence_timeout_seconds);
     let _ = writeln!(text, "scheduler_lease_ms: {}", options.scheduler_lease_ms);
-    if options.log_lines.is_empty() {
-        let _ = writeln!(text, "log_store: {:?}", format!("file://{}", cluster.dir.join("objects").display()));
-    }
-    text += &options.log_lines;
-    if !options.agent_lines.contains("scratch_tmpfs_dir:") {
-        let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
-    }
+    let store = format!("file://{}", cluster.dir.join("objects").display());
+    let _ = writeln!(text, "logs: {{store: {{url: {store:?}}}}}");
+    let _ = writeln!(text, "scratch: {{tmpfs_dir: {}}}", quoted(&cluster.run_dir.join("scratch-tmp")));
     // Each agent's programs run at every context switch of the machine.
-    if cluster.nodes.len() > COUNTING_NODES_MAX && !options.agent_lines.contains("kernel_probes:") {
-        let _ = writeln!(text, "kernel_probes: false");
-    }
-    text += &telemetry(&node.metrics);
-    text += &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy());
-    text += &options.agent_lines.replace("{dir}", &cluster.dir.to_string_lossy()).replace("{run}", &run.to_string_lossy());
+    let _ = writeln!(text, "measuring: {{kernel_probes: {}}}", cluster.nodes.len() <= COUNTING_NODES_MAX);
     text
+}
+
+/// `base` with the settings of `more`, both in YAML: sections are merged, and anything else that `more` has replaces
+/// what `base` has in its place.
+pub fn merged(base: &str, more: &str) -> Result<String> {
+    let mut all: Value = lattice_model::config::parse("base", base)?;
+    merge(&mut all, lattice_model::config::parse("more", more)?);
+    Ok(lattice_model::config::write(&all)?)
+}
+
+fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more,
+    }
 }
 
 /// The beginning of the block.
@@ -100,5 +132,26 @@ fn tls(cluster_dir: &Path, dir: &Path, name: &str) -> String {
 
 /// A path as a YAML scalar: JSON's double quotes mean the same there.
 fn quoted(path: &Path) -> String {
-    serde_json::Value::from(path.to_string_lossy()).to_string()
+    Value::from(path.to_string_lossy()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_merged_and_what_comes_later_wins() {
+        let base = "node_id: n1\nroles: [api, scheduler]\nlogs: {store: {url: \"file:///a\"}, flush_seconds: 30}\n";
+        let more = "roles: [api]\nlogs:\n  store: {options: {allow_http: \"true\"}}\n  flush_seconds: 1\nhealth: {xids: {140: fail}}\n";
+        let all: Value = lattice_model::config::parse("all", &merged(base, more).unwrap()).unwrap();
+        let expected = serde_json::json!({
+            "node_id": "n1",
+            "roles": ["api"],
+            "logs": {"store": {"url": "file:///a", "options": {"allow_http": "true"}}, "flush_seconds": 1},
+            "health": {"xids": {"140": "fail"}},
+        });
+        assert_eq!(all, expected);
+        assert_eq!(merged(base, "").unwrap(), merged("", base).unwrap());
+        assert!(merged(base, "logs: {flush_seconds: 1, flush_seconds: 2}").is_err());
+    }
 }

@@ -55,7 +55,7 @@ enum Command {
     /// Run one of the ranks that send the bytes of a fence, and nothing else
     #[command(hide = true)]
     PmiStreams(streams::Options),
-    /// Be the simulated manager of a fabric (for `fabric_manager` of agents)
+    /// Be the simulated manager of a fabric (for `fabric_manager.url` of agents)
     FabricManager(fabric::Options),
     /// Print the reference page of all metrics (docs/metrics.md)
     Metrics,

@@ -59,9 +59,10 @@ pub struct Options {
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
     pub simulated_gpus: u32,
-    /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's directory.
+    /// The agents' settings of logs, as YAML; without them, a log store in the lab's directory. `{dir}` as above.
     pub log_lines: String,
-    /// Further lines of every agent's configuration; `{dir}` is the cluster's folder, `{run}` the node's run folder.
+    /// Further settings of every agent, as YAML; they win over all others. `{dir}` is the cluster's folder, `{run}` the
+    /// node's run folder.
     pub agent_lines: String,
     /// Further lines of every daemon's `telemetry`, each after two spaces; `{dir}` as above.
     pub telemetry_lines: String,

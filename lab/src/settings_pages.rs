@@ -10,11 +10,25 @@ use std::collections::BTreeSet;
 type Probe = (&'static str, fn(&str) -> BTreeSet<String>);
 
 /// A table of settings: the page, the heading above the table (none above the first), the settings that it has.
-const TABLES: [(&str, &str, Probe); 14] = [
+const TABLES: [(&str, &str, Probe); 28] = [
     ("agent-yaml", "", (r#"{"?":0}"#, fields::<AgentConfig>)),
     ("agent-yaml", "tls", (r#"{"tls":{"?":0}}"#, fields::<AgentConfig>)),
-    ("agent-yaml", "io_max", (r#"{"io_max":[{"?":0}]}"#, fields::<AgentConfig>)),
-    ("agent-yaml-sections", "gossip", (r#"{"gossip":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "mesh", (r#"{"mesh":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "gossip", (r#"{"gossip":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "work", (r#"{"work":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "images", (r#"{"images":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "cgroup", (r#"{"cgroup":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "cgroup.io_max", (r#"{"cgroup":{"io_max":[{"?":0}]}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "launch", (r#"{"launch":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "logs", (r#"{"logs":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "store", (r#"{"logs":{"store":{"?":0}}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "hooks", (r#"{"hooks":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "hook", (r#"{"hooks":{"wipe":{"?":0}}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "scratch", (r#"{"scratch":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "data", (r#"{"data":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "fabric_manager", (r#"{"fabric_manager":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml", "measuring", (r#"{"measuring":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml-sections", "gossip.timers", (r#"{"gossip":{"timers":{"?":0}}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "simulated_gpus", (r#"{"simulated_gpus":[{"?":0}]}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "checkpoint", (r#"{"checkpoint":{"?":0}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "health", (r#"{"health":{"?":0}}"#, fields::<AgentConfig>)),

@@ -107,7 +107,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     for n in &cluster.nodes {
         let root = format!("{}/{}/workload.slice", cluster.cgroup_root, n.id);
         let devices = gpus::make(&cluster.dir.join(&n.id), &n.id, options.simulated_gpus)?;
-        let text = configs::agent(&cluster, n, options, &root) + &gpus::config(&devices);
+        let text = configs::agent(&cluster, n, options, &root, &gpus::config(&devices))?;
         write(&cluster.dir.join(&n.id).join("agent.yaml"), &text)?;
     }
     shared_cli(&cluster, binaries)?;

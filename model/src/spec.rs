@@ -407,7 +407,7 @@ impl AllocationSpec {
     pub fn unsaved_by(&self, node: &Node) -> Option<String> {
         let asked = self.checkpoint.as_ref()?;
         if !constraint::has(&node.features, constraint::CHECKPOINTS) {
-            let why = "makes no checkpoints (neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
+            let why = "makes no checkpoints (neither checkpoint.store nor logs.store is configured), and --checkpoint asks for them";
             return Some(why.to_owned());
         }
         // Run leases show that the agent can attribute processes to allocations: both need cgroup

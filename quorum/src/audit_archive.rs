@@ -15,7 +15,7 @@ use crate::core::Core;
 use futures::TryStreamExt;
 use lattice_ledger::{AuditFault, AuditHead};
 use lattice_model::{Generation, with_causes};
-use lattice_objects::{Objects, ObjectsError};
+use lattice_objects::{Objects, ObjectsError, SettingNames};
 use lattice_store::audit::SEGMENT_RECORDS;
 use lattice_store::background;
 use lattice_store::machine::{Agreed, AuditError};
@@ -66,8 +66,8 @@ impl Archive {
         if config.audit_archive.is_empty() {
             return Ok(None);
         }
-        let objects =
-            Objects::open("audit_archive", &config.audit_archive, &config.audit_archive_options, &config.audit_archive_credentials)?;
+        let names = SettingNames { url: "audit_archive", options: "audit_archive_options", credentials: "audit_archive_credentials" };
+        let objects = Objects::open(names, &config.audit_archive, &config.audit_archive_options, &config.audit_archive_credentials)?;
         Ok(Some(Self { objects, every: Duration::from_secs(config.audit_archive_seconds) }))
     }
 

@@ -82,7 +82,7 @@ pub enum DataMountError {
     /// The target does not exist, and its root is not empty.
     #[error(
         "mount target {} is not a directory on this node, and {} is not empty: it is not hidden for it; an administrator must make \
-         the directory, or choose an empty root in mount_roots",
+         the directory, or choose an empty root in data.mount_roots",
         target.display(), root.display()
     )]
     Target {

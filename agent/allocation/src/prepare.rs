@@ -14,7 +14,7 @@ use crate::handles::{Handles, Shared};
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::CheckpointDirectoryError;
 use lattice_agent_checkpoint::restore::RestoreError;
-use lattice_agent_common::config::UserImages;
+use lattice_agent_common::config::work::UserImages;
 use lattice_agent_common::environment::UENV_MOUNT;
 use lattice_agent_common::limits::given_open_files;
 use lattice_agent_common::readiness::readable;
@@ -68,9 +68,9 @@ pub(super) enum PrepareError {
     NotTheShim { socket: PathBuf, source: NotOurs },
     #[error(transparent)]
     Identity(#[from] Mismatch),
-    #[error("work as root is refused on this node (allow_root is false)")]
+    #[error("work as root is refused on this node (work.allow_root is false)")]
     RootRefused,
-    #[error("work with an image is refused on this node (user_images: refuse)")]
+    #[error("work with an image is refused on this node (images.from_users: refuse)")]
     ImageRefused,
     #[error(transparent)]
     Data(#[from] DataPlaneError),
@@ -233,7 +233,7 @@ fn begin(context: &Handles, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<
     if share.owner.is_root() && !context.setup.allow_root {
         return Err(PrepareError::RootRefused);
     }
-    if share.spec.uenv.is_some() && context.setup.user_images == UserImages::Refuse {
+    if share.spec.uenv.is_some() && context.setup.images_from_users == UserImages::Refuse {
         return Err(PrepareError::ImageRefused);
     }
     failpoint::pass(Point::IdentityChecked);

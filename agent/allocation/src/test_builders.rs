@@ -9,6 +9,7 @@ use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::data::ScratchSettings;
 use lattice_agent_common::driver_queue::DriverQueue;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
@@ -126,7 +127,7 @@ impl Bench {
         let config = AgentConfig {
             state_dir: dir.0.clone(),
             socket: dir.0.join("agent.sock"),
-            scratch_dir: dir.0.join("no-scratch"),
+            scratch: ScratchSettings { dir: dir.0.join("no-scratch"), ..ScratchSettings::default() },
             ..AgentConfig::default()
         };
         let stop = CancellationToken::new();
@@ -216,7 +217,7 @@ impl Bench {
             socket: config.socket.clone(),
             allow_root: false,
             work_may_gain_privileges: false,
-            user_images: config.user_images,
+            images_from_users: config.images.from_users,
             grace: Duration::from_secs(30),
             log_room: LogRoom { ring_bytes: 1 << 20, spool_bytes_max: 1 << 20 },
             attach_max_concurrent: 1,
@@ -228,7 +229,7 @@ impl Bench {
             spools: Spools::new(None, of_output, TaskTracker::new(), stop.child_token()),
             checkpoint: Arc::new(checkpoint),
             launches: Launches::new(launches),
-            measuring: Measuring::new(config.alerts.clone(), config.window_smoothing, measuring),
+            measuring: Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, measuring),
             latencies: Latencies::default(),
             adoption: Adoption::default(),
             mesh,

@@ -87,11 +87,11 @@ enum LastSavedError {
 
 /// Runs until `stop`; acts only while this agent holds the lease.
 pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: CancellationToken) {
-    let settings = *context.checkpoints.settings();
+    let settings = context.checkpoints.settings().clone();
     let mut broker = Broker {
         context: Arc::clone(&context),
         placing: placing.clone(),
-        settings,
+        settings: settings.clone(),
         known: BTreeMap::new(),
         storage: Storage::Here,
         asked: JoinSet::new(),
@@ -189,7 +189,7 @@ impl Broker {
                 // Other agents may have a store, if work wants checkpoints.
                 let away = cluster.allocations.values().any(|a| is_candidate(&a));
                 let why = format!(
-                    "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint_store that the others have, or take the role scheduler from it"
+                    "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint.store that the others have, or take the role scheduler from it"
                 );
                 self.stored(if away { Storage::Away { why } } else { Storage::Here });
                 self.context.checkpoints.counts().broker(true, away, 0);

@@ -1,13 +1,13 @@
 //! The directories in which work saves itself on its node, and from which it is restored.
 //!
 //! ```text
-//!   <checkpoint_dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
+//!   <checkpoint.dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
 //!     request                               token and deadline; appears complete
 //!     <token>/                              the application saves into it
 //!     <token>.done | .failed | .deferred    the application's answer; written by the agent if it came in a call
-//!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: the work starts from it
-//!   <checkpoint_dir>/<allocation>.put       root's: what is in the store already ([`super::store::Uploads`])
-//!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's memory page ([`super::page`])
+//!   <checkpoint.dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: the work starts from it
+//!   <checkpoint.dir>/<allocation>.put       root's: what is in the store already ([`super::store::Uploads`])
+//!   <checkpoint.dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's memory page ([`super::page`])
 //! ```
 //!
 //! Each round has a new token, so an answer belongs to one round only. The user may change
@@ -57,7 +57,7 @@ const ASIDE: &str = ".aside-";
 /// What failed with the directories of this node's allocations.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    #[error("checkpoint_dir {}: {source}", .path.display())]
+    #[error("checkpoint.dir {}: {source}", .path.display())]
     MakeRoot { path: PathBuf, source: io::Error },
     #[error(transparent)]
     UnusableRoot(#[from] UnusableDirectory),
@@ -161,7 +161,7 @@ impl Directories {
     pub fn below(root: PathBuf) -> Result<Self, DirectoryError> {
         let made = DirBuilder::new().recursive(true).mode(0o711).create(&root);
         made.map_err(|source| DirectoryError::MakeRoot { path: root.clone(), source })?;
-        lattice_machine::data_plane::usable("checkpoint_dir", &root)?;
+        lattice_machine::data_plane::usable("checkpoint.dir", &root)?;
         Ok(Self { root })
     }
 

@@ -146,13 +146,13 @@ impl Checkpoints {
             if config.wants_checkpoints() {
                 return Err(why.into());
             }
-            if !config.log_store.is_empty() {
+            if config.logs.store.is_configured() {
                 tracing::warn!(why = %why, "no checkpoints are made here");
             }
         }
         let means = match config.makes_checkpoints() {
-            Ok(()) => {
-                let store = CheckpointStore::configured(config)
+            Ok((names, store)) => {
+                let store = CheckpointStore::open(names, store)
                     .context("the store of checkpoints")?
                     .of_cluster(config.cluster.clone(), authorities);
                 let directories = Directories::below(config.checkpoint_dir())?;
@@ -168,7 +168,7 @@ impl Checkpoints {
             sightings: Sightings::default(),
             begins: Turns::default(),
             counts: Counts::default(),
-            settings: config.checkpoint,
+            settings: config.checkpoint.clone(),
             broker: Mutex::default(),
         };
         Ok(Self(Arc::new(inner)))

@@ -40,8 +40,8 @@ pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64
 
 /// Sweeps periodically until `stop`, while this agent holds the lease.
 pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, settings: CheckpointSettings, stop: CancellationToken) {
-    let sweep = Sweep { context, quorum, placing, settings };
     let mut looks = tokio::time::interval(Duration::from_secs(settings.retention_sweep_seconds));
+    let sweep = Sweep { context, quorum, placing, settings };
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

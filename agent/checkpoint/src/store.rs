@@ -24,17 +24,15 @@ pub use uploads::Uploads;
 use super::directory::{DirectoryError, PlaceError};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
+use lattice_agent_common::config::logs::StoreSettings;
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, Epoch, NodeId};
-use lattice_objects::{Objects, ObjectsError};
+use lattice_objects::{Objects, ObjectsError, SettingNames};
 use lattice_pki::credentials::Material;
 use manifest::{MANIFEST_BYTES_MAX, VERSION};
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -123,20 +121,10 @@ pub struct Part {
 }
 
 impl CheckpointStore {
-    /// Creates the client without contacting the store. `setting`: the configuration key, for
-    /// errors.
-    pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
-        Objects::open(setting, url, options, credentials).map(|objects| Self { objects, ours: None })
-    }
-
-    /// The configured store.
-    pub fn configured(config: &AgentConfig) -> Result<Self, ObjectsError> {
-        if config.checkpoint_store.is_empty() {
-            Self::open("log_store", &config.log_store, &config.log_store_options, &config.log_store_credentials)
-        } else {
-            let (options, credentials) = (&config.checkpoint_store_options, &config.checkpoint_store_credentials);
-            Self::open("checkpoint_store", &config.checkpoint_store, options, credentials)
-        }
+    /// Creates the client without contacting the store. `names`: what the configuration calls its
+    /// settings, for errors.
+    pub fn open(names: SettingNames, store: &StoreSettings) -> Result<Self, ObjectsError> {
+        store.open(names).map(|objects| Self { objects, ours: None })
     }
 
     /// The same store, for an agent of this cluster.

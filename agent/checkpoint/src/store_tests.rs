@@ -1,4 +1,5 @@
 use super::*;
+use lattice_agent_common::config::checkpoint::CHECKPOINT_STORE;
 use std::path::PathBuf;
 
 /// A directory that is removed with its content at the end.
@@ -12,8 +13,8 @@ impl Folder {
     }
 
     fn store(&self) -> CheckpointStore {
-        let url = format!("file://{}", self.0.display());
-        CheckpointStore::open("checkpoint_store", &url, &BTreeMap::new(), Path::new("")).unwrap()
+        let store = StoreSettings { url: format!("file://{}", self.0.display()), ..StoreSettings::default() };
+        CheckpointStore::open(CHECKPOINT_STORE, &store).unwrap()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which file system a directory is on, and whether other nodes may mount the same one.
 //!
-//! `checkpoint_dir` must belong to one node: it holds answers and a memory page, named only by the
+//! `checkpoint.dir` must belong to one node: it holds answers and a memory page, named only by the
 //! allocation, so nodes that shared it would answer for each other. File systems are recognised by
 //! the kernel's name of their type, so that an unreachable server blocks nothing. An unknown type
 //! counts as local: a wrong refusal would keep a node from work.

@@ -1,6 +1,6 @@
 //! The settings of this agent that its tasks need.
 
-use crate::config::UserImages;
+use crate::config::work::UserImages;
 use lattice_model::NodeId;
 use lattice_runtime::shim::LogRoom;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct Setup {
     /// Whether work may gain rights from setuid programs.
     pub work_may_gain_privileges: bool,
     /// Whether work may have images.
-    pub user_images: UserImages,
+    pub images_from_users: UserImages,
     /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Limits of the size of one running allocation's log files.

@@ -1,6 +1,7 @@
 //! Limits of an allocation's work on this node, from its share and the node's configuration.
 
-use lattice_agent_common::config::{AgentConfig, IoMax};
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::cgroup::IoMax;
 use lattice_model::{Assignment, DesiredShare, Resources};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::{Controller, Controllers};
@@ -32,9 +33,9 @@ pub struct Bounds {
     pub io: Vec<IoLimit>,
 }
 
-/// A device in the configuration's `io_max` is not a block device.
+/// A device in the configuration's `cgroup.io_max` is not a block device.
 #[derive(Debug, Error)]
-#[error("io_max: {}: {source}", .device.display())]
+#[error("cgroup.io_max: {}: {source}", .device.display())]
 pub struct IoMaxError {
     device: PathBuf,
     source: io::Error,
@@ -43,8 +44,8 @@ pub struct IoMaxError {
 impl Bounds {
     /// From the configuration. An error names a device that is not one.
     pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
-        let io = config.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
-        Ok(Self { controllers, size, pids_max: config.pids_max, io: io.collect::<Result<_, _>>()? })
+        let io = config.cgroup.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
+        Ok(Self { controllers, size, pids_max: config.cgroup.pids_max, io: io.collect::<Result<_, _>>()? })
     }
 
     /// The limits of one allocation's work here. What this node cannot limit is left out: `doctor`,
@@ -79,8 +80,8 @@ impl Bounds {
 
 /// What can be limited with this configuration, and one line about each controller that is missing.
 pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers, Vec<String>) {
-    let v1 = config.cgroup_v1_controllers.iter().copied().collect();
-    let found = Controllers::find(&config.cgroup_root, slice, &config.cgroup_delegated, &v1);
+    let v1 = config.cgroup.v1_controllers.iter().copied().collect();
+    let found = Controllers::find(&config.cgroup.root, slice, &config.cgroup.delegated, &v1);
     let describe = |(controller, why): (&Controller, &String)| {
         let lacks = match controller {
             Controller::Cpu => "processor time is not limited: the work of shared nodes can take each other's",

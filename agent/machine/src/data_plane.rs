@@ -2,13 +2,14 @@
 //! decides what an allocation gets; its shim makes the mounts, in the allocation's own namespace.
 //!
 //! ```text
-//!   scratch   <scratch_dir>/<allocation>   on disk: made before the prologue, removed after the epilogue
-//!             <scratch_tmpfs_dir>/<allocation>   in memory, with a limit: gone with the namespace
-//!   output    <output_dir>/<tenant>/<project>/<allocation>   kept: the user's
-//!   home      home_source, seen at the account's home
+//!   scratch   <scratch.dir>/<allocation>   on disk: made before the prologue, removed after the epilogue
+//!             <scratch.tmpfs_dir>/<allocation>   in memory, with a limit: gone with the namespace
+//!   output    <data.output_dir>/<tenant>/<project>/<allocation>   kept: the user's
+//!   home      data.home_source, seen at the account's home
 //! ```
 
-use lattice_agent_common::config::{AgentConfig, is_system};
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::data::is_system;
 use lattice_model::{AllocationId, DesiredShare, Principal};
 use lattice_runtime::data_mounts::{Mount, Source};
 use lattice_runtime::mounts::{self, MountError};
@@ -61,7 +62,7 @@ pub enum Scratch {
 pub enum DataPlaneError {
     #[error("data-mount at {}: this node cannot make mounts: {why}", .target.display())]
     NoMounts { target: PathBuf, why: String },
-    #[error("data-mount: on this node targets lie below {} (mount_roots), not at {}", listed(.roots), .target.display())]
+    #[error("data-mount: on this node targets lie below {} (data.mount_roots), not at {}", listed(.roots), .target.display())]
     MountOutside { roots: Vec<PathBuf>, target: PathBuf },
     #[error("scratch-per-node: there is no scratch on this node: {why}")]
     NoScratch { why: String },
@@ -151,9 +152,9 @@ impl DataPlane {
         }
         Self {
             no_mounts,
-            home_source: config.home_source.clone(),
-            output_dir: config.output_dir.clone(),
-            mount_roots: config.mount_roots.clone(),
+            home_source: config.data.home_source.clone(),
+            output_dir: config.data.output_dir.clone(),
+            mount_roots: config.data.mount_roots.clone(),
             scratch_limited: matches!(scratch, Scratch::Disk(_)) && unlimited.is_none(),
             scratch,
         }
@@ -337,18 +338,18 @@ impl fmt::Display for Scratch {
 
 /// Where scratch is by the configuration; creates nothing.
 pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&str>) -> Scratch {
-    let disk = &config.scratch_dir;
+    let disk = &config.scratch.dir;
     if !disk.as_os_str().is_empty() {
-        return match usable("scratch_dir", disk) {
+        return match usable("scratch.dir", disk) {
             Ok(()) => Scratch::Disk(disk.clone()),
             Err(error) => Scratch::None(error.to_string()),
         };
     }
     if let Some(why) = no_mounts {
-        return Scratch::None(format!("memory cannot be mounted ({why}); set scratch_dir"));
+        return Scratch::None(format!("memory cannot be mounted ({why}); set scratch.dir"));
     }
-    let bytes_max = if config.scratch_tmpfs_max_bytes == 0 { memory_bytes / 4 } else { config.scratch_tmpfs_max_bytes };
-    Scratch::Memory { at: config.scratch_tmpfs_dir.clone(), bytes_max }
+    let bytes_max = if config.scratch.tmpfs_max_bytes == 0 { memory_bytes / 4 } else { config.scratch.tmpfs_max_bytes };
+    Scratch::Memory { at: config.scratch.tmpfs_dir.clone(), bytes_max }
 }
 
 /// Creates the directory below which scratch in memory is mounted.
@@ -358,7 +359,7 @@ fn made(scratch: Scratch) -> Scratch {
             Ok(()) => Scratch::Memory { at, bytes_max },
             Err(error) => {
                 let at = at.display();
-                Scratch::None(format!("{at} cannot be made ({error}): make it, or set scratch_tmpfs_dir or scratch_dir"))
+                Scratch::None(format!("{at} cannot be made ({error}): make it, or set scratch.tmpfs_dir or scratch.dir"))
             }
         },
         other => other,
@@ -521,7 +522,7 @@ mod tests {
         assert_eq!(planned("/data/sets/y").unwrap(), ("/data/sets".into(), "y".into()));
         assert_eq!(planned("/data").unwrap(), ("/data".into(), "".into()));
         for bad in ["/etc", "/database", "/usr/lib"] {
-            assert!(planned(bad).unwrap_err().to_string().contains("mount_roots"), "{bad}");
+            assert!(planned(bad).unwrap_err().to_string().contains("data.mount_roots"), "{bad}");
         }
     }
 

@@ -56,7 +56,7 @@ impl DeviceFilter {
         match self {
             Self::None { why } if !gpus.gpus.is_empty() => Some(format!(
                 "GPU device filter: work can open GPUs that are not its own. {why}; give the agent CAP_BPF and CAP_NET_ADMIN, or \
-                 let cgroup_v1_controllers name devices where that hierarchy is mounted"
+                 let cgroup.v1_controllers name devices where that hierarchy is mounted"
             )),
             Self::None { .. } | Self::Bpf | Self::V1 => None,
         }

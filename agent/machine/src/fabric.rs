@@ -57,7 +57,7 @@ const HALF: &str = "part";
 /// Why no key can be requested with this configuration.
 #[derive(Debug, Error)]
 pub enum FabricConfigError {
-    #[error("fabric_manager: {0:?} is not a URL https://HOST/… or http://HOST/…")]
+    #[error("fabric_manager.url: {0:?} is not a URL https://HOST/… or http://HOST/…")]
     Url(String),
     #[error("{setting} {}: {why}", path.display())]
     File { setting: &'static str, path: PathBuf, why: String },
@@ -132,17 +132,17 @@ impl Fabric {
     pub fn open(config: &AgentConfig, troubles: Troubles) -> Result<Self, FabricConfigError> {
         let dir = config.state_dir.join("fabric");
         remove_halves(&dir);
-        if config.fabric_manager.is_empty() {
+        if !config.fabric_manager.is_configured() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
                 troubles.set(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
             }
             return Ok(Self(None));
         }
-        let url = config.fabric_manager.trim_end_matches('/').to_owned();
+        let url = config.fabric_manager.url.trim_end_matches('/').to_owned();
         if !url.parse::<Url>().is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host() && url.query().is_none()) {
-            return Err(FabricConfigError::Url(config.fabric_manager.clone()));
+            return Err(FabricConfigError::Url(config.fabric_manager.url.clone()));
         }
-        let token = match config.fabric_manager_token.as_path() {
+        let token = match config.fabric_manager.token.as_path() {
             none if none.as_os_str().is_empty() => None,
             path => Some(token(path)?),
         };
@@ -150,9 +150,9 @@ impl Fabric {
         // provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
-        let ca = &config.fabric_manager_ca;
+        let ca = &config.fabric_manager.ca;
         if !ca.as_os_str().is_empty() {
-            let failed = |why: String| FabricConfigError::File { setting: "fabric_manager_ca", path: ca.clone(), why };
+            let failed = |why: String| FabricConfigError::File { setting: "fabric_manager.ca", path: ca.clone(), why };
             let pem = fs::read(ca).map_err(|error| failed(error.to_string()))?;
             client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|error| failed(with_causes(&error)))?);
         }
@@ -397,7 +397,7 @@ fn parsed<'a, T: Deserialize<'a>>(what: &'static str, body: &'a [u8]) -> Result<
 }
 
 fn token(path: &Path) -> Result<HeaderValue, FabricConfigError> {
-    let failed = |why: String| FabricConfigError::File { setting: "fabric_manager_token", path: path.to_owned(), why };
+    let failed = |why: String| FabricConfigError::File { setting: "fabric_manager.token", path: path.to_owned(), why };
     let mode = fs::metadata(path).map_err(|error| failed(error.to_string()))?.permissions().mode();
     if mode & 0o077 != 0 {
         return Err(failed(format!("others can read it (mode {:o}); chmod 600", mode & 0o777)));
@@ -441,12 +441,14 @@ fn write(path: &Path, record: &Record) -> Result<(), FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_agent_common::config::fabric_manager::FabricManagerSettings;
 
     fn config(name: &str, url: &str) -> AgentConfig {
         let state_dir = std::env::temp_dir().join(format!("lattice-fabric-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&state_dir);
         fs::create_dir_all(&state_dir).unwrap();
-        AgentConfig { state_dir, fabric_manager: url.to_owned(), ..AgentConfig::default() }
+        let fabric_manager = FabricManagerSettings { url: url.to_owned(), ..FabricManagerSettings::default() };
+        AgentConfig { state_dir, fabric_manager, ..AgentConfig::default() }
     }
 
     #[test]
@@ -456,10 +458,10 @@ mod tests {
             assert!(matches!(opened, Err(FabricConfigError::Url(_))), "{url}");
         }
         let mut config = config("token", "http://host/");
-        config.fabric_manager_token = config.state_dir.join("token");
-        fs::write(&config.fabric_manager_token, "secret\n").unwrap();
+        config.fabric_manager.token = config.state_dir.join("token");
+        fs::write(&config.fabric_manager.token, "secret\n").unwrap();
         let open = |mode| {
-            fs::set_permissions(&config.fabric_manager_token, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&config.fabric_manager.token, fs::Permissions::from_mode(mode)).unwrap();
             Fabric::open(&config, Troubles::default()).map(drop)
         };
         assert!(open(0o644).is_err_and(|error| error.to_string().contains("others can read it")));
@@ -487,7 +489,7 @@ mod tests {
         let half = manager.file(ids[0], Epoch(3), HALF);
         fs::write(&half, "{").unwrap();
         let troubles = Troubles::default();
-        Fabric::open(&AgentConfig { fabric_manager: String::new(), ..config.clone() }, troubles.clone()).unwrap();
+        Fabric::open(&AgentConfig { fabric_manager: FabricManagerSettings::default(), ..config.clone() }, troubles.clone()).unwrap();
         assert!(troubles.lines()[0].contains("services that are not revoked"), "{:?}", troubles.lines());
         assert!(!half.exists());
         fs::remove_dir_all(&config.state_dir).unwrap();

@@ -42,8 +42,8 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scop
         (CHECKPOINTS, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
-        (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),
-        (TELEMETRY_AUDIT, !config.log_store.is_empty() && scopes && audits),
+        (TELEMETRY_DEBUG, config.logs.store.is_configured() && groups),
+        (TELEMETRY_AUDIT, config.logs.store.is_configured() && scopes && audits),
     ];
     // The site cannot set the features that the agent detects.
     features.retain(|feature| own.iter().all(|(name, _)| name != feature));

@@ -15,6 +15,7 @@
 //! no command can free. An operator who wants the node kept away from work cordons it.
 
 use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::hooks::SiteHook;
 use lattice_agent_common::environment::of_domain;
 use lattice_agent_common::readiness::readable;
 use lattice_model::{DesiredShare, NodeId, RankOutcome, with_causes};
@@ -61,6 +62,12 @@ pub struct Hooks {
 struct Hook {
     program: PathBuf,
     limit: Duration,
+}
+
+impl Hook {
+    fn of<const TIMEOUT_SECONDS: u64>(hook: &SiteHook<TIMEOUT_SECONDS>) -> Option<Self> {
+        hook.is_configured().then(|| Self { program: hook.program.clone(), limit: Duration::from_secs(hook.timeout_seconds) })
+    }
 }
 
 /// Which of the two hooks.
@@ -123,13 +130,7 @@ pub enum HookFailure {
 impl Hooks {
     /// From the configuration.
     pub fn of(config: &AgentConfig) -> Self {
-        let hook = |program: &Path, limit_s| {
-            (!program.as_os_str().is_empty()).then(|| Hook { program: program.to_owned(), limit: Duration::from_secs(limit_s) })
-        };
-        Self {
-            prologue: hook(&config.prologue, config.prologue_timeout_seconds),
-            epilogue: hook(&config.epilogue, config.epilogue_timeout_seconds),
-        }
+        Self { prologue: Hook::of(&config.hooks.prologue), epilogue: Hook::of(&config.hooks.epilogue) }
     }
 
     /// Whether a prologue is configured.

@@ -10,6 +10,7 @@
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::hooks::SiteHook;
 use lattice_agent_common::files;
 use lattice_agent_common::node_view::NodeView;
 use lattice_model::NodeId;
@@ -90,8 +91,9 @@ impl Wiping {
             }
         };
         let ((asked, asking), (done, done_view)) = (watch::channel(Asked::Unknown), watch::channel(known));
-        let limit = Duration::from_secs(config.wipe_timeout_seconds);
-        let wiping = Self { program: config.wipe_hook.clone(), limit, node: me.to_string(), file, view, asked: asking, done };
+        let SiteHook { program, timeout_seconds } = config.hooks.wipe.clone();
+        let limit = Duration::from_secs(timeout_seconds);
+        let wiping = Self { program, limit, node: me.to_string(), file, view, asked: asking, done };
         (wiping, Wipes { asked, done: done_view })
     }
 
@@ -139,13 +141,13 @@ impl Wiping {
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
         let failed = if self.program.as_os_str().is_empty() {
-            Some("wipe_hook is not configured any more".to_owned())
+            Some("hooks.wipe is not configured any more".to_owned())
         } else {
             match run_program(&self.program, env, None, self.limit, stop).await {
                 Ok((ProgramEnd::Exited(0), _)) => None,
                 Ok((ProgramEnd::Cancelled, _)) => return false,
                 Ok((ProgramEnd::TooLong, _)) => {
-                    Some(format!("it was not over after {} s (wipe_timeout_seconds) and was killed", self.limit.as_secs()))
+                    Some(format!("it was not over after {} s (hooks.wipe.timeout_seconds) and was killed", self.limit.as_secs()))
                 }
                 Ok((end, output)) => Some(last_line(&output).unwrap_or_else(|| format!("{} {end}", self.program.display()))),
                 Err(why) => Some(format!("{} could not be started: {why}", self.program.display())),

@@ -7,7 +7,7 @@
 //! | [`serve`] | once the mesh is closed | incoming streams, bounded by `lattice_mesh` |
 //! | one per stream, at most `STREAMS_PER_PEER` for each peer | with its stream, or with [`serve`] | |
 //! | one per follower of output, a launch, an entry point or measurements | with what it follows, or with the follower | items 2 to 16 |
-//! | a terminal session; `attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
+//! | a terminal session; `work.attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
 //! | two per terminal on another node | with the session | the same |
 //!
 //! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of `lattice_allocation`.

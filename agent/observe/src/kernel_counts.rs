@@ -597,7 +597,7 @@ mod tests {
     #[test]
     fn what_is_not_loaded_is_told_as_not_counting() {
         let counts = KernelCounts::default();
-        counts.off("kernel_probes: false");
+        counts.off("measuring.kernel_probes: false");
         let mut samples = Samples::default();
         counts.collect(&mut samples);
         let (_, probes) = samples.families().find(|(of, _)| of.name == family::PROBE.name).unwrap();

@@ -156,7 +156,7 @@ impl Measuring {
             let Handles { slice, state_dir, .. } = &self.0.handles;
             self.0.kernel.begin(slice.as_ref(), Some(state_dir));
         } else {
-            self.0.kernel.off("kernel_probes: false");
+            self.0.kernel.off("measuring.kernel_probes: false");
         }
     }
 

@@ -5,7 +5,7 @@
 //!   the quorum's list ──▶ Recorder, one for each mode: which allocations, for how long (mode.json, audit.json)
 //!   each look (the measuring thread), each event (agent::audit)
 //!       ──▶ Recorder ──▶ one line ──▶ <state>/traces/<allocation>-<epoch>/….open
-//!                          │ after log_flush_seconds, or a mebibyte: ….jsonl
+//!                          │ after logs.flush_seconds, or a mebibyte: ….jsonl
 //!                          ▼
 //!                        flush ──▶ zstd ──▶ object store ──▶ removed here
 //! ```

@@ -1,7 +1,7 @@
 //! The output of work: files written by its shim, spooled to a store, and read from both.
 //!
 //! ```text
-//!   shim's files ──▶ spool ──▶ log_store (objects)
+//!   shim's files ──▶ spool ──▶ logs.store (objects)
 //!        │  ▲ growth    │            │
 //!        ╰──────────────┴──▶ logs ◀──╯     output_index: which bytes were written when
 //! ```

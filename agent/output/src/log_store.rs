@@ -1,5 +1,5 @@
 //! Where output stays after it has left its node: the object store (a directory, S3, Google, Azure)
-//! that `log_store` names.
+//! that `logs.store` names.
 //!
 //! ```text
 //!   <store>/<tenant>/<project>/<allocation>/logs/
@@ -17,13 +17,12 @@
 use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
 use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::config::logs::{LOGS_STORE, StoreSettings};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::path::Path;
 use thiserror::Error;
 
 /// Size at most of an index that is read.
@@ -119,16 +118,14 @@ struct WrittenUnder {
 
 impl LogStore {
     /// Creates the client without contacting the store.
-    pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
-        Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
+    pub fn open(store: &StoreSettings) -> Result<Self, ObjectsError> {
+        store.open(LOGS_STORE).map(|objects| Self { objects })
     }
 
     /// The configured store, if there is one.
     pub fn configured(config: &AgentConfig) -> Result<Option<Self>, ObjectsError> {
-        if config.log_store.is_empty() {
-            return Ok(None);
-        }
-        Self::open(&config.log_store, &config.log_store_options, &config.log_store_credentials).map(Some)
+        let store = &config.logs.store;
+        if store.is_configured() { Self::open(store).map(Some) } else { Ok(None) }
     }
 
     /// The configured URL, without secrets.

@@ -61,7 +61,7 @@ impl Spools {
         let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
             let s = since.elapsed().as_secs();
-            format!("log store: away for {s} s ({why}): output is kept on this node, up to log_spool_max_bytes for each allocation")
+            format!("log store: away for {s} s ({why}): output is kept on this node, up to logs.spool_max_bytes for each allocation")
         })
     }
 

@@ -12,7 +12,7 @@ use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
 };
-use lattice_agent_common::config::UserImages;
+use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_ledger::Action;
@@ -52,15 +52,15 @@ impl AllocationService for Api {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         let owner = self.user(&request).await?;
         if owner.is_root() && !self.context.setup.allow_root {
-            return Err(Status::permission_denied("work as root is refused (allow_root is false): submit as a user"));
+            return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));
         }
         let request = request.into_inner();
         let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        if image.is_some() && self.context.setup.user_images == UserImages::Refuse {
-            return Err(Status::permission_denied("images are refused here (user_images: refuse): submit without --uenv"));
+        if image.is_some() && self.context.setup.images_from_users == UserImages::Refuse {
+            return Err(Status::permission_denied("images are refused here (images.from_users: refuse): submit without --uenv"));
         }
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());

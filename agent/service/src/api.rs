@@ -5,7 +5,7 @@ use super::looks::Looks;
 use super::refusal::{status, unexpected};
 use super::submitted::Submitted;
 use crate::user_shares::UserShares;
-use lattice_agent_common::config::WorkMay;
+use lattice_agent_common::config::work::WorkMay;
 use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
 use lattice_membership::Membership;

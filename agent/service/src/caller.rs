@@ -6,7 +6,7 @@ use super::connections::Peer;
 use super::refusal::status;
 use super::requests::Method;
 use lattice_agent_common::clock::now;
-use lattice_agent_common::config::WorkMay;
+use lattice_agent_common::config::work::WorkMay;
 use lattice_api::operator::token_of;
 use lattice_model::{AllocationId, OperatorToken, Principal, with_causes};
 use lattice_pki::operator;
@@ -159,7 +159,7 @@ impl Caller {
 }
 
 fn confined(within: AllocationId) -> Status {
-    let text = format!("this process is work of allocation {} and may act for that one alone (work_may: own_allocation)", within.short());
+    let text = format!("this process is work of allocation {} and may act for that one alone (work.may: own_allocation)", within.short());
     Status::permission_denied(text)
 }
 

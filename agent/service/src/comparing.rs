@@ -95,7 +95,7 @@ impl Join {
 pub fn past(config: &AgentConfig) -> Result<Option<Query>, StoreError> {
     // An error means that another caller installed the same provider first.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    config.telemetry.query(&config.metrics_query_url)
+    config.telemetry.query(&config.measuring.query_url)
 }
 
 pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> Result<v1::CompareResponse, Status> {
@@ -147,7 +147,7 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
             Ok(None) => format!("the store at {} has no data of it", store.url()),
             Err(error) => with_causes(&error),
         },
-        Ok(None) => "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
+        Ok(None) => "no store is configured (telemetry.tsdb_endpoint, measuring.query_url)".to_owned(),
         Err(error) => with_causes(error),
     };
     if allocation.state != AllocationState::Running {

@@ -4,7 +4,7 @@ use super::Api;
 use super::api::ANSWER;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
-use lattice_agent_common::config::WorkMay;
+use lattice_agent_common::config::work::WorkMay;
 use lattice_api::v1;
 use lattice_ledger::Action;
 use lattice_model::constraint::CXI;
@@ -139,7 +139,7 @@ pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>
     if !with.is_empty() {
         let on = hostlist::fold(with);
         parts.push(format!(
-            "{on}: VNI {vni} holds where a CXI service was made for it, by the fabric's manager (fabric_manager) or by the site's prologue \
+            "{on}: VNI {vni} holds where a CXI service was made for it, by the fabric's manager (fabric_manager.url) or by the site's prologue \
              (LATTICE_VNI)"
         ));
     }

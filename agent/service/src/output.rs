@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tonic::{Request, Status};
 use uuid::Uuid;
 
-const NOTHING_HERE: &str = "there is no output here: there was none, or it was removed since (log_spool_max_bytes)";
+const NOTHING_HERE: &str = "there is no output here: there was none, or it was removed since (logs.spool_max_bytes)";
 /// How many pieces are queued for a slow caller.
 const QUEUE: usize = 32;
 /// How long a node that does not answer is retried for output that is not followed, or after the

@@ -73,7 +73,7 @@ impl Viewer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_agent_common::config::WorkMay;
+    use lattice_agent_common::config::work::WorkMay;
     use lattice_model::AllocationId;
 
     fn principal(uid: u32) -> Principal {

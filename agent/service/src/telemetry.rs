@@ -73,7 +73,7 @@ pub(super) async fn read(
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let Some(store) = api.context.work.spools.store().cloned() else {
-        let text = "the agent that was asked has no log_store, where raw measurements are\nhint: ask another one with --endpoint";
+        let text = "the agent that was asked has no logs.store, where raw measurements are\nhint: ask another one with --endpoint";
         return Err(Status::failed_precondition(text));
     };
     api.looked_at(&caller.principal, &allocation, "telemetry --read").await?;

@@ -33,10 +33,10 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     let scope = slice.map(|slice| slice.create_scope(probe)).and_then(Result::ok);
     let groups: Vec<_> = controllers.v1_groups(probe).into_iter().filter(|group| group.create().is_ok()).collect();
     let kernel = KernelCounts::default();
-    if config.kernel_probes {
+    if config.measuring.kernel_probes {
         kernel.begin(slice, None);
     } else {
-        kernel.off("kernel_probes: false");
+        kernel.off("measuring.kernel_probes: false");
     }
     let places = CgroupPaths {
         v2: scope.as_ref().map(|scope| scope.work().path().to_owned()),
@@ -48,17 +48,17 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());
     let audits = audits(kernel.audits(), &kernel.audit_lacks(), config);
-    [describe_usage(&usage), in_kernel(kernel.probes(), config.kernel_probes), audits]
+    [describe_usage(&usage), in_kernel(kernel.probes(), config.measuring.kernel_probes), audits]
 }
 
 /// Whether it can be recorded which files work opens and which hosts it connects to.
 fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
-        Err(why) if !config.kernel_probes => (Health::Ok, format!("switched off ({why})")),
+        Err(why) if !config.measuring.kernel_probes => (Health::Ok, format!("switched off ({why})")),
         Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
-        Ok(()) if config.log_store.is_empty() => (
+        Ok(()) if !config.logs.store.is_configured() => (
             Health::Degraded,
-            "the kernel can record it, and there is no log_store to keep it: lattice telemetry --mode audit is refused".to_owned(),
+            "the kernel can record it, and there is no logs.store to keep it: lattice telemetry --mode audit is refused".to_owned(),
         ),
         Ok(()) if !lacks.is_empty() => (Health::Degraded, format!("files and connections of calls; not of io_uring: {}", lacks.join("; "))),
         Ok(()) => (Health::Ok, "files and connections, where somebody asks for it (lattice telemetry --mode audit)".to_owned()),
@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(in_kernel(Ok(vec![counts]), true).0, Health::Ok);
         assert_eq!(in_kernel(Err(NotCounting::Off { why: "no root".to_owned() }), true).0, Health::Degraded);
         assert_eq!(
-            in_kernel(Err(NotCounting::Off { why: "kernel_probes: false".to_owned() }), false),
-            (Health::Ok, "switched off (kernel_probes: false)".to_owned())
+            in_kernel(Err(NotCounting::Off { why: "measuring.kernel_probes: false".to_owned() }), false),
+            (Health::Ok, "switched off (measuring.kernel_probes: false)".to_owned())
         );
     }
 

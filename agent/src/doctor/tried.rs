@@ -33,7 +33,7 @@ pub(super) fn mount_attributes() -> Look {
         return (Health::Ok, "mount_setattr is there".to_owned());
     }
     let text =
-        "the kernel has no mount_setattr: homes (home_source), scratch on disk and --data-mount fail here; Linux 5.12 or later has it";
+        "the kernel has no mount_setattr: homes (data.home_source), scratch on disk and --data-mount fail here; Linux 5.12 or later has it";
     (Health::Degraded, text.to_owned())
 }
 

@@ -95,8 +95,8 @@ impl Adopted {
             (session_out, beats, received_health),
             stop.child_token(),
         ));
-        if !config.gpu_job_mapping_dir.as_os_str().is_empty() {
-            tasks.spawn(job_mapping::run(Arc::clone(&context), config.gpu_job_mapping_dir.clone(), stop.child_token()));
+        if !config.measuring.gpu_job_mapping_dir.as_os_str().is_empty() {
+            tasks.spawn(job_mapping::run(Arc::clone(&context), config.measuring.gpu_job_mapping_dir.clone(), stop.child_token()));
         }
         tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
         context.work.tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
@@ -129,14 +129,14 @@ impl Adopted {
             membership,
             session: session.clone(),
             placing,
-            site: service::Site { vouches: config.has(Role::Api), work_may: config.work_may, private: config.private },
+            site: service::Site { vouches: config.has(Role::Api), work_may: config.work.may, private: config.private },
             limits: service::Limits {
                 digests: Arc::new(Semaphore::new(DIGESTS)),
                 own_digests: UserShares::new(DIGESTS_OF_ONE_USER),
                 watches: Places::default(),
                 looks: service::Looks::default(),
                 log_streams: Places::default(),
-                log_streams_max: config.logs_max_concurrent,
+                log_streams_max: config.logs.max_concurrent,
             },
             past: service::Past { store: Arc::new(service::past(&config)), tail: service::stored_tail(&config) },
             degraded: Arc::new(degraded),
@@ -147,7 +147,7 @@ impl Adopted {
         };
         let cut = CancellationToken::new();
         let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token(), cut.clone()));
-        tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
+        tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh.advertise(), "ready");
         report_ready(&tasks, &context, (session, view), stop.child_token());
         unmap_when_settled(&tasks, stop.clone());
         let (driver, driver_stop) = (self.driver, self.driver_stop);

@@ -63,8 +63,8 @@ impl Configured {
 /// For the crash test only: no site's configuration lets work run as root.
 fn arm_failpoint(config: &AgentConfig, degraded: &mut Vec<String>) -> anyhow::Result<()> {
     let Ok(name) = std::env::var(failpoint::VARIABLE) else { return Ok(()) };
-    if !config.allow_root {
-        bail!("{} is set: it is for tests, with allow_root; unset it", failpoint::VARIABLE);
+    if !config.work.allow_root {
+        bail!("{} is set: it is for tests, with work.allow_root; unset it", failpoint::VARIABLE);
     }
     let point: Point = name.parse().with_context(|| failpoint::VARIABLE)?;
     tracing::warn!(%point, "this agent kills itself when it comes to this point: {} is set", failpoint::VARIABLE);
@@ -74,11 +74,11 @@ fn arm_failpoint(config: &AgentConfig, degraded: &mut Vec<String>) -> anyhow::Re
 }
 
 fn read_gossip_key(config: &AgentConfig) -> anyhow::Result<Key> {
-    let path = &config.gossip_key_file;
-    let text = std::fs::read_to_string(path).with_context(|| format!("gossip_key_file {}", path.display()))?;
+    let path = &config.gossip.key_file;
+    let text = std::fs::read_to_string(path).with_context(|| format!("gossip.key_file {}", path.display()))?;
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
-        bail!("gossip_key_file {}: others can read it (mode {:o}); chmod 600", path.display(), mode & 0o777);
+        bail!("gossip.key_file {}: others can read it (mode {:o}); chmod 600", path.display(), mode & 0o777);
     }
-    Key::from_hex(text.trim()).with_context(|| format!("gossip_key_file {}: 64 hexadecimal digits are needed", path.display()))
+    Key::from_hex(text.trim()).with_context(|| format!("gossip.key_file {}: 64 hexadecimal digits are needed", path.display()))
 }

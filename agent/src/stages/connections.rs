@@ -47,7 +47,7 @@ impl Connections {
         degraded: &mut Vec<String>,
     ) -> anyhow::Result<Self> {
         let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
-        let (mesh, incoming) = Mesh::listen(config.mesh_listen().parse()?, credentials, stop.child_token())?;
+        let (mesh, incoming) = Mesh::listen(config.mesh.listen().parse()?, credentials, stop.child_token())?;
         let troubles = Troubles::default();
         let fabric = Fabric::open(config, troubles.clone())?;
         let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), degraded);
@@ -67,13 +67,13 @@ async fn gossip(
     tasks: &TaskTracker,
     stop: CancellationToken,
 ) -> anyhow::Result<Membership> {
-    let listen = config.gossip_listen();
-    let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
+    let listen = config.gossip.listen();
+    let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip.listen {listen}"))?;
     let incarnation = membership::first_life(&config.state_dir, life);
-    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
-    let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
+    let identity = Identity { node: config.node()?, addr: config.gossip.advertise().parse()?, incarnation };
+    let core = Core::new(identity, config.gossip.timers.clone(), keys, &config.cluster, rand::random());
     let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
-    for seed in &config.gossip_seeds {
+    for seed in &config.gossip.seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {
             Some(address) => membership.ask(Ask::Join(address)).await,

@@ -52,7 +52,7 @@ impl Machine {
         degraded.extend(doctor::gpu_memory(&found.topology).map(|why| format!("GPU memory: {why}")));
         brain.knows(found.topology.clone());
         let hwloc = hwloc::Export::new(&config.state_dir);
-        if config.hwloc_xml {
+        if config.work.hwloc_xml {
             let export = hwloc.clone();
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = export.write() {
@@ -72,7 +72,7 @@ impl Machine {
         }
         let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
         degraded.extend(device_filter.shortcoming(&found.topology.gpu));
-        let size = machine::size(&found.topology, machine::memory_bytes(config.memory_reserved_bytes)?)?;
+        let size = machine::size(&found.topology, machine::memory_bytes(config.cgroup.memory_reserved_bytes)?)?;
         let data = DataPlane::of(config, size.memory_bytes, degraded);
         Ok((Self { slice, controllers, device_filter, hwloc, size, data }, gpus))
     }
@@ -80,7 +80,7 @@ impl Machine {
 
 /// The slice for scopes, if this machine permits one; otherwise notes what is missing.
 fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slice> {
-    match doctor::probe_slice(&config.cgroup_root) {
+    match doctor::probe_slice(&config.cgroup.root) {
         Ok(slice) => Some(slice),
         Err(why) => {
             tracing::warn!(%why, "no scopes: processes that leave their parents are not found again");

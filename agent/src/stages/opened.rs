@@ -58,7 +58,7 @@ impl Opened {
         };
         let context = Arc::new(wiring.context(shim, device_filter, hwloc, data)?);
         supervisor::status("taking up the node's work");
-        let (loader, in_kernel) = (context.work.measuring.clone(), config.kernel_probes);
+        let (loader, in_kernel) = (context.work.measuring.clone(), config.measuring.kernel_probes);
         let loading = tokio::task::spawn_blocking(move || loader.load(in_kernel));
         let (sweeper, brain) = (Arc::clone(&context), saved.brain);
         saved.brain = tokio::task::spawn_blocking(move || without_strays(&sweeper, brain)).await?;

@@ -47,12 +47,12 @@ impl Swept {
         let registration = Registration {
             boot,
             offer: offer.clone(),
-            addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
+            addresses: NodeAddresses { mesh: config.mesh.advertise().to_owned(), gossip: config.gossip.advertise().to_owned() },
             schedulable: config.schedulable,
             unlimited: bounds::unlimited(&context.machine.bounds.controllers).into_iter().chain(context.machine.data.unlimited()).collect(),
             previous: brain.incarnation(),
             found: brain.found(),
-            wipes: !config.wipe_hook.as_os_str().is_empty(),
+            wipes: config.hooks.wipe.is_configured(),
         };
         let (wiping, wipes) = Wiping::new(config, &base.me, channels.view.clone());
         base.tasks.spawn(wiping.run(base.stop.child_token()));

@@ -101,12 +101,12 @@ impl Stores {
         let log_store = LogStore::configured(config)?;
         let of_output = spool::Settings {
             state_dir: config.state_dir.clone(),
-            flush: Duration::from_secs(config.log_flush_seconds),
-            bytes_max: config.log_spool_max_bytes,
+            flush: Duration::from_secs(config.logs.flush_seconds),
+            bytes_max: config.logs.spool_max_bytes,
         };
         let traces = Traces::open(&config.state_dir, log_store.clone(), of_output.flush);
         let spools = Spools::new(log_store, of_output, base.tasks.clone(), base.stop.child_token());
-        let images = ImageCache::new(&config.state_dir, config.image_cache_max_bytes);
+        let images = ImageCache::new(&config.state_dir, config.images.cache_max_bytes);
         Ok(Self { checkpoints, traces, spools, images })
     }
 }
@@ -132,7 +132,7 @@ impl Wiring<'_> {
         let facts = Facts::new(self.own_fact(), self.for_facts());
         let config = &self.base.config;
         let for_measuring = self.for_measuring(&workers, &gpu_readings);
-        let measuring = Measuring::new(config.alerts.clone(), config.window_smoothing, for_measuring);
+        let measuring = Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, for_measuring);
         let launches = Launches::new(self.for_launches(&workers, &tasks));
         let checkpoint = Arc::new(self.for_checkpoints(&workers, &tasks));
         let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
@@ -142,12 +142,12 @@ impl Wiring<'_> {
             state_dir: config.state_dir.clone(),
             shim,
             socket: config.socket.clone(),
-            allow_root: config.allow_root,
-            work_may_gain_privileges: config.work_may_gain_privileges,
-            user_images: config.user_images,
-            grace: Duration::from_secs(config.grace_seconds),
-            log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
-            attach_max_concurrent: config.attach_max_concurrent,
+            allow_root: config.work.allow_root,
+            work_may_gain_privileges: config.work.may_gain_privileges,
+            images_from_users: config.images.from_users,
+            grace: Duration::from_secs(config.work.grace_seconds),
+            log_room: LogRoom { ring_bytes: config.logs.ring_bytes, spool_bytes_max: config.logs.spool_max_bytes },
+            attach_max_concurrent: config.work.attach_max_concurrent,
         });
         let machine = Arc::new(Machine {
             slice,
@@ -256,8 +256,8 @@ impl Wiring<'_> {
             cluster: self.channels.cluster.clone(),
             workers: workers.clone(),
             fabric: self.connections.fabric.clone(),
-            fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
-            fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
+            fence_timeout: Duration::from_secs(config.launch.fence_timeout_seconds),
+            fanout: (config.launch.fanout > 0).then_some(config.launch.fanout),
             tasks: tasks.clone(),
         }
     }

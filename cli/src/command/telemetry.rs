@@ -60,7 +60,7 @@ async fn read(session: &Session, key: String, node: String) -> Result<(), Failur
         print_bytes(&piece.lines)?;
     }
     if !any {
-        session.note("nothing is in the store; what is kept comes there after log_flush_seconds");
+        session.note("nothing is in the store; what is kept comes there after logs.flush_seconds");
     }
     Ok(())
 }

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Nodes fail so often that every checkpoint is worth it, and only one runs at a time.
-const LINES: &str = "checkpoint_store: file://{dir}/saved
-checkpoint:
+const LINES: &str = "checkpoint:
+  store: {url: \"file://{dir}/saved\"}
   evaluate_seconds: 1
   storage_bytes_per_second: 1000000000000
   at_once_max: 1
@@ -55,7 +55,7 @@ static WEIGHS: Group = Group {
         fs::write(&program, format!("#!/bin/sh\n[ ! -e {}/$LATTICE_NODE ] || exit 2\n", folder().display())).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         o.agent_lines = format!(
-            "checkpoint_store: file://{{dir}}/saved\ncheckpoint:\n  evaluate_seconds: 1\n  storage_bytes_per_second: 1000000000000000\n  \
+            "checkpoint:\n  store: {{url: \"file://{{dir}}/saved\"}}\n  evaluate_seconds: 1\n  storage_bytes_per_second: 1000000000000000\n  \
              least_interval_seconds: 1\n  node_failures_per_1000_days: 17\n  storage_cost_node_seconds_per_gb: 0\nhealth:\n  period_seconds: 1\n  \
              checks:\n  - {{name: fabric, program: {program:?}, timeout_seconds: 1}}\n"
         );

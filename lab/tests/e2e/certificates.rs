@@ -1,7 +1,7 @@
 //! Certificates in operation: short ones renewed under running work, a foreign one refused, new files read, and the one
 //! for the first start.
 
-use crate::harness::{Group, JOB, NOBODY, World, binaries};
+use crate::harness::{Group, JOB, NOBODY, World, binaries, configure};
 use lattice_lab::lattice::{Lattice, text};
 use lattice_lab::quorum::members::certificate;
 use lattice_lab::{faults, process};
@@ -197,9 +197,7 @@ fn swapped(w: &World) {
 
 fn bootstrap(w: &World) {
     let config = w.dir.join("n2/agent.yaml");
-    let as_it_was = std::fs::read_to_string(&config).unwrap();
-    let without: String = as_it_was.lines().filter(|l| !l.starts_with("tls:")).flat_map(|l| [l, "\n"]).collect();
-    std::fs::write(&config, without).unwrap();
+    let as_it_was = configure(&w.dir, "n2", "tls: {ca: \"\", cert: \"\", key: \"\"}");
     let options = issued(&w.dir.join("ca"), "n2", &w.dir.join("first"), &w.dir.join("ca/ca.crt"));
     begin(w, &options);
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
@@ -258,25 +256,18 @@ fn accesses(w: &World) -> Vec<Value> {
 /// An agent with a certificate of role `node`, and no configured roles.
 fn compute_node(w: &World) {
     let config = w.dir.join("n2/agent.yaml");
-    let as_it_was = std::fs::read_to_string(&config).unwrap();
     let out = w.dir.join("as-node");
     let ca_dir = w.dir.join("ca");
     let (dir, to) = (ca_dir.to_string_lossy(), out.to_string_lossy());
     ca_ok(&["issue", "--dir", &dir, "--name", "n2", "--role", "node", "--host", "127.0.0.1", "--out", &to]);
-    let mut as_node = as_it_was.clone();
-    for end in ["crt", "key"] {
-        let file = |folder: &Path| folder.join(format!("n2.{end}")).to_string_lossy().into_owned();
-        assert!(as_node.contains(&file(&w.dir.join("n2"))), "{as_node}");
-        as_node = as_node.replace(&file(&w.dir.join("n2")), &file(&out));
-    }
+    let file = |end: &str| out.join(format!("n2.{end}")).to_string_lossy().into_owned();
     // Roles that such a certificate does not have: the agent reports that and does not start.
-    std::fs::write(&config, &as_node).unwrap();
+    let as_it_was = configure(&w.dir, "n2", &format!("tls: {{cert: {:?}, key: {:?}}}", file("crt"), file("key")));
     begin(w, &[]);
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
     let said = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
     assert!(said.contains("tls.cert is of role node") && said.contains("roles: []"), "{said}");
-    assert!(as_node.contains("roles: [api, scheduler]"), "{as_node}");
-    std::fs::write(&config, as_node.replace("roles: [api, scheduler]", "roles: []")).unwrap();
+    configure(&w.dir, "n2", "roles: []");
     faults::start_node(&w.dir, "n2").unwrap();
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
     w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|all| all.contains(&("n2".to_owned(), "Ready".to_owned()))));

@@ -3,9 +3,8 @@
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Folder, Group, JOB, Need, World, binaries, fresh_dir};
-use lattice_lab::faults;
 use lattice_lab::lattice::text;
-use lattice_lab::process;
+use lattice_lab::{configs, faults, process};
 use libtest_mimic::Trial;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -84,13 +83,14 @@ fn shared(w: &World) {
     let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     mount(Some("server:/home"), &folder.0, Some("fuse.sshfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str())).unwrap();
-    let mut config = fs::read_to_string(w.dir.join(NODE).join("agent.yaml")).unwrap();
-    config.push_str(&format!("checkpoint_dir: {:?}\n", folder.0.join("checkpoints").display().to_string()));
-    let config = w.script("shared.yaml", &config);
+    let config = fs::read_to_string(w.dir.join(NODE).join("agent.yaml")).unwrap();
+    let shared = format!("checkpoint: {{dir: {:?}}}", folder.0.join("checkpoints").display().to_string());
+    let config = w.script("shared.yaml", &configs::merged(&config, &shared).unwrap());
     faults::kill_node(&w.dir, NODE).unwrap();
     let run = |args: &[&str]| process::run(Command::new(binaries().agent()).args(args).args(["--config", &config]), JOB).unwrap();
-    let says =
-        |text: &str| text.contains("is on fuse.sshfs, which other nodes may have as well") && text.contains("checkpoint_store: file://");
+    let says = |text: &str| {
+        text.contains("is on fuse.sshfs, which other nodes may have as well") && text.contains("checkpoint.store.url: file://")
+    };
     let refused = run(&[]);
     let doctor = run(&["doctor"]);
     drop(device);

@@ -10,7 +10,7 @@ static INSIDE: Group = Group {
     name: "checkpoint-narrow",
     nodes: 2,
     quorum: 1,
-    tweak: |options| options.agent_lines = "work_may: own_allocation\n".to_owned(),
+    tweak: |options| options.agent_lines = "work: {may: own_allocation}".to_owned(),
 };
 
 pub fn trials() -> Vec<Trial> {

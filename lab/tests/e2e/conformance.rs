@@ -23,7 +23,7 @@ static CONFORMANCE: Group = Group {
         fs::write(&hook, HOOK).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         o.agent_lines = format!(
-            "topology_group: row-7\nconformance:\n  period_seconds: 1\n  components: [{{name: bmc firmware, file: \"{{run}}/bmc\"}}]\nwipe_hook: {:?}\n",
+            "topology_group: row-7\nconformance:\n  period_seconds: 1\n  components: [{{name: bmc firmware, file: \"{{run}}/bmc\"}}]\nhooks: {{wipe: {{program: {:?}}}}}\n",
             hook.to_string_lossy()
         );
         o.simulated_gpus = 1;

@@ -1,7 +1,7 @@
 //! Counts of the kernel programs: known loads, attributed to their work; counts of no allocation; and the agent without
 //! the programs.
 
-use crate::harness::{JOB, Need, World};
+use crate::harness::{JOB, Need, World, configure};
 use crate::telemetry::{PYTHON, Page, TELEMETRY, measured, node_of};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -277,9 +277,8 @@ fn without(w: &World) {
     w.wait("its launch", || names(&Page::agent(w, &node), &id).contains("lattice_allocation_launch_idle_seconds"));
     let with = names(&Page::agent(w, &node), &id);
     let config = cluster.dir.join(&node).join("agent.yaml");
-    let before = fs::read_to_string(&config).unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
-    fs::write(&config, format!("{before}kernel_probes: false\n")).unwrap();
+    let before = configure(&w.dir, &node, "measuring: {kernel_probes: false}");
     faults::start_node(&w.dir, &node).unwrap();
     w.wait("its processor time", || Page::agent(w, &node).cpu_seconds(&id) > 0.0);
     let page = Page::agent(w, &node);
@@ -296,7 +295,7 @@ fn without(w: &World) {
         let mut command = Command::new(cluster.binaries.join("lattice-agent"));
         process::run(command.arg("doctor").arg("--config").arg(config), JOB).unwrap().out()
     };
-    assert!(doctor(&config).contains("switched off (kernel_probes: false)"), "{}", doctor(&config));
+    assert!(doctor(&config).contains("switched off (measuring.kernel_probes: false)"), "{}", doctor(&config));
     faults::kill_node(&w.dir, &node).unwrap();
     fs::write(&config, before).unwrap();
     faults::start_node(&w.dir, &node).unwrap();

@@ -2,7 +2,7 @@
 //! ends as it should, and nothing of it is left.
 
 use crate::attach::piped;
-use crate::harness::{Folder, JOB, Need, alone, binaries, close, fresh_dir};
+use crate::harness::{Folder, JOB, Need, alone, binaries, close, configure, fresh_dir};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::down::{self, Guard};
 use lattice_lab::lattice::{Lattice, text};
@@ -110,23 +110,19 @@ struct Lane {
 
 impl Lane {
     fn new(kind: &'static Kind) -> Self {
-        Self::with_log_lines(kind, |_| String::new())
+        Self::with_log_lines(kind, "")
     }
 
-    fn with_log_lines(kind: &'static Kind, log_lines: impl FnOnce(&Path) -> String) -> Self {
+    fn with_log_lines(kind: &'static Kind, log_lines: &str) -> Self {
         binaries();
         let dir = fresh_dir(&format!("crash-{}", kind.name));
         let guard = Guard::new(&dir);
-        let log_lines = log_lines(&dir);
+        let log_lines = log_lines.to_owned();
         let options = Options { build: false, grace_seconds: 2, log_lines, ..Options::new(kind.nodes + 1, 1, &dir) };
         let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
         let caller = &cluster.nodes.last().unwrap().id;
         for node in &cluster.nodes {
-            let config = dir.join(&node.id).join("agent.yaml");
-            let as_written = std::fs::read_to_string(&config).unwrap();
-            let (from, to) = if &node.id == caller { ("schedulable: true", "schedulable: false") } else { ("[api, scheduler]", "[api]") };
-            assert!(as_written.contains(from), "{as_written}");
-            std::fs::write(&config, as_written.replace(from, to)).unwrap();
+            configure(&dir, &node.id, if &node.id == caller { "schedulable: false" } else { "roles: [api]" });
             faults::restart_node(&dir, &node.id).unwrap_or_else(|e| panic!("{e:#}"));
         }
         lattice_lab::up::wait_ready(&Cluster::load(&dir).unwrap(), JOB).unwrap_or_else(|e| panic!("{e:#}"));
@@ -280,15 +276,12 @@ fn refused() {
     close();
     let lane = Lane::new(&SCRIPT);
     let node = &lane.victims[0];
-    let config = lane.dir.join(node).join("agent.yaml");
-    let strict = std::fs::read_to_string(&config).unwrap().replace("allow_root: true", "allow_root: false");
-    std::fs::write(&config, strict).unwrap();
+    configure(&lane.dir, node, "work: {allow_root: false}");
     lane.kill();
     lane.start(Some(&"gone-written".to_owned()));
     lane.wait("the agent to refuse to start", || lane.alive() == 0);
     assert!(lane.logs().contains("LATTICE_FAILPOINT is set: it is for tests"), "{}", lane.logs());
-    let lax = std::fs::read_to_string(&config).unwrap().replace("allow_root: false", "allow_root: true");
-    std::fs::write(&config, lax).unwrap();
+    configure(&lane.dir, node, "work: {allow_root: true}");
     lane.start(Some(&"nowhere".to_owned()));
     lane.wait("the agent to refuse what is no point", || lane.alive() == 0);
     assert!(lane.logs().contains("is no failpoint"), "{}", lane.logs());
@@ -345,8 +338,7 @@ fn process_ids_in(cgroup: &str) -> Vec<i32> {
 /// the node and from the store.
 fn every_point_of_a_flush() {
     close();
-    let store = |dir: &Path| format!("log_store: \"file://{}/objects\"\nlog_flush_seconds: 1\n", dir.display());
-    let lane = Lane::with_log_lines(&SCRIPT, store);
+    let lane = Lane::with_log_lines(&SCRIPT, "logs: {flush_seconds: 1}");
     for point in points("Flush", &SCRIPT) {
         let folder = Folder::new("crash-flush");
         std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();

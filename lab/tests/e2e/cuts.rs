@@ -1,6 +1,6 @@
 //! Agents whose network is cut: from the quorum only, from everybody, in one direction. Each agent has its own network.
 
-use crate::harness::{Group, JOB, Need, World, ended};
+use crate::harness::{Group, JOB, Need, World, configure, ended};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::networks::{Direction, From};
@@ -153,10 +153,6 @@ fn carried(w: &World) {
 
 fn found_again(w: &World) {
     // No peer is configured: the agent remembers those that it knew before.
-    let config = w.dir.join("n3/agent.yaml");
-    let with_seeds = fs::read_to_string(&config).unwrap();
-    let without: String = with_seeds.lines().filter(|line| !line.starts_with("gossip_seeds:")).map(|line| format!("{line}\n")).collect();
-    assert_ne!(without, with_seeds);
     let known = w.cluster().run_dir.join("n3/state/peers.json");
     w.wait("n3 to keep where the others are", || {
         let known = fs::read_to_string(&known).unwrap_or_default();
@@ -164,13 +160,13 @@ fn found_again(w: &World) {
     });
     faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::Both).unwrap();
     faults::kill_node(&w.dir, "n3").unwrap();
-    fs::write(&config, without).unwrap();
+    let with_seeds = configure(&w.dir, "n3", "gossip: {seeds: []}");
     faults::start_node(&w.dir, "n3").unwrap();
     w.wait("a peer to carry it", || {
         let n3 = shown(w, "n3");
         ["n1", "n2"].contains(&text(&n3, "heard_through").as_str()) && text(&n3, "state") == "Ready"
     });
-    fs::write(&config, with_seeds).unwrap();
+    fs::write(w.dir.join("n3/agent.yaml"), with_seeds).unwrap();
     faults::heal_node(&w.dir, "n3").unwrap();
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::start_node(&w.dir, "n3").unwrap();
@@ -225,9 +221,7 @@ fn gossip_alone(w: &World) {
 /// when it returns, it suspects them.
 fn places_again(w: &World) {
     for node in ["n2", "n3"] {
-        let config = w.dir.join(node).join("agent.yaml");
-        let text = fs::read_to_string(&config).unwrap();
-        fs::write(&config, text.replace("roles: [api, scheduler]", "roles: [api]")).unwrap();
+        configure(&w.dir, node, "roles: [api]");
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
     }

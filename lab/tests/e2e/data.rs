@@ -17,9 +17,10 @@ static DISK: Group = Group { theme: "data", name: "site", nodes: 3, quorum: 1, t
 /// A site with scratch on disk, homes, an output directory, a root for mounts, and hooks.
 pub fn site(options: &mut Options) {
     options.node_folders = vec!["scratch".to_owned()];
-    options.agent_lines = "scratch_dir: \"{run}/scratch\"\nhome_source: \"{dir}/homes/{user}\"\noutput_dir: \"{dir}/output\"\n\
-                           mount_roots: [\"{dir}/data\"]\nprologue: \"{dir}/prologue\"\nprologue_timeout_seconds: 8\n\
-                           epilogue: \"{dir}/epilogue\"\nepilogue_timeout_seconds: 8\n"
+    options.agent_lines = "scratch: {dir: \"{run}/scratch\"}\n\
+                           data: {home_source: \"{dir}/homes/{user}\", output_dir: \"{dir}/output\", mount_roots: [\"{dir}/data\"]}\n\
+                           hooks:\n  prologue: {program: \"{dir}/prologue\", timeout_seconds: 8}\n  \
+                           epilogue: {program: \"{dir}/epilogue\", timeout_seconds: 8}\n"
         .to_owned();
 }
 

@@ -20,7 +20,7 @@ static DEBUGGING: Group = Group {
     quorum: 1,
     tweak: |o| {
         o.simulated_gpus = 1;
-        o.log_lines = "log_store: \"file://{dir}/objects\"\nlog_flush_seconds: 1\n".replace("{dir}", &o.dir.display().to_string());
+        o.log_lines = "logs: {flush_seconds: 1}".to_owned();
     },
 };
 
@@ -223,7 +223,7 @@ fn refused(w: &World) {
     let ended = ask(NOBODY, &["--mode=debug"]);
     assert_eq!((ended.code(), ended.err().contains("nothing of it runs any more")), (4, true), "{}", ended.err());
     // One of its nodes has no store for it.
-    configured(w, "n2", |text| text.lines().filter(|line| !line.starts_with("log_store:")).collect::<Vec<_>>().join("\n") + "\n");
+    configured(w, "n2", "logs: {store: {url: \"\"}}");
     w.wait("n2 to say so", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
     w.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
     let id = runs(w, &["-N", "2", "--cores", "1"]);

@@ -3,10 +3,9 @@
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::telemetry;
-use lattice_lab::faults;
 use lattice_lab::gpus::{Fault, fault};
 use lattice_lab::lattice::text;
-use lattice_lab::process;
+use lattice_lab::{configs, faults, process};
 use lattice_model::gpu_load::GpuLoad;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -31,7 +30,7 @@ static DEVICES: Group = Group {
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
         options.simulated_gpus = 3;
         options.telemetry_lines = format!("  metrics_token_file: {:?}\n", token.to_string_lossy());
-        options.agent_lines = "gpu_job_mapping_dir: {run}/job-map\nalerts:\n  rules:\n    \
+        options.agent_lines = "measuring: {gpu_job_mapping_dir: \"{run}/job-map\"}\nalerts:\n  rules:\n    \
                                - {name: gpu_idle, measure: gpu_utilization_min, below: 0.1, cleared_at: 0.15, for_seconds: 1}\n"
             .to_owned();
     },
@@ -178,7 +177,8 @@ fn apart(w: &World) {
     assert!(line("energy").contains("RAPL") || line("energy").contains("unsupported"), "{doctor}");
     // Only in a lab.
     let as_elsewhere = w.dir.join("as-elsewhere.yaml");
-    fs::write(&as_elsewhere, fs::read_to_string(&config).unwrap().replace("allow_root: true", "allow_root: false")).unwrap();
+    let strict = configs::merged(&fs::read_to_string(&config).unwrap(), "work: {allow_root: false}").unwrap();
+    fs::write(&as_elsewhere, strict).unwrap();
     let refused = process::run(Command::new(&agent).arg("--config").arg(&as_elsewhere), JOB).unwrap();
     assert!(refused.code() != 0 && refused.err().contains("simulated_gpus: they are for labs"), "{}", refused.err());
     end(w, &[&one, &other]);

@@ -54,7 +54,7 @@ pub fn trials() -> Vec<Trial> {
 fn as_operators_pages(options: &mut Options) {
     options.node_admission = up::LISTED;
     "backup: \"file://{dir}/backups\"\n".clone_into(&mut options.member_lines);
-    "wipe_hook: /bin/true\nconformance: {components: [{name: site image, file: \"{run}/site-image\"}]}\n"
+    "hooks: {wipe: {program: /bin/true}}\nconformance: {components: [{name: site image, file: \"{run}/site-image\"}]}\n"
         .clone_into(&mut options.agent_lines);
 }
 

@@ -25,7 +25,7 @@ static FABRIC: Group = Group {
         let token = file("fabric-token");
         fs::write(&token, format!("{TOKEN}\n")).unwrap();
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-        options.agent_lines = format!("fabric_manager: \"http://{}/\"\nfabric_manager_token: {:?}\n", address(), token.to_string_lossy());
+        options.agent_lines = format!("fabric_manager: {{url: \"http://{}/\", token: {:?}}}", address(), token.to_string_lossy());
     },
 };
 

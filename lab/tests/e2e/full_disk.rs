@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn little_room(options: &mut Options) {
-    "log_ring_bytes: 1048576\nlog_spool_max_bytes: 8388608\n".clone_into(&mut options.log_lines);
+    "logs: {store: {url: \"\"}, ring_bytes: 1048576, spool_max_bytes: 8388608}".clone_into(&mut options.log_lines);
 }
 
 /// A small file system for the node's state, removed on drop.

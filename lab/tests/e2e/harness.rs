@@ -8,7 +8,7 @@ use lattice_lab::lattice::{Lattice, text};
 use lattice_lab::machine::Machine;
 use lattice_lab::process::{self, Finished};
 use lattice_lab::up::{Options, up};
-use lattice_lab::{faults, interrupt, up as lab_up};
+use lattice_lab::{configs, faults, interrupt, up as lab_up};
 use lattice_ledger::{LEVEL_KNOWN, LEVEL_MAX};
 use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::Value;
@@ -243,6 +243,14 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     std::env::temp_dir().join(format!("lat-{name}-{}-{count}", std::process::id()))
+}
+
+/// Merges settings into a node's configuration, for the next start of its agent; returns the file as it was.
+pub fn configure(dir: &Path, node: &str, more: &str) -> String {
+    let path = dir.join(node).join("agent.yaml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, configs::merged(&before, more).unwrap_or_else(|e| panic!("{e:#}"))).unwrap();
+    before
 }
 
 /// A directory that is removed with its contents when the test ends, whatever the result.

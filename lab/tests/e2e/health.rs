@@ -1,6 +1,6 @@
 //! Health checks of nodes: the site's own program, on every node.
 
-use crate::harness::{Group, World};
+use crate::harness::{Group, World, configure};
 use lattice_lab::faults;
 use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
@@ -94,12 +94,7 @@ fn unwell(w: &World) {
 fn absent(w: &World) {
     let (config, mount) = (w.dir.join("n3/agent.yaml"), w.dir.join("site-fs"));
     fs::create_dir(&mount).unwrap();
-    let before = fs::read_to_string(&config).unwrap();
-    let named = before
-        .replace("nics: [lo]", "nics: [lo, hsn9]")
-        .replace("mounts: [/proc]", &format!("mounts: [/proc, {mount:?}]"))
-        .replace("health:\n", "health:\n  expect: {gpus: 4}\n");
-    fs::write(&config, &named).unwrap();
+    let before = configure(&w.dir, "n3", &format!("health: {{nics: [lo, hsn9], mounts: [/proc, {mount:?}], expect: {{gpus: 4}}}}"));
     faults::restart_node(&w.dir, "n3").unwrap();
     let [nic, mounted, gpus] = [
         ("nic hsn9".to_owned(), "there is no such device"),

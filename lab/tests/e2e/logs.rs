@@ -20,7 +20,7 @@ pub static LOGS: Group = Group { theme: "logs", name: "logs", nodes: 2, quorum: 
 static S3: Group = Group { theme: "logs_in_s3", name: "logs-s3", nodes: 1, quorum: 1, tweak: in_s3 };
 
 const KIB: u64 = 1024;
-const LIMITS: &str = "log_flush_seconds: 1\nlog_ring_bytes: 1048576\nlog_spool_max_bytes: 8388608\n";
+const LIMITS: &str = "logs: {flush_seconds: 1, ring_bytes: 1048576, spool_max_bytes: 8388608}";
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -43,7 +43,7 @@ fn in_s3(options: &mut Options) {
 }
 
 fn in_a_directory(options: &mut Options) {
-    options.log_lines = format!("log_store: \"file://{}/objects\"\n{LIMITS}", options.dir.display());
+    LIMITS.clone_into(&mut options.log_lines);
 }
 
 pub fn alloc_dir(w: &World, node: &str, id: &str) -> PathBuf {
@@ -307,7 +307,7 @@ fn store_away(w: &World) {
     let check = |finished: Finished| {
         let (out, err) = (finished.out(), finished.err());
         assert!(
-            err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (its disk, or log_spool_max_bytes)"),
+            err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (its disk, or logs.spool_max_bytes)"),
             "{err}"
         );
         let lines: Vec<&str> = out.lines().collect();

@@ -1,8 +1,8 @@
 //! A real S3 server, with a bucket that a cluster uses as its store.
 
 use crate::harness::{JOB, machine};
-use lattice_lab::process;
 use lattice_lab::up::Options;
+use lattice_lab::{configs, process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};
@@ -48,10 +48,12 @@ pub fn begin(options: &mut Options, more: &str) {
     std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap();
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     file.write_all(b"access_key_id: test\nsecret_access_key: test\n").unwrap();
-    options.log_lines = format!(
-        "log_store: s3://lattice/some/prefix\nlog_store_options: {{endpoint: \"http://127.0.0.1:{port}\", region: us-east-1, allow_http: \"true\"}}\nlog_store_credentials: {:?}\n{more}",
+    let store = format!(
+        "logs:\n  store:\n    url: s3://lattice/some/prefix\n    \
+         options: {{endpoint: \"http://127.0.0.1:{port}\", region: us-east-1, allow_http: \"true\"}}\n    credentials: {:?}\n",
         credentials.display().to_string()
     );
+    options.log_lines = configs::merged(&store, more).unwrap();
 }
 
 fn spawned(port: u16, requests: File) -> Child {

@@ -9,13 +9,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-static OPENS: Group = Group {
-    theme: "opens",
-    name: "opens",
-    nodes: 1,
-    quorum: 1,
-    tweak: |o| o.log_lines = "log_store: \"file://{dir}/objects\"\nlog_flush_seconds: 1\n".replace("{dir}", &o.dir.display().to_string()),
-};
+static OPENS: Group =
+    Group { theme: "opens", name: "opens", nodes: 1, quorum: 1, tweak: |o| o.log_lines = "logs: {flush_seconds: 1}".to_owned() };
 
 pub fn trials() -> Vec<Trial> {
     vec![OPENS.test(

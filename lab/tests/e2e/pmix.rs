@@ -1,6 +1,6 @@
 //! Open MPI: ranks that find each other by PMIx, across agents.
 
-use crate::harness::{Folder, Group, JOB, Need, World, binaries, machine, ms};
+use crate::harness::{Folder, Group, JOB, Need, World, binaries, configure, machine, ms};
 use crate::layout;
 use crate::mpi::found_over_kills;
 use lattice_lab::lattice::text;
@@ -328,12 +328,7 @@ fn by_default(w: &World) {
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::copy(binaries().dir.join("lattice-shim"), folder.join("lattice-shim")).unwrap();
     for node in ["n1", "n2"] {
-        let config = w.dir.join(format!("{node}/agent.yaml"));
-        let with = std::fs::read_to_string(&config).unwrap();
-        let shim = |line: &str| {
-            if line.starts_with("shim: ") { format!("shim: {:?}\n", folder.join("lattice-shim")) } else { format!("{line}\n") }
-        };
-        std::fs::write(&config, with.lines().map(shim).collect::<String>()).unwrap();
+        configure(&w.dir, node, &format!("shim: {:?}", folder.join("lattice-shim")));
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
     }

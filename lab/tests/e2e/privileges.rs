@@ -1,6 +1,6 @@
 //! The rights that work can gain on its node, and those that its shim keeps.
 
-use crate::harness::{Folder, Group, NOBODY, World};
+use crate::harness::{Folder, Group, NOBODY, World, configure};
 use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
 use std::fs::{self, Permissions};
@@ -58,12 +58,10 @@ fn setuid(w: &World) {
     let program = program.to_string_lossy().into_owned();
     assert_eq!(effective_users(w, &program), [(); 3].map(|()| NOBODY.to_string()));
 
-    let config = w.dir.join("n1/agent.yaml");
-    let strict = fs::read_to_string(&config).unwrap();
-    fs::write(&config, format!("{strict}work_may_gain_privileges: true\n")).unwrap();
+    let strict = configure(&w.dir, "n1", "work: {may_gain_privileges: true}");
     faults::restart_node(&w.dir, "n1").unwrap();
     let gained = effective_users(w, &program);
-    fs::write(&config, strict).unwrap();
+    fs::write(w.dir.join("n1/agent.yaml"), strict).unwrap();
     faults::restart_node(&w.dir, "n1").unwrap();
     assert_eq!(gained, [(); 3].map(|()| "0".to_owned()));
 }

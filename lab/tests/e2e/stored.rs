@@ -1,7 +1,7 @@
 //! Queries to a real store: of ended work, of times before the agents' memory, smoothed values, and after an overflow
 //! of the buffer.
 
-use crate::harness::{NOBODY, Need, World, counts_in_kernel, ended, ms};
+use crate::harness::{NOBODY, Need, World, configure, counts_in_kernel, ended, ms};
 use crate::telemetry::{PYTHON, Page, Store, TELEMETRY, WINDOW, buffered, file, get, measured, now_ms};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -123,29 +123,26 @@ fn ended_and_long_ago(w: &World) {
     fs::remove_dir_all(&data).unwrap();
 }
 
-/// An agent's configuration with additional lines, until it is dropped.
+/// An agent's configuration with further settings, until it is dropped.
 struct Configured<'a> {
     w: &'a World,
     node: &'static str,
-    path: PathBuf,
     before: String,
 }
 
 impl<'a> Configured<'a> {
-    fn new(w: &'a World, node: &'static str, change: impl FnOnce(&str) -> String) -> Self {
-        let path = w.cluster().dir.join(node).join("agent.yaml");
-        let before = fs::read_to_string(&path).unwrap();
+    fn new(w: &'a World, node: &'static str, more: &str) -> Self {
         faults::kill_node(&w.dir, node).unwrap();
-        fs::write(&path, change(&before)).unwrap();
+        let before = configure(&w.dir, node, more);
         faults::start_node(&w.dir, node).unwrap();
-        Self { w, node, path, before }
+        Self { w, node, before }
     }
 }
 
 impl Drop for Configured<'_> {
     fn drop(&mut self) {
         let _ = faults::kill_node(&self.w.dir, self.node);
-        let _ = fs::write(&self.path, &self.before);
+        let _ = fs::write(self.w.dir.join(self.node).join("agent.yaml"), &self.before);
         let _ = faults::start_node(&self.w.dir, self.node);
     }
 }
@@ -156,10 +153,7 @@ const BUFFER: u64 = 64 << 10;
 fn ran_over(w: &World) {
     const UP: &str = r#"lattice_build_info{node_id="n1",job="lattice-agents"}"#;
     let data = fresh("victoria-metrics-ran-over");
-    let small = |config: &str| {
-        config.replace("  prod_interval_seconds: 1\n", &format!("  prod_interval_seconds: 1\n  tsdb_buffer_bytes_max: {BUFFER}\n"))
-    };
-    let configured = Configured::new(w, "n1", small);
+    let configured = Configured::new(w, "n1", &format!("telemetry: {{tsdb_buffer_bytes_max: {BUFFER}}}"));
     let page = || get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "").1;
     let of = |page: &str, series: &str| page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<f64>().ok());
     let dropped = || of(&page(), "lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} ").unwrap_or(0.0);
@@ -230,7 +224,7 @@ impl Used {
 fn smoothed(w: &World) {
     let data = fresh("victoria-metrics-smoothed");
     let store = Store::start(&data);
-    let configured = Configured::new(w, "n2", |config| format!("{config}window_smoothing: cubic\n"));
+    let configured = Configured::new(w, "n2", "measuring: {window_smoothing: cubic}");
     // Busy in one of three windows, on both nodes.
     let path = w.dir.join("thirds.py");
     fs::write(&path, "import time\nwhile True:\n    if int(time.time() / 30) % 3 == 0: pass\n    else: time.sleep(0.01)\n").unwrap();

@@ -1,7 +1,7 @@
 //! Topology of nodes, assignment of their parts, and protection of others' devices. GPUs are simulated.
 
 use crate::gpus;
-use crate::harness::{Group, JOB, NOBODY, Need, World, counts_in_kernel, lab};
+use crate::harness::{Group, JOB, NOBODY, Need, World, configure, counts_in_kernel, lab};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -54,21 +54,15 @@ fn capacity(world: &World) {
 }
 
 /// Changes a node's configuration and starts its agent with it.
-pub fn configured(world: &World, node: &str, change: impl FnOnce(String) -> String) {
-    let config = world.dir.join(node).join("agent.yaml");
-    let now = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, change(now)).unwrap();
+pub fn configured(world: &World, node: &str, more: &str) {
+    configure(&world.dir, node, more);
     faults::restart_node(&world.dir, node).unwrap();
 }
 
 /// n1 has no GPUs, n2 has four, and so has n3, which also has features from its site.
 fn unlike(world: &World) {
-    configured(world, "n1", |text| {
-        let (before, block) = text.split_once("simulated_gpus:\n").unwrap();
-        let after: Vec<&str> = block.lines().skip_while(|line| line.starts_with([' ', '-'])).collect();
-        format!("{before}{}\n", after.join("\n"))
-    });
-    configured(world, "n3", |text| text + "features: [nvme_scratch, rack=7]\n");
+    configured(world, "n1", "simulated_gpus: []");
+    configured(world, "n3", "features: [nvme_scratch, rack=7]");
     let nodes = || serde_json::from_str::<Value>(&world.ok(&["nodes", "-o", "json"])).unwrap();
     let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
     // The machine may have the library of PMIx, and a kernel that reports files which work opens.

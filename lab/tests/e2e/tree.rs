@@ -25,7 +25,7 @@ static TREE: Group = Group { theme: "tree", name: "tree", nodes: 7, quorum: 1, t
 
 /// Seven agents in three levels.
 pub fn narrow(o: &mut Options) {
-    o.agent_lines = "launch_fanout: 2\n".to_owned();
+    o.agent_lines = "launch: {fanout: 2}".to_owned();
     o.fence_timeout_seconds = FENCE_SECONDS;
 }
 
@@ -37,7 +37,7 @@ static LINKS: Group = Group {
     quorum: 1,
     tweak: |o| {
         o.netns = true;
-        o.agent_lines = "launch_fanout: 2\n".to_owned();
+        o.agent_lines = "launch: {fanout: 2}".to_owned();
     },
 };
 

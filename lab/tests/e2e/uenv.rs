@@ -1,6 +1,6 @@
 //! Software environments from SquashFS images.
 
-use crate::harness::{Group, JOB, Need, World};
+use crate::harness::{Group, JOB, Need, World, configure};
 use lattice_lab::image::README;
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, process};
@@ -38,9 +38,7 @@ fn seen(w: &World) {
 
 fn refused(w: &World) {
     let image = w.image().to_string_lossy().into_owned();
-    let config = w.dir.join("n1/agent.yaml");
-    let allowing = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, format!("{allowing}user_images: refuse\n")).unwrap();
+    let allowing = configure(&w.dir, "n1", "images: {from_users: refuse}");
     faults::restart_node(&w.dir, "n1").unwrap();
 
     let submitted = w.run(&["submit", "--uenv", &image, "--", "/bin/true"]);
@@ -48,16 +46,16 @@ fn refused(w: &World) {
     let elsewhere = w.at("n2").ok(&["submit", "-o", "name", "-w", "n1", "--uenv", &image, "--", "/bin/true"]).unwrap();
     let elsewhere = elsewhere.trim();
     let says = || w.ok(&["explain", elsewhere]);
-    let told = process::until(JOB, || says().contains("work with an image is refused on this node (user_images: refuse)"));
+    let told = process::until(JOB, || says().contains("work with an image is refused on this node (images.from_users: refuse)"));
     let (said, state) = (says(), text(&w.status(elsewhere), "state"));
     w.ok(&["cancel", elsewhere]);
     w.ended(elsewhere);
     let plain = w.submit(&["-w", "n1", "--", "/bin/true"]);
     w.completed(&plain);
-    std::fs::write(&config, allowing).unwrap();
+    std::fs::write(w.dir.join("n1/agent.yaml"), allowing).unwrap();
     faults::restart_node(&w.dir, "n1").unwrap();
 
-    assert!(submitted.code() == 4 && submitted.err().contains("user_images: refuse"), "{} {}", submitted.code(), submitted.err());
+    assert!(submitted.code() == 4 && submitted.err().contains("images.from_users: refuse"), "{} {}", submitted.code(), submitted.err());
     assert!(told && state == "Pending", "{state}: {said}");
     w.assert_nothing_left();
 }

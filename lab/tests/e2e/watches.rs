@@ -1,7 +1,7 @@
 //! `--watch`: one line for each change, also when daemons are killed meanwhile; and very long lists.
 //! `LATTICE_TEST_ALLOCATIONS` makes them longer: the nightly run has a hundred thousand.
 
-use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
+use crate::harness::{DAEMON, Group, JOB, NOBODY, World, configure};
 use futures::StreamExt;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -302,9 +302,7 @@ fn pages(w: &World, states: &[&str]) -> Vec<usize> {
 fn many(w: &World) {
     let count = std::env::var("LATTICE_TEST_ALLOCATIONS").map_or(ALLOCATIONS, |text| text.parse().unwrap());
     // Allocations without enough free nodes wait; this need not be checked for each of them again.
-    let config = w.dir.join("n1/agent.yaml");
-    let lines = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, lines.replace("roles: [api, scheduler]", "roles: [api]")).unwrap();
+    configure(&w.dir, "n1", "roles: [api]");
     faults::kill_node(&w.dir, "n1").unwrap();
     faults::start_node(&w.dir, "n1").unwrap();
     let began = Instant::now();

@@ -141,7 +141,7 @@ pub enum Refusal {
     NodeHeard { node: NodeId, state: NodeState },
     #[error("node {node} has not reported its software and firmware")]
     NoFingerprint { node: NodeId },
-    #[error("node {node} cannot be wiped: its agent has no wipe_hook")]
+    #[error("node {node} cannot be wiped: its agent has no hooks.wipe")]
     NoWipeHook { node: NodeId },
     #[error("the last wipe of node {node} failed: {why}")]
     WipeFailed { node: NodeId, why: String },
@@ -238,13 +238,13 @@ impl Refusal {
                 format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
             }
             Self::NoFingerprint { .. } => "its agent reports it when it is connected, from the version on that knows of it".to_owned(),
-            Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
+            Self::NoWipeHook { .. } => "set hooks.wipe in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("fix what it reports, then `lattice node wipe {node} --force --reason ...`"),
             Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
             Self::NotRequeueable { id, .. } => format!("`lattice cancel {}` ends it, and it can be submitted again", id.short()),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` shows whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
-                "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \
+                "raw measurements and audits go to the log store: it takes agents of this version with `logs.store` in their configuration, and for \
                  audits BPF and cgroups of version 2; `lattice nodes` shows those with the features telemetry_debug and telemetry_audit, \
                  `lattice-agent doctor` on a node what it lacks"
                     .to_owned()

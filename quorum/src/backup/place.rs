@@ -7,7 +7,7 @@ use futures::StreamExt;
 use lattice_api::pack;
 use lattice_ledger::AuditHead;
 use lattice_model::{AuditRecord, Timestamp, with_causes};
-use lattice_objects::Objects;
+use lattice_objects::{Objects, SettingNames};
 use lattice_store::StoreError;
 use lattice_store::audit::{self, AuditChain};
 use lattice_store::directory::sync_folder;
@@ -77,7 +77,8 @@ struct Damage {
 impl Place {
     /// Opens the store at `url`, with the options and credentials of the configuration.
     pub fn open(url: &str, config: &QuorumConfig) -> Result<Self, BackupError> {
-        Ok(Self(Objects::open("backup", url, &config.backup_options, &config.backup_credentials)?))
+        let names = SettingNames { url: "backup", options: "backup_options", credentials: "backup_credentials" };
+        Ok(Self(Objects::open(names, url, &config.backup_options, &config.backup_credentials)?))
     }
 
     /// The URL as given.

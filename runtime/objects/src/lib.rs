@@ -19,14 +19,25 @@ const REQUEST: Duration = Duration::from_secs(30);
 /// How long a request is retried before the store counts as unavailable.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A configuration that names no store. `setting`: the key in the configuration file.
+/// What a configuration file calls the settings of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingNames {
+    /// The URL.
+    pub url: &'static str,
+    /// Settings of the store.
+    pub options: &'static str,
+    /// The file with further ones.
+    pub credentials: &'static str,
+}
+
+/// A configuration that names no store. `setting`: the name of the invalid setting.
 #[derive(Debug, Error)]
 pub enum ObjectsError {
     #[error("{setting}: {url:?} is none of file:///DIR, s3://BUCKET/…, gs://BUCKET/…, az://CONTAINER/…")]
     Url { setting: &'static str, url: String },
-    #[error("{setting}_options: {key:?} is no option of {scheme}:// stores")]
+    #[error("{setting}: {key:?} is no option of {scheme}:// stores")]
     Option { setting: &'static str, key: String, scheme: &'static str },
-    #[error("{setting}_credentials {}: {why}", path.display())]
+    #[error("{setting} {}: {why}", path.display())]
     Credentials { setting: &'static str, path: PathBuf, why: String },
     #[error("{setting} {url}")]
     Build {
@@ -61,22 +72,22 @@ impl fmt::Debug for Multipart {
 
 impl Objects {
     /// Makes the client. Sends no request yet. `options` and the file `credentials` (YAML, mode 0600) have the store's
-    /// own settings: `endpoint`, `region`, `access_key_id`, … `setting` names the key in the configuration file.
-    pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
+    /// own settings: `endpoint`, `region`, `access_key_id`, … Errors call the settings by `names`.
+    pub fn open(names: SettingNames, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         let mut all = options.clone();
         if !credentials.as_os_str().is_empty() {
-            all.extend(read_credentials(setting, credentials)?);
+            all.extend(read_credentials(names.credentials, credentials)?);
         }
         // A failure means that the provider is installed already: this program has only one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let bad = || ObjectsError::Url { setting, url: url.to_owned() };
+        let bad = || ObjectsError::Url { setting: names.url, url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.trim_matches('/').to_owned();
         if bucket.is_empty() != (scheme == "file") {
             return Err(bad());
         }
-        let built = |source| ObjectsError::Build { setting, url: url.to_owned(), source };
+        let built = |source| ObjectsError::Build { setting: names.url, url: url.to_owned(), source };
         let retry = RetryConfig { max_retries: 2, retry_timeout: RETRY, ..RetryConfig::default() };
         let http = all.get("allow_http").or(all.get("aws_allow_http")).is_some_and(|v| v == "true");
         let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(RETRY).with_allow_http(http);
@@ -85,7 +96,7 @@ impl Objects {
                 let mut builder = <$builder>::new().$bucket(bucket).with_retry(retry).with_client_options(client);
                 for (key, value) in &all {
                     let parsed = key.to_ascii_lowercase().parse();
-                    let option = parsed.map_err(|_| ObjectsError::Option { setting, key: key.clone(), scheme: $scheme })?;
+                    let option = parsed.map_err(|_| ObjectsError::Option { setting: names.options, key: key.clone(), scheme: $scheme })?;
                     builder = builder.with_config(option, value);
                 }
                 let store = Arc::new(builder.build().map_err(built)?);
@@ -95,7 +106,7 @@ impl Objects {
         let ((store, multipart), prefix) = match scheme {
             "file" => {
                 if let Some(key) = all.keys().next() {
-                    return Err(ObjectsError::Option { setting, key: key.clone(), scheme: "file" });
+                    return Err(ObjectsError::Option { setting: names.options, key: key.clone(), scheme: "file" });
                 }
                 let dir = Path::new("/").join(&prefix);
                 let made = make_private(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });

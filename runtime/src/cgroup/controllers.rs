@@ -9,7 +9,7 @@
 //! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
 //!
-//! Memory of version 1 must be named in `cgroup_v1_controllers`: it often belongs to other software, and it cannot kill
+//! Memory of version 1 must be named in `cgroup.v1_controllers`: it often belongs to other software, and it cannot kill
 //! a launch as a whole.
 
 use super::io_weight::IoWeight;
@@ -31,15 +31,15 @@ use thiserror::Error;
 pub(super) enum NoController {
     #[error("the kernel has no such controller, or it is mounted nowhere")]
     NotMounted,
-    #[error("it is in cgroup version 1 ({}), and cgroup_v1_controllers does not name it", .mount.display())]
+    #[error("it is in cgroup version 1 ({}), and cgroup.v1_controllers does not name it", .mount.display())]
     VersionOne { mount: PathBuf },
     #[error("{}", with_cause(.0))]
     MakeGroup(#[from] CgroupError),
-    #[error("cgroup_root {} does not lie in cgroup_delegated {}", .root.display(), .delegated.display())]
+    #[error("cgroup.root {} does not lie in cgroup.delegated {}", .root.display(), .delegated.display())]
     Outside { root: PathBuf, delegated: PathBuf },
     #[error(
-        "it was not delegated to {}: run the agent with systemd's Delegate=yes and put cgroup_root below its unit, or let \
-         cgroup_delegated name the directory that was handed over",
+        "it was not delegated to {}: run the agent with systemd's Delegate=yes and put cgroup.root below its unit, or let \
+         cgroup.delegated name the directory that was handed over",
         .directory.display()
     )]
     NotDelegated { directory: PathBuf },

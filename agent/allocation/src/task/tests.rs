@@ -281,7 +281,7 @@ async fn how_an_inline_commands_launch_ended_is_how_the_allocation_ended() {
 async fn what_could_not_be_prepared_says_why() {
     let mut work = work(|_| {});
     work.task.prepared(Err(PrepareError::RootRefused)).await;
-    let why = "work as root is refused on this node (allow_root is false)".to_owned();
+    let why = "work as root is refused on this node (work.allow_root is false)".to_owned();
     assert_eq!(work.text(), why);
     assert_eq!(work.reported(), [Event::Prepared { allocation: id(1), epoch: Epoch(1), result: Err(NotPrepared::Prologue(why)) }]);
     // A shim that is gone before it answers.

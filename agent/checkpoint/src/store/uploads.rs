@@ -1,7 +1,7 @@
 //! Records what a node has stored already, so that a restarted agent does not store it again.
 //!
 //! ```text
-//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is complete in the store, for each
+//!   <checkpoint.dir>/<allocation>.put     root's; a line for each file that is complete in the store, for each
 //!                                         upload of a large one that was begun, and for each stored part
 //! ```
 //!

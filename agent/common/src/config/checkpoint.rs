@@ -1,26 +1,33 @@
 //! The configuration's section `checkpoint`.
 
+use super::logs::StoreSettings;
+use super::setting::{SettingError, absolute};
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_node::DEFERRAL_MS_MAX;
+use lattice_objects::SettingNames;
 use lattice_scheduler::broker::Tuning;
 use serde::Deserialize;
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// The names of [`CheckpointSettings::store`].
+pub const CHECKPOINT_STORE: SettingNames =
+    SettingNames { url: "checkpoint.store.url", options: "checkpoint.store.options", credentials: "checkpoint.store.credentials" };
+
 /// Why an agent with this configuration makes no checkpoints.
 #[derive(Clone, Debug, Error)]
 pub enum NoCheckpoints {
-    #[error("neither checkpoint_store nor log_store is configured")]
+    #[error("neither checkpoint.store nor logs.store is configured")]
     NoStore,
     #[error(
         "{setting} {url}: others can enter {} (mode {mode:o}), and would read users' checkpoints: chmod 700 it, or name another place as \
-         checkpoint_store",
+         checkpoint.store",
         .dir.display()
     )]
     OthersEnterStore { setting: &'static str, url: String, dir: PathBuf, mode: u32 },
     #[error(
-        "checkpoint_dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
-         place: name a directory on a disk of the node as checkpoint_dir; what nodes share is the store, as checkpoint_store: \
+        "checkpoint.dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
+         place: name a directory on a disk of the node as checkpoint.dir; what nodes share is the store, as checkpoint.store.url: \
          file:///DIRECTORY there",
         .dir.display()
     )]
@@ -35,12 +42,20 @@ pub struct CheckpointsUnavailable(#[from] pub NoCheckpoints);
 /// Node-days that [`CheckpointSettings::node_failures_per_1000_days`] refers to.
 const FAILURES_PER_DAYS: f64 = 1000.0;
 
-/// When the broker asks work for checkpoints, and how long checkpoints are retained. The broker is
-/// the agent that holds the scheduler's lease of the default queue, and it reads its own file:
-/// configure all such agents alike.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+/// Where checkpoints are, when the broker asks work for them, and how long they are retained. The
+/// broker is the agent that holds the scheduler's lease of the default queue, and it reads its own
+/// file: configure all such agents alike.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
+    /// The directory on this node into which work saves itself (`LATTICE_CHECKPOINT_DIR`), and in
+    /// which it finds the checkpoint that it starts from. Absolute; owned by root and writable by
+    /// nobody else; with room for the checkpoints of all that runs here. Empty: `checkpoints` in
+    /// `state_dir`.
+    pub dir: PathBuf,
+    /// The object store for checkpoints. None: `logs.store`; if there is none either, this node
+    /// takes no work that asks for checkpoints.
+    pub store: StoreSettings,
     /// Seconds that work has to save itself if the request names no timeout; the broker's requests
     /// never have less. Extended once by half. 1 to 86,400.
     pub timeout_seconds: u64,
@@ -78,6 +93,8 @@ pub struct CheckpointSettings {
 impl Default for CheckpointSettings {
     fn default() -> Self {
         Self {
+            dir: PathBuf::new(),
+            store: StoreSettings::default(),
             timeout_seconds: DEADLINE_MS_DEFAULT / 1000,
             max_deferral_seconds: DEFERRAL_MS_MAX / 1000,
             evaluate_seconds: 30,
@@ -93,21 +110,21 @@ impl Default for CheckpointSettings {
     }
 }
 
-/// A setting out of range.
+/// Why a section `checkpoint` is invalid.
 #[derive(Debug, Error)]
-#[error("checkpoint.{field}: {value} is not within {min} and {max}")]
-pub struct CheckpointSettingsError {
-    field: &'static str,
-    value: f64,
-    min: f64,
-    max: f64,
+pub enum CheckpointSettingsError {
+    #[error("checkpoint.{field}: {value} is not within {min} and {max}")]
+    OutOfRange { field: &'static str, value: f64, min: f64, max: f64 },
+    #[error(transparent)]
+    Setting(#[from] SettingError),
 }
 
 impl CheckpointSettings {
-    /// Checks the ranges.
+    /// Checks path and ranges.
     pub fn validate(&self) -> Result<(), CheckpointSettingsError> {
+        absolute("checkpoint.dir", &self.dir)?;
         let within = |field, value: f64, min: f64, max: f64| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err(CheckpointSettingsError { field, value, min, max }) }
+            if (min..=max).contains(&value) { Ok(()) } else { Err(CheckpointSettingsError::OutOfRange { field, value, min, max }) }
         };
         within("timeout_seconds", self.timeout_seconds as f64, 1.0, 86_400.0)?;
         within("max_deferral_seconds", self.max_deferral_seconds as f64, 0.0, 86_400.0)?;
@@ -150,6 +167,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_its_name() {
         CheckpointSettings::default().validate().unwrap();
         let bad = [
+            CheckpointSettings { dir: "checkpoints".into(), ..Default::default() },
             CheckpointSettings { timeout_seconds: 0, ..Default::default() },
             CheckpointSettings { max_deferral_seconds: 86_401, ..Default::default() },
             CheckpointSettings { evaluate_seconds: 0, ..Default::default() },

@@ -1,9 +1,10 @@
 //! The configuration's section `health`.
 
+use super::setting::is_plain;
 use lattice_node::device_health::{Policy, PolicyError};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// How many entries `checks`, `mounts` and `nics` may have each.
@@ -122,10 +123,9 @@ impl HealthSettings {
                 return Err(HealthSettingsError::TooMany { field });
             }
         }
-        let plain = |p: &Path| p.is_absolute() && p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
         let programs = self.checks.iter().map(|check| ("checks", &check.program));
         for (field, path) in self.mounts.iter().map(|path| ("mounts", path)).chain(programs) {
-            if !plain(path) {
+            if !is_plain(path) {
                 return Err(HealthSettingsError::Path { field, path: path.clone() });
             }
         }

@@ -31,7 +31,7 @@ enum FlushError {
     Store(#[from] StoreError),
     #[error("they cannot be read here")]
     Disk(#[from] io::Error),
-    #[error("there is no log_store any more to take them")]
+    #[error("there is no logs.store any more to take them")]
     NoStore,
 }
 

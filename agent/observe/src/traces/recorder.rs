@@ -290,7 +290,7 @@ impl Recording {
         lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>,
     ) -> io::Result<()> {
         if traces.0.store.is_none() {
-            return Err(io::Error::other("there is no log_store any more to take them"));
+            return Err(io::Error::other("there is no logs.store any more to take them"));
         }
         let dir = traces.dir(key);
         has_room(&traces.0.dir)?;

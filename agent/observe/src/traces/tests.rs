@@ -1,5 +1,6 @@
 use super::*;
 use crate::measuring::tests::share as measuring_share;
+use lattice_agent_common::config::logs::StoreSettings;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::troubles::Troubles;
 use lattice_mesh::usage::Shown;
@@ -49,7 +50,7 @@ impl Bed {
 
     fn life(dir: &Path) -> Traces {
         let url = format!("file://{}", dir.join("objects").display());
-        let store = LogStore::open(&url, &BTreeMap::new(), Path::new("")).unwrap();
+        let store = LogStore::open(&StoreSettings { url, ..StoreSettings::default() }).unwrap();
         Traces::open(dir, Some(store), Duration::from_secs(3600))
     }
 

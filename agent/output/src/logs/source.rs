@@ -30,7 +30,7 @@ pub enum Next {
 /// Why bytes that were moved to the log store cannot be read.
 #[derive(Debug, Error)]
 enum ChunkError {
-    #[error("this agent has no log store configured (log_store)")]
+    #[error("this agent has no log store configured (logs.store)")]
     NoStore,
     #[error("{}", with_causes(.0))]
     Get(#[from] StoreError),
@@ -112,7 +112,7 @@ impl Source {
                 let why = if at.segment < present {
                     "they were truncated before they were in the log store"
                 } else {
-                    "the node had no room for them (its disk, or log_spool_max_bytes)"
+                    "the node had no room for them (its disk, or logs.spool_max_bytes)"
                 };
                 Next::Missing { bytes: until - at.offset, why: why.to_owned() }
             }

@@ -2,6 +2,7 @@ use super::*;
 use crate::log_store::Place;
 use crate::output_index::{Chunk, Cut};
 use crate::spool::{Settings, Spools};
+use lattice_agent_common::config::logs::StoreSettings;
 use lattice_model::{AllocationId, Epoch};
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ impl Dir {
 
     fn store(&self) -> LogStore {
         let url = format!("file://{}/store", self.0.0.display());
-        LogStore::open(&url, &BTreeMap::new(), std::path::Path::new("")).unwrap()
+        LogStore::open(&StoreSettings { url, ..StoreSettings::default() }).unwrap()
     }
 
     /// Everything that one read gives.
@@ -267,7 +268,7 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
     let got = dir.read_with(Arc::clone(&spool), Some(store.clone()), Wanted { tail: Some(2400), ..wanted(1) }).await;
     assert!(matches!(&got[1], LogItem::Chunk { data, .. } if data.starts_with(line(1696).as_bytes())), "{got:?}");
     let without = dir.read_with(spool, None, wanted(1)).await;
-    assert!(matches!(&without[0], LogItem::Notice(text) if text.contains("log_store")), "{without:?}");
+    assert!(matches!(&without[0], LogItem::Notice(text) if text.contains("logs.store")), "{without:?}");
 }
 
 #[tokio::test]

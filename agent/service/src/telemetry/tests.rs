@@ -1,8 +1,7 @@
 use super::*;
+use lattice_agent_common::config::logs::StoreSettings;
 use lattice_model::{AllocationId, Epoch};
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use tonic::Code;
 
 /// The lines of one node or of all, and the error at the end.
@@ -21,7 +20,8 @@ async fn read(store: &LogStore, place: &Place, node: Option<&str>, most: usize) 
 async fn all_that_can_be_read_is_told_and_what_cannot_is_named() {
     let dir = std::env::temp_dir().join(format!("lattice-read-telemetry-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
-    let store = LogStore::open(&format!("file://{}", dir.display()), &BTreeMap::new(), Path::new("")).unwrap();
+    let url = format!("file://{}", dir.display());
+    let store = LogStore::open(&StoreSettings { url, ..StoreSettings::default() }).unwrap();
     let (tenant, project) = ("physics".to_owned(), String::new());
     let place = Place { tenant, project, allocation: AllocationId(Uuid::from_u128(1)), epoch: Epoch(3) };
     let (none, error) = read(&store, &place, None, 9).await;

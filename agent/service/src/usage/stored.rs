@@ -172,7 +172,7 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
                 Err(error) => summary.lacks = with_causes(&error),
             }
         }
-        Ok(None) => summary.lacks = "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
+        Ok(None) => summary.lacks = "no store is configured (telemetry.tsdb_endpoint, measuring.query_url)".to_owned(),
         Err(error) => summary.lacks = with_causes(error),
     }
     summary.age_ms = found.newest.values().min().copied();
@@ -231,7 +231,7 @@ pub(super) fn join(response: &mut v1::TopResponse, Answered { summary, found }: 
 /// How long after the end of work its last window is pushed by agents with this configuration.
 pub fn tail(config: &lattice_agent_common::config::AgentConfig) -> Duration {
     let interval = Duration::from_secs(config.telemetry.prod_interval_seconds);
-    interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::export_delay(config.window_smoothing)
+    interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::export_delay(config.measuring.window_smoothing)
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ pub struct Admit {
 }
 
 const WIPE_HELP: &str = "The work that runs there continues, and until it has ended `lattice node unwipe`
-cancels the wipe. Then the agent runs its wipe_hook. If the hook exits with 0,
+cancels the wipe. Then the agent runs its hooks.wipe. If the hook exits with 0,
 the node is in service again. If not, the node is quarantined, with the last
 lines of the hook as the reason, until a wipe with --force succeeds.";
 

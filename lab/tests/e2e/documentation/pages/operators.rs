@@ -137,7 +137,7 @@ const PAGES: [(&str, Plan); 38] = [
     (
         "metrics",
         Plan::Run(Page {
-            before: &[r#"LISTEN=$(sed -n 's/.*metrics_listen: "\(.*\)"/\1/p' $LAB/n1/agent.yaml)"#],
+            before: &[r#"LISTEN=$(sed -n 's/.*metrics_listen: "\{0,1\}\([^"]*\).*/\1/p' $LAB/n1/agent.yaml)"#],
             replace: &[("127.0.0.1:9103", "$LISTEN")],
             ..page()
         }),
