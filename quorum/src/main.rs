@@ -201,7 +201,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line with its causes; a backtrace helps nobody who reads this.
-            form.last_words("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            form.log_fatal("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
                 // To start it again would not help.
                 Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
