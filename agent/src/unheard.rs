@@ -55,7 +55,7 @@ pub async fn run(
         if is_heard {
             kept = None;
         } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
-            context.work.driver.send(Event::Unheard { at, word: word.clone() }).await;
+            context.work.driver.send(Event::UnreportedHealth { at, text: word.clone() }).await;
             kept = Some(word);
         }
         tokio::select! {
