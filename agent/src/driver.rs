@@ -114,7 +114,7 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         incarnation: brain.incarnation().0,
         generation: brain.list().generation,
         revision: brain.list().revision,
-        locals: brain.told().collect(),
+        locals: brain.locals_with_requests().collect(),
         reports_pending: reports.len(),
         ended: ended.collect(),
     };

@@ -108,7 +108,7 @@ impl GpuWatching {
 
     fn looked(&mut self, look: &GpuLook) {
         self.on_bus.clone_from(&look.on_bus);
-        for (key, event) in &look.said {
+        for (key, event) in &look.events {
             let GpuEvent::Xid { number, .. } = event else { continue };
             let kind = (key.clone(), *number);
             // Beyond the limit, existing counters still count.
@@ -219,7 +219,7 @@ impl GpuWatching {
         self.watch = Some(watch);
         let mut urgent = asked;
         if let Some(look) = look {
-            urgent |= look.on_bus != self.on_bus || !look.said.is_empty();
+            urgent |= look.on_bus != self.on_bus || !look.events.is_empty();
             self.looked(&look);
             self.hit(context, &look).await;
         }
@@ -240,7 +240,7 @@ impl GpuWatching {
     /// work fails and begins again if its owner wants that; the GPU is offered as before.
     async fn hit(&self, context: &Shared, look: &GpuLook) {
         let topology = Arc::clone(&self.topology.borrow());
-        for (key, event) in &look.said {
+        for (key, event) in &look.events {
             let GpuEvent::Xid { number, ago_ms } = event else { continue };
             let (Response::RestartApplication, what) = self.gpus.policy().xid(*number) else { continue };
             let mut devices = topology.gpu.gpus.iter().filter(|gpu| gpu_key(gpu) == key);

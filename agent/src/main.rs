@@ -177,7 +177,7 @@ fn serve(args: &Serve) -> ExitCode {
     match config.and_then(|config| in_runtime(|stop| run(config, unusable, memory, stop))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            form.last_words("error", &with_causes(error.as_ref()));
+            form.log_fatal("error", &with_causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -40,7 +40,7 @@ pub enum Again {
 #[derive(Debug)]
 pub enum Failure {
     /// Reported on stderr.
-    Told {
+    Reported {
         /// The exit code.
         exit: Exit,
         /// What happened, and to which object.
@@ -57,7 +57,7 @@ pub enum Failure {
 impl Failure {
     /// A failure with this exit code.
     pub fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self::Told { exit, what: what.into(), hint: None, again: Again::No }
+        Self::Reported { exit, what: what.into(), hint: None, again: Again::No }
     }
 
     /// The command line is wrong.
@@ -73,7 +73,7 @@ impl Failure {
     /// Adds what to do next.
     pub fn hint(self, text: impl Into<String>) -> Self {
         match self {
-            Self::Told { exit, what, hint: _, again } => Self::Told { exit, what, hint: Some(text.into()), again },
+            Self::Reported { exit, what, hint: _, again } => Self::Reported { exit, what, hint: Some(text.into()), again },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
@@ -82,35 +82,35 @@ impl Failure {
     pub fn about(self, what: &str) -> Self {
         match self {
             // A text that begins with the subject already is not prefixed.
-            Self::Told { exit, what: why, hint, again } if why.starts_with(what) => Self::Told { exit, what: why, hint, again },
-            Self::Told { exit, what: why, hint, again } => Self::Told { exit, what: format!("{what}: {why}"), hint, again },
+            Self::Reported { exit, what: why, hint, again } if why.starts_with(what) => Self::Reported { exit, what: why, hint, again },
+            Self::Reported { exit, what: why, hint, again } => Self::Reported { exit, what: format!("{what}: {why}"), hint, again },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
 
     /// Whether the connection broke during a call.
     pub fn is_lost_connection(&self) -> bool {
-        matches!(self, Self::Told { again: Again::LostConnection, .. })
+        matches!(self, Self::Reported { again: Again::LostConnection, .. })
     }
 
     /// Whether it was refused because the user has too many streams open.
     pub fn is_no_place(&self) -> bool {
-        matches!(self, Self::Told { again: Again::NoPlace, .. })
+        matches!(self, Self::Reported { again: Again::NoPlace, .. })
     }
 
     /// The same failure for a command that otherwise returns a program's exit code.
     pub fn beside_a_program(self) -> Self {
         match self {
             // A wrong command line is detected before there is any program.
-            Self::Told { exit: Exit::Usage, .. } | Self::ReaderGone => self,
-            Self::Told { exit: _, what, hint, again } => Self::Told { exit: Exit::Beside, what, hint, again },
+            Self::Reported { exit: Exit::Usage, .. } | Self::ReaderGone => self,
+            Self::Reported { exit: _, what, hint, again } => Self::Reported { exit: Exit::Beside, what, hint, again },
         }
     }
 
     /// Reports it on stderr, if there is something to report, and returns the exit code.
-    pub fn tell(&self) -> ExitCode {
+    pub fn report(&self) -> ExitCode {
         match self {
-            Self::Told { exit, .. } => {
+            Self::Reported { exit, .. } => {
                 eprint!("{}", self.text());
                 ExitCode::from(*exit as u8)
             }
@@ -121,7 +121,7 @@ impl Failure {
     /// The exit code alone.
     pub fn exit(&self) -> u8 {
         match self {
-            Self::Told { exit, .. } => *exit as u8,
+            Self::Reported { exit, .. } => *exit as u8,
             Self::ReaderGone => 0,
         }
     }
@@ -129,7 +129,7 @@ impl Failure {
     /// What happened, on one line.
     pub fn what(&self) -> String {
         match self {
-            Self::Told { what, .. } => what.replace('\n', " "),
+            Self::Reported { what, .. } => what.replace('\n', " "),
             Self::ReaderGone => String::new(),
         }
     }
@@ -137,8 +137,8 @@ impl Failure {
     /// The lines for stderr.
     pub fn text(&self) -> String {
         match self {
-            Self::Told { what, hint: None, .. } => format!("error: {what}\n"),
-            Self::Told { what, hint: Some(hint), .. } => format!("error: {what}\nhint: {hint}\n"),
+            Self::Reported { what, hint: None, .. } => format!("error: {what}\n"),
+            Self::Reported { what, hint: Some(hint), .. } => format!("error: {what}\nhint: {hint}\n"),
             Self::ReaderGone => String::new(),
         }
     }
@@ -146,7 +146,7 @@ impl Failure {
 
 impl From<UsageError> for Failure {
     fn from(error: UsageError) -> Self {
-        Self::Told { exit: Exit::Usage, what: error.what, hint: error.hint, again: Again::No }
+        Self::Reported { exit: Exit::Usage, what: error.what, hint: error.hint, again: Again::No }
     }
 }
 
@@ -167,11 +167,11 @@ impl From<Status> for Failure {
         if lost {
             let hint = Some("the agent may have stopped or be restarting: check with `lattice node status`".to_owned());
             let what = format!("the connection to the agent broke: {what}");
-            return Self::Told { exit, what, hint, again: Again::LostConnection };
+            return Self::Reported { exit, what, hint, again: Again::LostConnection };
         }
         let what = if what.is_empty() { format!("the agent refused: {:?}", status.code()) } else { what };
         let again = if status.code() == Code::ResourceExhausted { Again::NoPlace } else { Again::No };
-        Self::Told { exit, what, hint, again }
+        Self::Reported { exit, what, hint, again }
     }
 }
 
@@ -217,7 +217,7 @@ impl From<ConnectError> for Failure {
             Some(because) => format!("{what} ({because})"),
             None => what,
         };
-        Self::Told { exit, what, hint, again: Again::No }
+        Self::Reported { exit, what, hint, again: Again::No }
     }
 }
 

@@ -34,7 +34,7 @@ use tokio::time::sleep;
 use tonic::{Response, Status};
 
 /// How long a submission may wait for its nodes before the user is notified.
-const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
+const WAITING_NOTE_AFTER: Duration = Duration::from_secs(2);
 /// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 /// Pause between two tries to open a log stream when the user has too many open.
@@ -119,7 +119,7 @@ pub enum End {
     /// The allocation ended; this is its last state.
     Ended(Box<v1::Allocation>),
     /// Its command ended by itself with this code, and the allocation with it, as its head reports.
-    Told(i32),
+    Reported(i32),
     /// The allocation continues without us: a shell's exit code for the signal that made us leave.
     Left(u8),
 }
@@ -282,16 +282,16 @@ impl Following<'_> {
         let key = &self.request.key;
         let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
         let ours = own.is_some();
-        let mut waiting_told = !ours;
+        let mut waiting_noted = !ours;
         let (runs, running) = watch::channel(false);
         let start = Start { allocation: key.clone(), ..Start::default() };
         let mut both = Box::pin(async { tokio::try_join!(self.submit(client), self.logs(client), self.watch(client, ours, &last, &runs)) });
         let waiting = async {
             self.submission_taken().await;
-            sleep(WAITING_TOLD_AFTER).await;
+            sleep(WAITING_NOTE_AFTER).await;
         };
         tokio::pin!(waiting);
-        let mut telling = Box::pin(self.waiting.tell(self.session, client, &last));
+        let mut reporting = Box::pin(self.waiting.report(self.session, client, &last));
         loop {
             let came = {
                 let hands = async {
@@ -307,9 +307,9 @@ impl Following<'_> {
                             break None;
                         }
                         came = &mut hands => break Some(came?),
-                        never = &mut telling, if !ours => match never {},
-                        () = &mut waiting, if !waiting_told => {
-                            waiting_told = true;
+                        never = &mut reporting, if !ours => match never {},
+                        () = &mut waiting, if !waiting_noted => {
+                            waiting_noted = true;
                             if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
                                 self.session.note(&format!("waiting for nodes (`lattice explain {}` shows why)", short(key)));
                             }
@@ -344,7 +344,7 @@ impl Following<'_> {
         }
         let seen = last.borrow_mut().take();
         match seen {
-            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if self.cancelled.get().is_none() => Ok(End::Told(code)),
+            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if self.cancelled.get().is_none() => Ok(End::Reported(code)),
             Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
                 Ok(End::Ended(Box::new(allocation)))
             }
@@ -405,10 +405,10 @@ impl Following<'_> {
         let mut stream = self.opened(client.allocations().watch(request).await).await?;
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
-            let told = allocation.entry_exit_code.is_some() && self.cancelled.get().is_none();
-            runs.send_replace(allocation.state == "Running" && !told);
+            let has_ended = allocation.entry_exit_code.is_some() && self.cancelled.get().is_none();
+            runs.send_replace(allocation.state == "Running" && !has_ended);
             last.replace(Some(allocation));
-            if told {
+            if has_ended {
                 break;
             }
         }
@@ -417,7 +417,7 @@ impl Following<'_> {
 }
 
 /// Reports why a launch was ended, if it was.
-pub fn say_brought_down(why: &str) {
+pub fn report_brought_down(why: &str) {
     if !why.is_empty() {
         eprintln!("lattice: the launch was ended: {why}");
     }
@@ -427,7 +427,7 @@ pub fn say_brought_down(why: &str) {
 pub fn exit_of(end: &End, cancelled_here: Option<u8>) -> Result<u8, Failure> {
     let a = match end {
         End::Ended(allocation) => allocation,
-        End::Told(code) => return Ok(program_code(*code)),
+        End::Reported(code) => return Ok(program_code(*code)),
         End::Left(code) => return Ok(*code),
     };
     if let Some(code) = a.exit_code {
@@ -467,6 +467,6 @@ mod tests {
         assert_eq!(code(&ended("Cancelled", None), Some(143)), Ok(143));
         assert_eq!(code(&ended("Cancelled", None), None), Err(125));
         assert_eq!(code(&End::Left(143), Some(143)), Ok(143));
-        assert_eq!(code(&End::Told(3), None), Ok(3));
+        assert_eq!(code(&End::Reported(3), None), Ok(3));
     }
 }

@@ -43,7 +43,7 @@ pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most:
 }
 
 /// Reports the age of an answer that came from a single member.
-pub fn tell_age(session: &Session, age_ms: Option<u64>) {
+pub fn report_age(session: &Session, age_ms: Option<u64>) {
     if let Some(age_ms) = age_ms {
         let age = Duration::from_millis(age_ms).as_secs_f64();
         session.note(&format!("as one member of the quorum has it; it was in touch with the others {age:.1} s ago"));

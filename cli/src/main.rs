@@ -20,7 +20,7 @@ mod interrupts;
 mod keyboard;
 mod label;
 mod last;
-mod last_words;
+mod last_stderr;
 mod linked;
 mod listing;
 mod node_list;
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => match mistyped::explain(&error, &typed) {
-            Some(error) => return Failure::from(error).tell(),
+            Some(error) => return Failure::from(error).report(),
             None => mistyped::without_wrong_tips(error).exit(),
         },
     };
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
 

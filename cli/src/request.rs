@@ -320,8 +320,8 @@ mod tests {
     fn names_in_a_registry_are_refused_by_name() {
         for name in ["prgenv-gnu/24.11:v1", "prgenv-gnu:v1", "prgenv-gnu"] {
             let flags = SubmitFlags { uenv: Some(name.into()), ..Default::default() };
-            let told = refused(&flags);
-            assert!(told.contains(name) && told.contains("not built yet") && told.contains("SquashFS"), "{told}");
+            let message = refused(&flags);
+            assert!(message.contains(name) && message.contains("not built yet") && message.contains("SquashFS"), "{message}");
         }
         for path in ["./a", "/a:b", "a/b.sqfs", "env.sqfs"] {
             assert!(!is_registry_name(path, Path::new("/nowhere")), "{path}");
@@ -387,14 +387,14 @@ mod tests {
 
     #[test]
     fn what_is_no_script_is_told_apart() {
-        for (contents, told) in [(&b"\x7fELF\xff"[..], "is no script"), (b"echo", "interpreter line"), (b"#!/bin/sh\n\0", "NUL")] {
+        for (contents, expected) in [(&b"\x7fELF\xff"[..], "is no script"), (b"echo", "interpreter line"), (b"#!/bin/sh\n\0", "NUL")] {
             let path = env::temp_dir().join(format!("lattice-script-{}", uuid::Uuid::new_v4()));
             std::fs::write(&path, contents).unwrap();
             let refused = read_script(path.as_os_str(), vec![]);
             std::fs::remove_file(&path).unwrap();
             match refused {
-                Err(failure) => assert!(failure.text().contains(told) && failure.exit() == 2, "{}", failure.text()),
-                Ok(_) => panic!("{told}"),
+                Err(failure) => assert!(failure.text().contains(expected) && failure.exit() == 2, "{}", failure.text()),
+                Ok(_) => panic!("{expected}"),
             }
         }
         let missing = read_script(OsStr::new("python3-is-no-file"), vec!["busy.py".into()]).err().unwrap();

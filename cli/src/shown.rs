@@ -8,7 +8,7 @@ pub use attempts::attempts_text;
 pub use nodes::{NODE_HEADING, NodeJson, conformance_json, node_row, nodes_table, with_exit};
 pub use values::{filled, lease_token, short, time};
 
-use crate::last_words::{LastWord, LastWords};
+use crate::last_stderr::{LastStderr, LastStderrLine};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, Table, block, shortened};
 use attempts::AttemptJson;
@@ -84,7 +84,7 @@ pub struct AllocationJson<'a> {
     command: Option<&'a [String]>,
     working_dir: Option<&'a str>,
     script: Option<&'a str>,
-    last_stderr: Option<&'a [LastWord]>,
+    last_stderr: Option<&'a [LastStderrLine]>,
 }
 
 /// A checkpoint of an allocation as JSON.
@@ -170,8 +170,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
 
 impl<'a> AllocationJson<'a> {
     /// A requested allocation, with the last lines of its standard error.
-    pub fn of_one(a: &'a v1::Allocation, last_words: &'a LastWords) -> Self {
-        let last_stderr = (!last_words.lines.is_empty()).then_some(&last_words.lines[..]);
+    pub fn of_one(a: &'a v1::Allocation, stderr: &'a LastStderr) -> Self {
+        let last_stderr = (!stderr.lines.is_empty()).then_some(&stderr.lines[..]);
         Self { last_stderr, ..Self::from(a) }
     }
 }
@@ -258,11 +258,11 @@ pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
 }
 
 /// Everything about one allocation.
-pub fn allocation_block(a: &v1::Allocation, last_words: &LastWords, now: Timestamp) -> String {
+pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
     let ranks = u64::from(a.nodes_wanted) * u64::from(a.tasks_per_node);
     let nodes = if a.nodes.is_empty() { format!("{} wanted", a.nodes_wanted) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
-    let ended = last_stderr(last_words);
+    let ended = last_stderr(stderr);
     block(&[
         ("ID", a.id.clone()),
         ("Name", a.name.clone()),
@@ -353,13 +353,13 @@ pub fn command_line(words: &[String]) -> String {
 }
 
 /// The last lines, each with its source.
-fn last_stderr(words: &LastWords) -> Vec<String> {
-    let line = |word: &LastWord| match word.launch {
-        0 => word.line.clone(),
-        launch => format!("{} (rank {} of launch {launch})", word.line, word.rank),
+fn last_stderr(stderr: &LastStderr) -> Vec<String> {
+    let line = |last: &LastStderrLine| match last.launch {
+        0 => last.line.clone(),
+        launch => format!("{} (rank {} of launch {launch})", last.line, last.rank),
     };
-    let unread = words.unread.iter().map(|why| format!("not read: {why}"));
-    words.lines.iter().map(line).chain(unread).take(2).collect()
+    let unread = stderr.unread.iter().map(|why| format!("not read: {why}"));
+    stderr.lines.iter().map(line).chain(unread).take(2).collect()
 }
 
 fn checkpoint(c: &v1::CheckpointRef) -> String {
@@ -556,7 +556,7 @@ Claimed:    2026-03-05T10:00:01.000Z
 Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
-        assert_eq!(allocation_block(&running(), &LastWords::default(), NOW), want);
+        assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
     }
 
     #[test]
@@ -574,9 +574,9 @@ vCluster:   ml-training
             script: "#!/bin/sh\nexit 3\n".into(),
             ..running()
         };
-        let line = |launch, line: &str| LastWord { launch, rank: 1, line: line.into() };
-        let words = LastWords { lines: vec![line(0, "no such file"), line(2, "segfault")], unread: None };
-        let shown = allocation_block(&ended, &words, NOW);
+        let line = |launch, line: &str| LastStderrLine { launch, rank: 1, line: line.into() };
+        let stderr = LastStderr { lines: vec![line(0, "no such file"), line(2, "segfault")], unread: None };
+        let shown = allocation_block(&ended, &stderr, NOW);
         for want in [
             "Last stderr:     no such file\n",
             "                 segfault (rank 1 of launch 2)\n",
@@ -588,10 +588,10 @@ vCluster:   ml-training
         ] {
             assert!(shown.contains(want), "{want}\n{shown}");
         }
-        let unread = LastWords { lines: vec![], unread: Some("the node is away".into()) };
+        let unread = LastStderr { lines: vec![], unread: Some("the node is away".into()) };
         assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is away\n"));
         let waits_again = v1::Allocation { nodes: vec![], state: "Suspended".into(), ..ended };
-        let shown = allocation_block(&waits_again, &LastWords::default(), NOW);
+        let shown = allocation_block(&waits_again, &LastStderr::default(), NOW);
         assert!(shown.contains("Memory peak:     3.0 GiB (last attempt)\n"), "{shown}");
     }
 

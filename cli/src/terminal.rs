@@ -75,8 +75,8 @@ pub fn size() -> Option<(u32, u32)> {
 
 /// Columns of standard output: from `COLUMNS`, else from its terminal. `None`: unlimited.
 pub fn columns() -> Option<usize> {
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
-    said.or_else(|| size_of(io::stdout().as_raw_fd()).map(|(_, columns)| columns as usize))
+    let from_variable = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    from_variable.or_else(|| size_of(io::stdout().as_raw_fd()).map(|(_, columns)| columns as usize))
 }
 
 fn size_of(fd: i32) -> Option<(u32, u32)> {

@@ -20,7 +20,7 @@ pub struct Waiting(RefCell<String>);
 
 impl Waiting {
     /// Checks for as long as it is polled. `last`: the latest known state of the allocation.
-    pub async fn tell(&self, session: &Session, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Infallible {
+    pub async fn report(&self, session: &Session, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Infallible {
         let mut pause = FIRST_LOOK;
         loop {
             sleep(pause).await;
@@ -61,8 +61,8 @@ mod tests {
     fn the_same_is_said_once_and_what_runs_waits_for_nothing() {
         let at = |state: &str| v1::Allocation { id: "1f0c9a4e-5b7d".into(), state: state.into(), ..Default::default() };
         let waiting = Waiting::default();
-        let said = waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next");
-        assert_eq!(said.unwrap(), "allocation 1f0c9a4e is Pending: wants 4 nodes, 1 is free: it is next");
+        let text = waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next");
+        assert_eq!(text.unwrap(), "allocation 1f0c9a4e is Pending: wants 4 nodes, 1 is free: it is next");
         assert_eq!(waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next"), None);
         assert!(waiting.news(&at("Pending"), "wants 4 nodes, 2 are free: it is next").is_some());
         assert!(waiting.news(&at("Staging"), "its nodes prepare").is_some());

@@ -42,10 +42,10 @@ fn lattice(dir: &Path, args: &[&str]) -> Command {
 }
 
 fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
-    told(&lattice(dir, args).output().unwrap())
+    outcome_of(&lattice(dir, args).output().unwrap())
 }
 
-fn told(output: &Output) -> (Option<i32>, String, String) {
+fn outcome_of(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -372,7 +372,7 @@ fn a_submission_is_sent_remembered_and_found_again() {
         let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --comment=x\n#LATTICE name=fromscript walltime=2h\ntrue\n";
         std::fs::write(dir.join("job.sh"), script).unwrap();
         let mut command = lattice(dir, &["submit", "-q", "--nodes=2", "job.sh", "a", "-o", "name", "--", "-b"]);
-        let (code, stdout, stderr) = told(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
+        let (code, stdout, stderr) = outcome_of(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
         assert_eq!(code, Some(0), "{stderr}");
         // Not even -q hides it.
         assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --comment=x changes nothing of what runs, and is ignored\n");
@@ -438,7 +438,7 @@ fn in_session_of_its_own(dir: &Path, endpoint: &str, lines: &str) -> (Option<i32
     let mut command = Command::new("setsid");
     command.args(["--wait", "/bin/sh", "-c", lines]).env_clear().env("HOME", dir).env("PATH", "/usr/bin:/bin").current_dir(dir);
     command.env("LATTICE", env!("CARGO_BIN_EXE_lattice")).env("LATTICE_ENDPOINT", endpoint).stdin(Stdio::null());
-    told(&command.output().unwrap())
+    outcome_of(&command.output().unwrap())
 }
 
 #[test]
@@ -476,7 +476,7 @@ fn the_first_agent_of_a_list_that_answers_is_asked() {
         let dead = format!("unix:{}", dir.join("dead.sock").display());
         let asked = |list: &str| {
             let mut command = lattice(dir, &["submit", "-o", "name", "--", "true"]);
-            told(&command.env("LATTICE_ENDPOINT", list).output().unwrap())
+            outcome_of(&command.env("LATTICE_ENDPOINT", list).output().unwrap())
         };
         let (code, _, stderr) = asked(&format!("{dead},{socket}"));
         assert_eq!((code, stderr.as_str()), (Some(0), ""));
@@ -525,7 +525,7 @@ fn a_listing_has_what_lives_first_and_says_when_it_is_cut() {
         assert!(stdout.contains("10000000") && stdout.lines().count() == 2, "{stdout}");
         assert!(stderr.contains("1 is shown") && stderr.contains("--limit N"), "{stderr}");
         let narrow = lattice(dir, &["status"]).env("COLUMNS", "60").output().unwrap();
-        let (_, stdout, stderr) = told(&narrow);
+        let (_, stdout, stderr) = outcome_of(&narrow);
         assert!(stdout.lines().all(|line| line.chars().count() <= 60) && stdout.contains("behind 1 "), "{stdout}");
         assert_eq!(stderr, "");
         scene.listed.lock().unwrap().clear();

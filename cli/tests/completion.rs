@@ -15,8 +15,8 @@ fn bash(args: &[&str], input: &[u8]) -> String {
     let mut child = command.spawn().expect("this test needs bash");
     child.stdin.take().unwrap().write_all(input).unwrap();
     let done = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && said.is_empty(), "bash {args:?}: {said}");
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && stderr.is_empty(), "bash {args:?}: {stderr}");
     String::from_utf8(done.stdout).unwrap()
 }
 
@@ -29,8 +29,8 @@ fn offered(script: &[u8], words: &[&str]) -> Vec<String> {
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         words[last],
     );
-    let told = bash(&["--norc", "--noprofile"], &[script, ask.as_bytes()].concat());
-    told.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    let completions = bash(&["--norc", "--noprofile"], &[script, ask.as_bytes()].concat());
+    completions.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 #[test]

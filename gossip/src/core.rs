@@ -293,11 +293,11 @@ impl Core {
             let after_ms = self.rng.random_range(0..self.config.probe_period_ms);
             self.arm(now_ms, after_ms, Pending::Tick, out);
         }
-        let mut heard_from = None;
+        let mut sender = None;
         self.facts.book().set_newest_life(self.newest_life(now_ms));
         match event {
             Event::Datagram { from, bytes } => {
-                heard_from = Some(from);
+                sender = Some(from);
                 self.counters.datagrams_in += 1;
                 self.counters.bytes_in += bytes.len() as u64;
                 if let Err(refusal) = self.datagram(now_ms, bytes) {
@@ -327,7 +327,7 @@ impl Core {
                 self.view.set_me(&self.me, Liveness::Down);
             }
         }
-        self.settle(now_ms, heard_from, out);
+        self.settle(now_ms, sender, out);
     }
 
     /// Every known node, ourselves included, in order of their ids.
@@ -478,7 +478,7 @@ impl Core {
     }
 
     /// After every event: follows foca's stage, updates the view, and appends the outputs.
-    fn settle(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+    fn settle(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
         let mut just_joined = false;
         let (claimed, refused) = self.facts.book().take_claimed();
         self.counters.claims_refused += refused;
@@ -487,7 +487,7 @@ impl Core {
         }
         match self.wishes.stage.take() {
             None => {}
-            Some(Stage::Defunct) => self.defunct(now_ms, heard_from, out),
+            Some(Stage::Defunct) => self.defunct(now_ms, sender, out),
             Some(stage) => {
                 just_joined = matches!(stage, Stage::Joined);
                 self.stage = stage;
@@ -498,7 +498,7 @@ impl Core {
         self.take_facts(now_ms, out);
         out.extend(self.news.drain(..).map(Output::News));
         if just_joined {
-            self.catch_up_with(now_ms, heard_from);
+            self.catch_up_with(now_ms, sender);
         }
         debug_assert!(self.view_is_focas(), "what foca has and what the view shows are two things");
         self.count_refutations();

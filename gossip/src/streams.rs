@@ -44,7 +44,7 @@ pub(crate) struct StreamId {
 struct Stream {
     id: StreamId,
     window: Window,
-    heard_ms: u64,
+    received_ms: u64,
 }
 
 /// The streams of one node: at least one, and rarely more.
@@ -101,7 +101,7 @@ impl Streams {
             return;
         }
         if self.by_node.len() >= self.nodes_max
-            && let Some(oldest) = self.by_node.iter().min_by_key(|node| (node.latest.heard_ms, node.node)).map(Keyed::key)
+            && let Some(oldest) = self.by_node.iter().min_by_key(|node| (node.latest.received_ms, node.node)).map(Keyed::key)
         {
             self.by_node.remove(oldest);
             self.evicted += 1;
@@ -122,7 +122,7 @@ impl Streams {
             if keep(node.latest.id.key) {
                 return true;
             }
-            let next = (0..node.others.len()).max_by_key(|at| node.others[*at].heard_ms);
+            let next = (0..node.others.len()).max_by_key(|at| node.others[*at].received_ms);
             next.map(|at| node.latest = node.others.swap_remove(at)).is_some()
         });
     }
@@ -141,19 +141,19 @@ impl Node {
             };
             self.others.push(std::mem::replace(&mut self.latest, stream));
             if self.others.len() == STREAMS_OF_NODE_MAX
-                && let Some(oldest) = (0..self.others.len()).min_by_key(|at| self.others[*at].heard_ms)
+                && let Some(oldest) = (0..self.others.len()).min_by_key(|at| self.others[*at].received_ms)
             {
                 self.others.swap_remove(oldest);
             }
         }
-        self.latest.heard_ms = now_ms;
+        self.latest.received_ms = now_ms;
         self.latest.window.mark(counter);
     }
 }
 
 impl Stream {
     fn begin(id: StreamId) -> Self {
-        Self { id, window: Window::default(), heard_ms: 0 }
+        Self { id, window: Window::default(), received_ms: 0 }
     }
 }
 

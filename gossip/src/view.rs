@@ -217,16 +217,16 @@ impl View {
     }
 
     /// Whether this update would change anything in foca, whose members are the same as ours.
-    pub fn is_news(&self, word: &foca::Member<Peer>) -> bool {
-        let Some((known, entry)) = self.of(word.id().key) else { return true };
-        if known != word.id() || known.key == self.me {
-            return !known.outranks(word.id());
+    pub fn is_news(&self, update: &foca::Member<Peer>) -> bool {
+        let Some((known, entry)) = self.of(update.id().key) else { return true };
+        if known != update.id() || known.key == self.me {
+            return !known.outranks(update.id());
         }
         // The precedence rules of SWIM's section 4.2, which foca follows.
-        match (entry.liveness, word.state()) {
-            (Liveness::Alive, State::Suspect) => word.incarnation() >= entry.refutations,
+        match (entry.liveness, update.state()) {
+            (Liveness::Alive, State::Suspect) => update.incarnation() >= entry.refutations,
             (Liveness::Alive | Liveness::Suspect, State::Alive) | (Liveness::Suspect, State::Suspect) => {
-                word.incarnation() > entry.refutations
+                update.incarnation() > entry.refutations
             }
             (Liveness::Alive | Liveness::Suspect, State::Down) => true,
             (Liveness::Down, State::Alive | State::Suspect | State::Down) => false,
@@ -258,7 +258,7 @@ impl View {
             State::Down => Liveness::Down,
         };
         let version = facts.get(peer.key).map(|known| known.version);
-        let told = |was, node: &NodeId| match liveness {
+        let liveness_news = |was, node: &NodeId| match liveness {
             Liveness::Alive => News::Alive { node: node.clone(), was },
             Liveness::Suspect => News::Suspect(node.clone()),
             Liveness::Down => News::Down(node.clone()),
@@ -269,7 +269,7 @@ impl View {
             let at = self.rows.insert(Row { peer: peer.clone(), entry });
             self.names.insert(before, at);
             self.count(now_ms, None, Some(liveness));
-            news.push(told(None, &peer.node));
+            news.push(liveness_news(None, &peer.node));
             self.show_fact(peer.key, facts.get(peer.key), news);
             return;
         };
@@ -290,7 +290,7 @@ impl View {
             news.push(News::Restarted(peer.node.clone()));
         }
         if was != liveness {
-            news.push(told(Some(was), &peer.node));
+            news.push(liveness_news(Some(was), &peer.node));
         }
         if restarted {
             self.show_fact(peer.key, facts.get(peer.key), news);

@@ -419,14 +419,14 @@ pub(crate) mod tests {
         let (me, known) = (wire().me, Known::default());
         let suspect = Peer::new("s".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 1);
         let ping = suspicion_ping(&me, 4, suspect.clone(), 2);
-        let mut said = Vec::new();
-        let heard = only_new(&ping, &suspect, &known, |_, member| {
-            said.push(member.clone());
+        let mut updates = Vec::new();
+        let parsed = only_new(&ping, &suspect, &known, |_, member| {
+            updates.push(member.clone());
             true
         });
         let header = |message| Header { src: me.clone(), src_incarnation: 4, dst: suspect.clone(), message };
-        assert_eq!(heard.unwrap().header, header(Message::Ping(0)));
-        assert_eq!(said[1..], [foca::Member::new(suspect.clone(), 2, State::Suspect)]);
+        assert_eq!(parsed.unwrap().header, header(Message::Ping(0)));
+        assert_eq!(updates[1..], [foca::Member::new(suspect.clone(), 2, State::Suspect)]);
         let gone = turn_undead(&me, 4, suspect.clone());
         let mut focas = Vec::new();
         wire().encode_header(&header(Message::TurnUndead), &mut focas).unwrap();

@@ -124,7 +124,7 @@ fn one_that_lives_and_is_taken_for_dead_comes_back() {
 fn one_that_leaves_is_down_at_once() {
     let mut sim = Sim::up(4, 10, Config::default());
     sim.run_until("ten see ten", 5_000, Sim::all_agree);
-    sim.tell(7, Event::Leave);
+    sim.handle(7, Event::Leave);
     let id = sim.nodes[7].id.clone();
     sim.run_until("nine know", 2_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
     sim.run(20_000);
@@ -287,9 +287,9 @@ fn two_halves_that_started_apart_find_each_other() {
 fn a_new_fact_spreads_and_a_lost_one_is_made_up_for() {
     let mut sim = Sim::up(9, 30, Config::default());
     sim.run_until("thirty see thirty", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
-    sim.tell(3, Event::SetFact(fact(999)));
+    sim.handle(3, Event::SetFact(fact(999)));
     let sent = sim.sent;
-    sim.tell(3, Event::SetFact(fact(999)));
+    sim.handle(3, Event::SetFact(fact(999)));
     assert_eq!(sim.sent, sent, "the same again costs nothing");
     let id = sim.nodes[3].id.clone();
     let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(999)));
@@ -298,7 +298,7 @@ fn a_new_fact_spreads_and_a_lost_one_is_made_up_for() {
     // One node is cut off for less time than it takes to be suspected, while a fact is gossiped to
     // all.
     sim.side.insert(sim.nodes[20].addr, 1);
-    sim.tell(3, Event::SetFact(fact(1_000)));
+    sim.handle(3, Event::SetFact(fact(1_000)));
     sim.run(2_500);
     sim.side.clear();
     let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(1_000)));

@@ -23,7 +23,7 @@ fn ring(ids: &[u8], seals: u32) -> Keyring {
 }
 
 /// The datagrams that `core` sends in answer to one event.
-fn told(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
+fn handle(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     core.handle(0, event, &mut out);
     out.into_iter()
@@ -36,12 +36,12 @@ fn told(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
 
 /// The first datagram of a newcomer.
 fn announce(key: u8, cluster: &str) -> Vec<u8> {
-    told(&mut core("a", 1, key, cluster), Event::Join(addr(2))).remove(0)
+    handle(&mut core("a", 1, key, cluster), Event::Join(addr(2))).remove(0)
 }
 
 fn refused_by(core: &mut Core, bytes: &[u8]) -> Refusals {
     let before = core.counters().refused;
-    assert_eq!(told(core, Event::Datagram { from: addr(1), bytes }), Vec::<Vec<u8>>::new(), "it is not answered");
+    assert_eq!(handle(core, Event::Datagram { from: addr(1), bytes }), Vec::<Vec<u8>>::new(), "it is not answered");
     let after = core.counters().refused;
     assert_eq!(after.total(), before.total() + 1, "it is counted once");
     after
@@ -51,7 +51,7 @@ fn refused_by(core: &mut Core, bytes: &[u8]) -> Refusals {
 fn a_newcomer_is_answered_and_its_replay_is_not() {
     let mut b = core("b", 2, 7, "lab");
     let announce = announce(7, "lab");
-    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &announce }).is_empty());
+    assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &announce }).is_empty());
     assert!(b.is_alive(&"a".parse().unwrap()));
     assert_eq!(refused_by(&mut b, &announce), Refusals { replayed: 1, ..Refusals::default() });
 }
@@ -59,7 +59,7 @@ fn a_newcomer_is_answered_and_its_replay_is_not() {
 #[test]
 fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
     let mut b = core("b", 2, 7, "lab");
-    told(&mut b, Event::Join(addr(1)));
+    handle(&mut b, Event::Join(addr(1)));
     let none = Refusals::default();
     let good = announce(7, "lab");
     let mut expected = none;
@@ -73,29 +73,29 @@ fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
     check(&good[..good.len() - 1], |r| r.not_sealed += 1);
     check(&[9; 200], |r| r.version += 1);
     check(&[1; 4_000], |r| r.too_long += 1);
-    let from_b = told(&mut core("b", 3, 7, "lab"), Event::Join(addr(2))).remove(0);
+    let from_b = handle(&mut core("b", 3, 7, "lab"), Event::Join(addr(2))).remove(0);
     check(&from_b, |r| r.from_ourselves += 1);
     assert_eq!(b.members().count(), 1, "only itself");
-    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the good one still passes");
+    assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the good one still passes");
 }
 
 #[test]
 fn a_retired_keys_datagram_and_a_foreign_clusters_are_refused_and_counted() {
     let mut b = core("b", 2, 7, "lab");
-    told(&mut b, Event::Join(addr(1)));
+    handle(&mut b, Event::Join(addr(1)));
     let before = announce(7, "lab");
-    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &before }).is_empty());
-    told(&mut b, Event::SetKeys(&ring(&[1, 2], 2)));
+    assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &before }).is_empty());
+    handle(&mut b, Event::SetKeys(&ring(&[1, 2], 2)));
     let mut expected = Refusals { unknown_key: 1, ..Refusals::default() };
     assert_eq!(refused_by(&mut b, &before), expected, "sealed with the configured key, and replayed");
-    let said = |keys: &Keyring, cluster: &str| told(&mut with_keys("c", 3, keys, cluster), Event::Join(addr(2))).remove(0);
+    let announcement = |keys: &Keyring, cluster: &str| handle(&mut with_keys("c", 3, keys, cluster), Event::Join(addr(2))).remove(0);
     expected.unknown_key += 1;
-    assert_eq!(refused_by(&mut b, &said(&ring(&[3], 3), "lab")), expected);
+    assert_eq!(refused_by(&mut b, &announcement(&ring(&[3], 3), "lab")), expected);
     expected.foreign_cluster += 1;
-    assert_eq!(refused_by(&mut b, &said(&ring(&[2], 2), "other")), expected);
-    let old = said(&ring(&[1], 1), "lab");
-    assert!(!told(&mut b, Event::Datagram { from: addr(3), bytes: &old }).is_empty(), "an old key opens while it is in the ring");
-    told(&mut b, Event::SetKeys(&ring(&[2], 2)));
+    assert_eq!(refused_by(&mut b, &announcement(&ring(&[2], 2), "other")), expected);
+    let old = announcement(&ring(&[1], 1), "lab");
+    assert!(!handle(&mut b, Event::Datagram { from: addr(3), bytes: &old }).is_empty(), "an old key opens while it is in the ring");
+    handle(&mut b, Event::SetKeys(&ring(&[2], 2)));
     expected.unknown_key += 1;
     assert_eq!(refused_by(&mut b, &old), expected);
 }

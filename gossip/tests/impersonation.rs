@@ -39,7 +39,7 @@ fn play(sim: &mut Sim, thief: &mut Core, event: Event<'_>) {
         if let Output::Datagram { to, bytes } = output
             && let Some(n) = sim.nodes.iter().position(|node| node.addr == to)
         {
-            sim.tell(n, Event::Datagram { from: thief_addr(), bytes: &bytes });
+            sim.handle(n, Event::Datagram { from: thief_addr(), bytes: &bytes });
         }
     }
 }

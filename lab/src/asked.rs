@@ -57,7 +57,7 @@ pub struct Options {
 
 /// The times of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RequestTimes {
     /// When the program noticed, in nanoseconds since 1970.
     pub noticed_ns: u64,
     /// When it had saved itself, and was about to report that.
@@ -65,14 +65,15 @@ pub struct Told {
 }
 
 /// From a directory: how many processes have reported that they listen, and the last request.
-pub fn told(dir: &Path) -> Result<(usize, Option<Told>)> {
+pub fn read_progress(dir: &Path) -> Result<(usize, Option<RequestTimes>)> {
     let text = match fs::read_to_string(dir.join("told")) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error).with_context(|| format!("{}", dir.display())),
     };
     let last = text.lines().rev().find_map(|line| line.split_once(' '));
-    let last = last.map(|(noticed, saved)| anyhow::Ok(Told { noticed_ns: noticed.parse()?, saved_ns: saved.parse()? })).transpose()?;
+    let last =
+        last.map(|(noticed, saved)| anyhow::Ok(RequestTimes { noticed_ns: noticed.parse()?, saved_ns: saved.parse()? })).transpose()?;
     Ok((text.lines().filter(|line| *line == "ready").count(), last))
 }
 
@@ -93,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-fn tell(dir: &Path, line: &str) -> Result<()> {
+fn append_line(dir: &Path, line: &str) -> Result<()> {
     let path = dir.join("told");
     let mut file = File::options().append(true).create(true).open(&path).with_context(|| format!("{}", path.display()))?;
     Ok(file.write_all(format!("{line}\n").as_bytes())?)
@@ -111,7 +112,7 @@ fn save(dir: &Path, into: &Path, noticed_ns: u64) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => fs::write(into.join("state"), "saved\n")?,
         Err(error) => return Err(error.into()),
     }
-    tell(dir, &format!("{noticed_ns} {}", now_ns()))
+    append_line(dir, &format!("{noticed_ns} {}", now_ns()))
 }
 
 static NOTICED_NS: AtomicU64 = AtomicU64::new(0);
@@ -129,7 +130,7 @@ fn by_signal(dir: &Path) -> Result<()> {
     // SAFETY: the handler reads a clock and writes an atomic, which a handler may.
     unsafe { sigaction(Signal::SIGUSR1, &action) }?;
     let at = PathBuf::from(std::env::var_os("LATTICE_CHECKPOINT_DIR").context("$LATTICE_CHECKPOINT_DIR is not set")?);
-    tell(dir, "ready")?;
+    append_line(dir, "ready")?;
     loop {
         SigSet::empty().suspend()?;
         let noticed_ns = NOTICED_NS.swap(0, Ordering::Relaxed);
@@ -147,7 +148,7 @@ fn by_signal(dir: &Path) -> Result<()> {
 
 fn through_memory(dir: &Path) -> Result<()> {
     let listener = Listener::from_env()?.context("$LATTICE_CHECKPOINT_SHM is not set")?;
-    tell(dir, "ready")?;
+    append_line(dir, "ready")?;
     loop {
         let Some(request) = listener.wait(LONG) else { continue };
         let noticed_ns = now_ns();
@@ -161,7 +162,7 @@ async fn in_calls(dir: &Path) -> Result<()> {
     let endpoint = std::env::var("LATTICE_ENDPOINT").context("$LATTICE_ENDPOINT is not set")?;
     let mut client = Client::connect(&endpoint).await?.application();
     let mut asked = client.register(v1::RegisterRequest {}).await?.into_inner();
-    tell(dir, "ready")?;
+    append_line(dir, "ready")?;
     while let Some(request) = asked.message().await? {
         let noticed_ns = now_ns();
         ensure!(saves(), "one process of a node is asked");
@@ -179,12 +180,12 @@ mod tests {
     fn what_was_told_last_is_read_and_who_is_ready_counted() {
         let dir = std::env::temp_dir().join(format!("lattice-asked-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        assert_eq!(told(&dir).unwrap(), (0, None));
+        assert_eq!(read_progress(&dir).unwrap(), (0, None));
         for line in ["ready", "1 2", "ready", "30 40"] {
-            tell(&dir, line).unwrap();
+            append_line(&dir, line).unwrap();
         }
-        let read = told(&dir);
+        let read = read_progress(&dir);
         fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(read.unwrap(), (2, Some(Told { noticed_ns: 30, saved_ns: 40 })));
+        assert_eq!(read.unwrap(), (2, Some(RequestTimes { noticed_ns: 30, saved_ns: 40 })));
     }
 }

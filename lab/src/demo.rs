@@ -34,7 +34,7 @@ struct Story {
 }
 
 impl Story {
-    fn tell(&self, text: &str) {
+    fn print(&self, text: &str) {
         println!("[{:5.1} s] {text}", self.began.elapsed().as_secs_f64());
     }
 
@@ -67,10 +67,10 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     let guard = Guard::new(&options.dir);
     let done = act(&story, &machine, &options);
     if interrupt::came().is_some() {
-        story.tell("Interrupted. Taking everything away again.");
+        story.print("Interrupted. Taking everything away again.");
     } else if done.is_err() {
-        story.tell("Not as promised. Taking everything away again.");
-        tell_logs(&story, &dir);
+        story.print("Not as promised. Taking everything away again.");
+        print_logs(&story, &dir);
     }
     let report = if dir.join("cluster.json").exists() { guard.down(Duration::from_secs(10)) } else { Ok(down::Report::default()) };
     done?;
@@ -81,7 +81,7 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
         "the cluster did not clean up behind itself; this had to be swept: {}",
         [report.killed, report.swept].concat().join("; ")
     );
-    story.tell("The cluster is gone: no process, mount, loop device or scope is left.");
+    story.print("The cluster is gone: no process, mount, loop device or scope is left.");
     println!("All of it as promised, in {:.0} s.", story.began.elapsed().as_secs_f64());
     if !machine.lacks().is_empty() {
         println!("What this machine lacks was left out, as said at the start.");
@@ -90,50 +90,50 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
 }
 
 fn act(story: &Story, machine: &Machine, options: &Options) -> Result<()> {
-    story.tell("Starting three members of the quorum and three agents, with certificates of their own CA.");
+    story.print("Starting three members of the quorum and three agents, with certificates of their own CA.");
     let cluster = up::up(options)?;
     let dir = &cluster.dir;
     let lattice = Lattice::to(&cluster, "n1")?;
-    story.tell(&format!("All {NODES} nodes are Ready. `. {}/env` lets your own shell talk to them.", dir.display()));
+    story.print(&format!("All {NODES} nodes are Ready. `. {}/env` lets your own shell talk to them.", dir.display()));
 
     let ring = Ring::make(machine, dir)?;
     let uenv = if machine.can_mount() {
         let image = dir.join("env.sqfs");
         image::write(&image, ring.program())?;
         let kib = std::fs::metadata(&image)?.len() / 1024;
-        story.tell(&format!("Made a software environment, {kib} KiB of SquashFS, with {} in it.", ring.describe()));
+        story.print(&format!("Made a software environment, {kib} KiB of SquashFS, with {} in it.", ring.describe()));
         Some(image)
     } else {
-        story.tell(&format!("No image can be mounted here, so {} runs from its own path.", ring.describe()));
+        story.print(&format!("No image can be mounted here, so {} runs from its own path.", ring.describe()));
         None
     };
     let job = submit_ring(&lattice, &ring, uenv.as_deref())?;
     let short = job.get(..8).unwrap_or(&job);
     let ranks = NODES * TASKS_PER_NODE;
-    story.tell(&format!(
+    story.print(&format!(
         "Submitted job {short}: {NODES} nodes × {TASKS_PER_NODE} tasks = {ranks} ranks in one world, without mpirun or ssh."
     ));
 
     let follower = Follower::start(&lattice, &job)?;
     follower.wait_for(&lattice, &job, (ranks * 10) as usize)?;
-    story.tell("Its log comes in, each line with its rank:");
+    story.print("Its log comes in, each line with its rank:");
     story.show(&follower.first(4));
 
-    story.tell("kill -9 to the agent of n2, in the middle of the job. The ranks belong to their shim, not to the agent.");
+    story.print("kill -9 to the agent of n2, in the middle of the job. The ranks belong to their shim, not to the agent.");
     faults::kill_node(dir, "n2")?;
     let before = follower.count();
     follower
         .wait_for(&lattice, &job, before + (ranks * 5) as usize)
         .context("the log of the other nodes stood still while n2's agent was away")?;
     let pid = faults::start_node(dir, "n2")?;
-    story.tell(&format!(
+    story.print(&format!(
         "The agent of n2 is back as process {pid}; it found its shim and adopted the job. {} lines so far.",
         follower.count()
     ));
 
     let second = kill_leader(story, &cluster, &lattice)?;
 
-    story.tell("Waiting for the job to end.");
+    story.print("Waiting for the job to end.");
     let ended = lattice.ended_within(&job, Duration::from_secs(40))?;
     let (state, code) = (text(&ended, "state"), text(&ended, "exit_code"));
     ensure!(
@@ -146,16 +146,16 @@ fn act(story: &Story, machine: &Machine, options: &Options) -> Result<()> {
     let mut whole = Lines::default();
     lattice.ok(&["logs", "--label", &job])?.lines().for_each(|l| whole.take(l));
     whole.complete(ranks, LINES).context("`lattice logs` after the end")?;
-    story.tell(&format!(
+    story.print(&format!(
         "It completed with exit code 0. Counted: {} of {} lines, followed and read again, none missing, doubled or out of order.",
         whole.count(),
         ranks * LINES
     ));
     let after = lattice.ended_within(&second, Duration::from_secs(20))?;
     ensure!(text(&after, "state") == "Completed", "the job submitted without the old leader ended as {}", text(&after, "state"));
-    story.tell("The job that was submitted meanwhile ran as well, as soon as a node was free.");
+    story.print("The job that was submitted meanwhile ran as well, as soon as a node was free.");
     for command in [&["status", "--all"][..], &["nodes"], &["audit", "verify"]] {
-        story.tell(&format!("lattice {}", command.join(" ")));
+        story.print(&format!("lattice {}", command.join(" ")));
         let shown = lattice.run(command, ANSWER_LIMIT)?;
         ensure!(shown.code() == 0, "`lattice {}` ended with {}: {}", command.join(" "), shown.code(), shown.err().trim());
         story.show(&(shown.out() + &shown.err()));
@@ -187,7 +187,7 @@ fn kill_leader(story: &Story, cluster: &Cluster, lattice: &Lattice) -> Result<St
         leader.is_some()
     });
     let leader = leader.context("`lattice quorum status` names no leader")?;
-    story.tell(&format!("kill -9 to member {leader}, the leader of the quorum. Two of three are a majority."));
+    story.print(&format!("kill -9 to member {leader}, the leader of the quorum. Two of three are a majority."));
     faults::kill_member(&cluster.dir, leader)?;
     let killed = Instant::now();
     let mut refused = 0;
@@ -204,7 +204,7 @@ fn kill_leader(story: &Story, cluster: &Cluster, lattice: &Lattice) -> Result<St
     };
     let took = killed.elapsed();
     ensure!(took <= SUBMIT_AGAIN_LIMIT, "submitting worked again only {:.1} s after the leader's end", took.as_secs_f64());
-    story.tell(&format!(
+    story.print(&format!(
         "A new leader took a submission {:.1} s later{}. The running job noticed nothing.",
         took.as_secs_f64(),
         if refused > 0 { format!(" ({refused} refused before, never lost)") } else { String::new() }
@@ -212,10 +212,10 @@ fn kill_leader(story: &Story, cluster: &Cluster, lattice: &Lattice) -> Result<St
     Ok(submitted)
 }
 
-fn tell_logs(story: &Story, dir: &Path) {
+fn print_logs(story: &Story, dir: &Path) {
     let Ok(cluster) = Cluster::load(dir) else { return };
     for daemon in cluster.daemons().filter(|d| d.log.exists()) {
-        story.tell(&format!("the end of {}'s log:", daemon.name));
+        story.print(&format!("the end of {}'s log:", daemon.name));
         story.show(&crate::process::tail(&daemon.log, 6));
     }
 }
@@ -294,8 +294,8 @@ impl Follower {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
-        let said = self.errors.take().and_then(|e| e.join().ok()).unwrap_or_default();
-        ensure!(status.success(), "`lattice logs -f` ended with {status}: {}", said.trim());
+        let stderr = self.errors.take().and_then(|e| e.join().ok()).unwrap_or_default();
+        ensure!(status.success(), "`lattice logs -f` ended with {status}: {}", stderr.trim());
         let lines = self.lines.lock().map(|l| l.clone()).unwrap_or_default();
         Ok(lines)
     }

@@ -139,7 +139,7 @@ impl Program {
             return Ok(answer);
         }
         println!("asked {token}");
-        let word = if self.options.defer && !std::mem::replace(&mut self.now().deferred, true) {
+        let message = if self.options.defer && !std::mem::replace(&mut self.now().deferred, true) {
             println!("deferred {token}");
             Word::Deferral(v1::SaveDeferral { token: token.clone(), for_ms: 1000 })
         } else {
@@ -158,8 +158,8 @@ impl Program {
                 v1::SavedFile { path: FILE.to_owned(), bytes: Some(text.len() as u64), blake3: blake3::hash(text.as_bytes()).to_string() };
             Word::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), list: vec![file], ..Default::default() })
         };
-        self.now().answered = Some((token, word.clone()));
-        Ok(word)
+        self.now().answered = Some((token, message.clone()));
+        Ok(message)
     }
 }
 
@@ -171,14 +171,14 @@ impl CheckpointEndpoint for Endpoint {
     type CheckpointStream = Pin<Box<dyn Stream<Item = Result<v1::SaveWord, Status>> + Send>>;
 
     async fn checkpoint(&self, request: Request<v1::SaveRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
-        let (out, words) = mpsc::channel(1);
+        let (out, messages) = mpsc::channel(1);
         let (program, request) = (Arc::clone(&self.0), request.into_inner());
         tokio::spawn(async move {
             let answer = program.answer(&request, &out).await;
-            let answer = answer.map(|word| v1::SaveWord { word: Some(word) }).map_err(|e| Status::internal(format!("{e:#}")));
+            let answer = answer.map(|message| v1::SaveWord { word: Some(message) }).map_err(|e| Status::internal(format!("{e:#}")));
             let _ = out.send(answer).await;
         });
-        let words = futures::stream::unfold(words, async |mut words| words.recv().await.map(|word| (word, words)));
-        Ok(Response::new(Box::pin(words)))
+        let messages = futures::stream::unfold(messages, async |mut messages| messages.recv().await.map(|message| (message, messages)));
+        Ok(Response::new(Box::pin(messages)))
     }
 }

@@ -30,7 +30,7 @@ pub struct Options {
 
 /// The output of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct RankReport {
     /// The measured fences.
     pub fences: Vec<Fence>,
     /// By node: the traffic of its network during all of these, including unrelated traffic.
@@ -70,12 +70,12 @@ impl Wire {
 
     /// The values that ranks put, by node. Ranks that put nothing have no such key.
     pub fn of_all(pmi: &mut Pmi) -> Result<BTreeMap<String, Self>> {
-        let words: Vec<String> = (0..pmi.size).filter_map(|rank| pmi.get(&format!("wire-{rank}")).ok()).collect();
-        let one = |words: &String| -> Result<(String, Self)> {
-            let [node, received, sent] = words.split(':').collect::<Vec<_>>()[..] else { bail!("{words:?} is no node's bytes") };
+        let values: Vec<String> = (0..pmi.size).filter_map(|rank| pmi.get(&format!("wire-{rank}")).ok()).collect();
+        let one = |value: &String| -> Result<(String, Self)> {
+            let [node, received, sent] = value.split(':').collect::<Vec<_>>()[..] else { bail!("{value:?} is no node's bytes") };
             Ok((node.to_owned(), Self { received: received.parse()?, sent: sent.parse()? }))
         };
-        words.iter().map(one).collect()
+        values.iter().map(one).collect()
     }
 
     fn of(text: &str) -> Self {
@@ -99,8 +99,8 @@ struct Came {
 }
 
 impl Came {
-    fn read(words: &str) -> Result<Self> {
-        let (came, answered) = words.split_once(':').with_context(|| format!("{words:?} is not when a rank came"))?;
+    fn read(text: &str) -> Result<Self> {
+        let (came, answered) = text.split_once(':').with_context(|| format!("{text:?} is not when a rank came"))?;
         Ok(Self { came_ns: came.parse()?, answered_ns: answered.parse()? })
     }
 }
@@ -132,21 +132,21 @@ pub fn run(options: &Options) -> Result<()> {
     }
     // By now the last rank has its answer as well.
     pmi.fence()?;
-    let words: Vec<String> = each.iter().map(|came| format!("{}:{}", came.came_ns, came.answered_ns)).collect();
-    pmi.put(&format!("came-{}", pmi.rank), &words.join(","))?;
+    let texts: Vec<String> = each.iter().map(|came| format!("{}:{}", came.came_ns, came.answered_ns)).collect();
+    pmi.put(&format!("came-{}", pmi.rank), &texts.join(","))?;
     if let Some(before) = before {
         Wire::put_since(before, &mut pmi)?;
     }
     pmi.fence()?;
     if pmi.rank == 0 {
-        let told = told(&mut pmi, &began_ns)?;
-        println!("{}", serde_json::to_string(&told)?);
+        let report = read_report(&mut pmi, &began_ns)?;
+        println!("{}", serde_json::to_string(&report)?);
     }
     pmi.finalize()
 }
 
 /// The values that all ranks put.
-fn told(pmi: &mut Pmi, began_ns: &[u64]) -> Result<Told> {
+fn read_report(pmi: &mut Pmi, began_ns: &[u64]) -> Result<RankReport> {
     let (mut first, mut last_ns) = (Vec::new(), vec![0; began_ns.len()]);
     for rank in 0..pmi.size {
         let came = pmi.get(&format!("came-{rank}"))?;
@@ -163,7 +163,7 @@ fn told(pmi: &mut Pmi, began_ns: &[u64]) -> Result<Told> {
     let each = first.iter().zip(&last_ns).zip(began_ns);
     let fences =
         each.skip(1).map(|((first, last), began)| Fence { first_ms: ms(first.came_ns, first.answered_ns), last_ms: ms(*began, *last) });
-    Ok(Told { fences: fences.collect(), wire: Wire::of_all(pmi)? })
+    Ok(RankReport { fences: fences.collect(), wire: Wire::of_all(pmi)? })
 }
 
 fn now_ns() -> Result<u64> {

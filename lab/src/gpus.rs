@@ -36,7 +36,7 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
             .with_context(|| format!("cannot make the device {} (only root can)", path.display()))?;
         // Independent of the umask.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
-        says(&path, &new())?;
+        write_readings(&path, &new())?;
         devices.push(path);
     }
     Ok(devices)
@@ -88,7 +88,7 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
             if load.exists() {
                 fs::remove_file(&load)?;
             }
-            says(&device, &new())?;
+            write_readings(&device, &new())?;
             Ok(fs::rename(&aside, &device)?)
         }
         Fault::Load(load) => {
@@ -119,7 +119,7 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
                 }
                 Fault::Remove | Fault::Add | Fault::Load(_) | Fault::Hang => {}
             }
-            says(&device, &now)
+            write_readings(&device, &now)
         }
     }
 }
@@ -131,7 +131,7 @@ fn new() -> SimulatedReadings {
 }
 
 /// Sets what driver and kernel log report about a device from now on.
-fn says(device: &Path, now: &SimulatedReadings) -> Result<()> {
+fn write_readings(device: &Path, now: &SimulatedReadings) -> Result<()> {
     let file = readings_file(device);
     let part = file.with_extension("part");
     fs::write(&part, serde_json::to_vec(now)?)?;

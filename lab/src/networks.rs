@@ -100,7 +100,7 @@ impl Networks {
         let keeper = spawn_detached(lab, &["keep-networks".to_owned(), names.len().to_string()], &[], &log)?;
         let mut held: Option<Vec<i32>> = None;
         let made = until(MADE_WITHIN, || {
-            held = std::fs::read_to_string(&log).ok().filter(|said| said.ends_with('\n')).and_then(|said| serde_json::from_str(&said).ok());
+            held = std::fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')).and_then(|text| serde_json::from_str(&text).ok());
             held.is_some() || !keeper.alive()
         });
         let Some([hub, descriptors @ ..]) = held.as_deref().filter(|_| made && keeper.alive()) else {

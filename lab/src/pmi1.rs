@@ -48,12 +48,12 @@ impl Pmi {
     }
 
     /// Sends a line that gets no answer.
-    pub fn say(&mut self, line: &str) -> Result<()> {
+    pub fn send(&mut self, line: &str) -> Result<()> {
         self.write(format!("{line}\n").as_bytes())
     }
 
     fn ask(&mut self, line: &str, expected: &str) -> Result<String> {
-        self.say(line)?;
+        self.send(line)?;
         let mut answer = String::new();
         let read = (&mut self.stream).take(LINE_BYTES_MAX as u64).read_line(&mut answer).context("the PMI server is gone")?;
         if read == 0 {

@@ -62,15 +62,15 @@ impl Shared {
 
     /// From now on the time of day is wrong by this many seconds.
     pub fn shift_clock(&self, seconds: i64) -> Result<()> {
-        self.tell(CLOCK_AT, seconds)
+        self.write_value(CLOCK_AT, seconds)
     }
 
     /// From now on each sync takes this much longer.
     pub fn slow_disk(&self, by: Duration) -> Result<()> {
-        self.tell(SYNC_AT, i64::try_from(by.as_millis())?)
+        self.write_value(SYNC_AT, i64::try_from(by.as_millis())?)
     }
 
-    fn tell(&self, at: u64, value: i64) -> Result<()> {
+    fn write_value(&self, at: u64, value: i64) -> Result<()> {
         self.file.write_all_at(&value.to_ne_bytes(), at).with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

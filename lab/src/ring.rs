@@ -106,7 +106,7 @@ fn misbehave(options: &Options, line: u32, pmi: &mut Pmi) -> Result<()> {
         Deed::Kill => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).context("SIGKILL"),
         Deed::Stay => wait_for_the_end(&anyhow::anyhow!("it stays away from fences")),
         Deed::Abort => {
-            pmi.say("cmd=abort exitcode=7")?;
+            pmi.send("cmd=abort exitcode=7")?;
             wait_for_the_end(&anyhow::anyhow!("abort was said"))
         }
         Deed::Garbage => {

@@ -76,7 +76,7 @@ impl Options {
 pub fn gossip(options: &Options) -> Result<bool> {
     let scene = options.scene()?;
     let began = std::time::Instant::now();
-    let measures = story::tell(&scene, |line| {
+    let measures = story::run(&scene, |line| {
         if !options.json {
             eprintln!("{line}");
         }
@@ -97,7 +97,7 @@ mod tests {
 
     fn run(seed: u64, loss_per_million: u64, starved: usize) -> Measures {
         let scene = Scene { nodes: 20, minutes: 2, loss_per_million, starved, death_every_ms: 60_000, change_every_ms: 30_000, seed };
-        story::tell(&scene, |_| {}).unwrap()
+        story::run(&scene, |_| {}).unwrap()
     }
 
     #[test]

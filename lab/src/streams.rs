@@ -43,7 +43,7 @@ pub struct Options {
 
 /// The output of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct RankReport {
     /// From the first byte until rank 0 has the confirmation that every node has all of it.
     pub took_ms: Vec<f64>,
     /// By node: the traffic of its network during all of these, including unrelated traffic.
@@ -60,8 +60,8 @@ pub fn run(options: &Options) -> Result<()> {
     Wire::put_since(wire.before, &mut pmi)?;
     pmi.fence()?;
     if pmi.rank == 0 {
-        let told = Told { took_ms: wire.took_ms, wire: Wire::of_all(&mut pmi)? };
-        println!("{}", serde_json::to_string(&told)?);
+        let report = RankReport { took_ms: wire.took_ms, wire: Wire::of_all(&mut pmi)? };
+        println!("{}", serde_json::to_string(&report)?);
     }
     pmi.finalize()
 }

@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let keep = options.keep.clone().unwrap_or_else(|| named("lattice-torture"));
-    let story = format!("{}\n{}", counts(&facts), story::tell(&facts, &violations));
+    let story = format!("{}\n{}", counts(&facts), story::describe(&facts, &violations));
     keep_records(&stage, &facts, &keep, &format!("{plan}\n{story}"))?;
     guard.down(Duration::ZERO)?;
     print!("{story}");

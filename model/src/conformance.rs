@@ -21,7 +21,7 @@ pub const VALUE_BYTES_MAX: usize = 160;
 /// Number of hexadecimal digits of a fingerprint in messages.
 const SHORT: usize = 12;
 /// Largest number of changes that a message lists.
-const CHANGES_TOLD_MAX: usize = 4;
+const CHANGES_LISTED_MAX: usize = 4;
 
 /// A node's components, value by name. A component that the node lacks is left out, not stored as
 /// an empty value.
@@ -63,12 +63,12 @@ pub fn check(components: &Components) -> Result<(), BadComponents> {
 pub fn changes(before: &Components, after: &Components) -> String {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name)).collect();
     let of = |components: &Components, name: &String| components.get(name).map_or("absent", String::as_str).to_owned();
-    let mut told: Vec<String> =
-        names.iter().take(CHANGES_TOLD_MAX).map(|name| format!("{name}: {} -> {}", of(before, name), of(after, name))).collect();
-    if names.len() > CHANGES_TOLD_MAX {
-        told.push(format!("and {} more", names.len() - CHANGES_TOLD_MAX));
+    let mut listed: Vec<String> =
+        names.iter().take(CHANGES_LISTED_MAX).map(|name| format!("{name}: {} -> {}", of(before, name), of(after, name))).collect();
+    if names.len() > CHANGES_LISTED_MAX {
+        listed.push(format!("and {} more", names.len() - CHANGES_LISTED_MAX));
     }
-    told.join(", ")
+    listed.join(", ")
 }
 
 /// The first digits of a fingerprint.

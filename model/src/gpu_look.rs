@@ -14,7 +14,7 @@ pub struct GpuLook {
     /// The GPUs present on the bus.
     pub on_bus: BTreeSet<String>,
     /// What the kernel reported about them since the previous examination, in order.
-    pub said: Vec<(String, GpuEvent)>,
+    pub events: Vec<(String, GpuEvent)>,
 }
 
 /// The drivers' answers. If a GPU is missing here, its driver was not asked, and its previous
@@ -31,7 +31,7 @@ pub struct GpuReads {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuRead {
     /// The GPU responds.
-    Told(Box<GpuReading>),
+    Reading(Box<GpuReading>),
     /// The driver has lost the GPU.
     Lost(String),
     /// The GPU is on the bus, but no driver reports it.

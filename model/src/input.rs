@@ -84,7 +84,7 @@ impl FromStr for Stdin {
         match asked {
             "none" => Ok(Self::None),
             "all" => Ok(Self::All),
-            rank => rank.parse().map(Self::Rank).map_err(|_| NoSuchStdin::Word { asked: asked.to_owned() }),
+            rank => rank.parse().map(Self::Rank).map_err(|_| NoSuchStdin::Unknown { asked: asked.to_owned() }),
         }
     }
 }
@@ -93,7 +93,7 @@ impl FromStr for Stdin {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoSuchStdin {
     #[error("standard input for {asked}: there is all, none, and a rank's number")]
-    Word { asked: String },
+    Unknown { asked: String },
     #[error("standard input for rank {rank}: the launch has {ranks} ranks, the first is 0")]
     Rank { rank: u32, ranks: u32 },
     #[error("standard input for a launch whose first rank has a terminal: that is its standard input")]
@@ -210,8 +210,8 @@ mod tests {
         for stdin in [Stdin::None, Stdin::All, Stdin::Rank(0), Stdin::Rank(7)] {
             assert_eq!(stdin.to_string().parse(), Ok(stdin));
         }
-        for word in ["", "-1", "every", "1,2"] {
-            assert!(word.parse::<Stdin>().is_err(), "{word}");
+        for text in ["", "-1", "every", "1,2"] {
+            assert!(text.parse::<Stdin>().is_err(), "{text}");
         }
         assert_eq!(Stdin::Rank(3).check(4, false), Ok(()));
         assert_eq!(Stdin::Rank(4).check(4, false), Err(NoSuchStdin::Rank { rank: 4, ranks: 4 }));

@@ -432,7 +432,7 @@ mod tests {
         runs(&counts, distribution).iter().map(|run| nodes[run.node].node.as_str()[1..].repeat(run.count as usize)).collect()
     }
 
-    fn told(nodes: u32, ranks: u32, per_node: Option<u32>, distribution: &str) -> String {
+    fn layout_text(nodes: u32, ranks: u32, per_node: Option<u32>, distribution: &str) -> String {
         let distribution = distribution.parse().unwrap();
         drawn(&lay_out(&ids(nodes), ranks, per_node, &distribution).unwrap(), &distribution)
     }
@@ -451,12 +451,12 @@ mod tests {
 
     #[test]
     fn ranks_are_dealt_in_turn() {
-        assert_eq!(told(3, 7, None, "cyclic"), "0120120");
-        assert_eq!(told(3, 2, None, "cyclic"), "01");
-        assert_eq!(told(2, 8, Some(4), "plane=3"), "00011101");
-        assert_eq!(told(3, 5, None, "plane=2"), "00112");
-        assert_eq!(told(1, 4, None, "plane=2"), "0000");
-        assert_eq!(told(3, 7, None, "block"), "0001122");
+        assert_eq!(layout_text(3, 7, None, "cyclic"), "0120120");
+        assert_eq!(layout_text(3, 2, None, "cyclic"), "01");
+        assert_eq!(layout_text(2, 8, Some(4), "plane=3"), "00011101");
+        assert_eq!(layout_text(3, 5, None, "plane=2"), "00112");
+        assert_eq!(layout_text(1, 4, None, "plane=2"), "0000");
+        assert_eq!(layout_text(3, 7, None, "block"), "0001122");
         for bad in ["", "plane", "plane=0", "plane=-1", "blocks", "arbitrary"] {
             assert!(bad.parse::<Distribution>().unwrap_err().to_string().contains("plane=N"), "{bad}");
         }

@@ -68,8 +68,8 @@ impl Connectivity {
             if *port == 0 {
                 return invalid("expose", format!("{name}: a port from 1 to 65535 is needed"));
             }
-            let word = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
-            if protocol.is_empty() || protocol.len() > PROTOCOL_BYTES_MAX || !protocol.bytes().all(word) {
+            let is_allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+            if protocol.is_empty() || protocol.len() > PROTOCOL_BYTES_MAX || !protocol.bytes().all(is_allowed) {
                 return invalid("expose", format!("{name}: {protocol:?} is no protocol such as tcp or http"));
             }
             if self.expose[..index].iter().any(|other| other.name == *name && other.port == *port) {
@@ -226,8 +226,8 @@ mod tests {
         }
         assert!(VniPool { grace_ms: u64::MAX, ..pool }.validate().is_err());
         assert_eq!(pool.obstacle("ml", 3095, 49), None);
-        let told = pool.obstacle("ml", 3096, 0).unwrap().to_string();
-        assert_eq!(told, "vni_pool_exhausted: cannot create network domain \"ml\": VNI pool exhausted (3096/3096 in use)");
+        let message = pool.obstacle("ml", 3096, 0).unwrap().to_string();
+        assert_eq!(message, "vni_pool_exhausted: cannot create network domain \"ml\": VNI pool exhausted (3096/3096 in use)");
         assert!(matches!(pool.obstacle("ml", 0, 50), Some(NoVni::TooManyDomains { .. })));
     }
 }

@@ -120,7 +120,7 @@ impl Hold {
         }
         let is_daemon = by == "quorum" || by.starts_with("node:");
         let is_known = self.reasons().split("; ").any(|known| known == reason);
-        let said = if self.by == by {
+        let earlier = if self.by == by {
             &mut self.reason
         } else if let Some(other) = self.also.iter_mut().find(|other| other.by == by) {
             &mut other.reason
@@ -131,9 +131,9 @@ impl Hold {
             return;
         };
         if !is_daemon {
-            reason.clone_into(said);
+            reason.clone_into(earlier);
         } else if !is_known {
-            *said = format!("{said}; {reason}");
+            *earlier = format!("{earlier}; {reason}");
         }
     }
 }
@@ -343,11 +343,11 @@ impl Node {
     /// Whether it sends heartbeats and its agent reports that it is not well: it is Degraded
     /// because of that, or under a drain.
     pub fn is_unwell(&self) -> bool {
-        let heard = match self.state {
+        let sends_heartbeats = match self.state {
             NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
             NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
         };
-        heard && self.state_reason.starts_with(UNWELL)
+        sends_heartbeats && self.state_reason.starts_with(UNWELL)
     }
 
     /// Whether it is Degraded because the quorum receives nothing from it while other nodes still

@@ -98,17 +98,17 @@ mod tests {
 
     #[test]
     fn a_quota_is_told_in_the_documents_words() {
-        let told = |tenant: &Tenant, demand| tenant.excess(demand).map(|e| e.to_string());
+        let excess_text = |tenant: &Tenant, demand| tenant.excess(demand).map(|e| e.to_string());
         let demand = Demand { nodes: 195, more_nodes: 10, allocations: 7 };
         let want = "tenant \"physics\" would exceed max_nodes quota (current: 195, requested: 10, limit: 200)";
-        assert_eq!(told(&physics(Some(200), None), demand).as_deref(), Some(want));
-        assert_eq!(told(&physics(Some(205), Some(8)), demand), None);
+        assert_eq!(excess_text(&physics(Some(200), None), demand).as_deref(), Some(want));
+        assert_eq!(excess_text(&physics(Some(205), Some(8)), demand), None);
         let want = "tenant \"physics\" would exceed max_concurrent_allocations quota (current: 7, requested: 1, limit: 7)";
-        assert_eq!(told(&physics(Some(205), Some(7)), demand).as_deref(), Some(want));
+        assert_eq!(excess_text(&physics(Some(205), Some(7)), demand).as_deref(), Some(want));
         let want = "tenant \"physics\" exceeds max_nodes quota (current: 195, requested: 10, limit: 100)";
-        assert_eq!(told(&physics(Some(100), None), demand).as_deref(), Some(want));
+        assert_eq!(excess_text(&physics(Some(100), None), demand).as_deref(), Some(want));
         // An allocation that adds no node is not refused because of nodes, even if the limit was
         // lowered below the usage.
-        assert_eq!(told(&physics(Some(100), None), Demand { more_nodes: 0, ..demand }), None);
+        assert_eq!(excess_text(&physics(Some(100), None), Demand { more_nodes: 0, ..demand }), None);
     }
 }

@@ -49,15 +49,15 @@ mod tests {
 
     #[test]
     fn one_more_may_begin_below_the_limit_alone() {
-        let said = |running, most| TooManyRunning::of("anna", running, most).map(|too_many| too_many.to_string());
-        assert_eq!((said(1_000_000, None), said(3, Some(4))), (None, None));
+        let text = |running, most| TooManyRunning::of("anna", running, most).map(|too_many| too_many.to_string());
+        assert_eq!((text(1_000_000, None), text(3, Some(4))), (None, None));
         let want = "user anna's 4 running allocations are as many as one user may have (limit user_running: 4)";
-        assert_eq!(said(4, Some(4)).as_deref(), Some(want));
+        assert_eq!(text(4, Some(4)).as_deref(), Some(want));
         // The limit was lowered below the current number.
         let want = "user anna's 4 running allocations are more than one user may have (limit user_running: 1)";
-        assert_eq!(said(4, Some(1)).as_deref(), Some(want));
+        assert_eq!(text(4, Some(1)).as_deref(), Some(want));
         let want = "user anna's running allocation is as many as one user may have (limit user_running: 1)";
-        assert_eq!(said(1, Some(1)).as_deref(), Some(want));
-        assert_eq!(said(0, Some(0)).as_deref(), Some("no allocation may begin: the limit user_running is 0"));
+        assert_eq!(text(1, Some(1)).as_deref(), Some(want));
+        assert_eq!(text(0, Some(0)).as_deref(), Some("no allocation may begin: the limit user_running is 0"));
     }
 }

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many changes of the node's health are stored for a quorum that does not receive its
 /// heartbeats.
-const UNHEARD_MAX: usize = 64;
+const UNREPORTED_HEALTH_MAX: usize = 64;
 
 /// An event of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +59,7 @@ pub enum Event {
     /// A GPU error hit the work, though the GPU is well: the work must begin again.
     Hit { allocation: AllocationId, epoch: Epoch, why: String },
     /// The node's health changed at this time, while none of its heartbeats is acknowledged.
-    Unheard { at: Timestamp, word: String },
+    UnreportedHealth { at: Timestamp, text: String },
 }
 
 /// The state of the node's GPUs at one moment.
@@ -171,7 +171,7 @@ impl Brain {
     }
 
     /// The node's allocations, each with the last list's requests for preemption and telemetry.
-    pub fn told(&self) -> impl Iterator<Item = Local> {
+    pub fn locals_with_requests(&self) -> impl Iterator<Item = Local> {
         self.locals().cloned().map(|mut local| {
             let listed = self.durable.listed(local.share.allocation, local.share.epoch);
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
@@ -329,7 +329,7 @@ impl Turn<'_> {
                 }
             }
             Event::Saved { allocation, epoch, request, saved } => self.saved(allocation, epoch, request, saved),
-            Event::Unheard { at, word } => self.unheard(at, word),
+            Event::UnreportedHealth { at, text } => self.report_health_change(at, text),
             Event::Undone { allocation, epoch, usage } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
                     self.gone(allocation, epoch, usage);
@@ -349,14 +349,14 @@ impl Turn<'_> {
 
     /// Reports a change of the node's health for its history. If there are too many, the last ones
     /// are left out, since heartbeats will show the present state.
-    fn unheard(&mut self, at: Timestamp, word: String) {
+    fn report_health_change(&mut self, at: Timestamp, text: String) {
         let kept = self.brain.durable.outbox().iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
-        if kept > UNHEARD_MAX {
+        if kept > UNREPORTED_HEALTH_MAX {
             return;
         }
-        let left_out = || format!("more than {UNHEARD_MAX} changes: the later ones are in its agent's log alone");
-        let word = if kept == UNHEARD_MAX { left_out() } else { word };
-        self.report(ReportItem::Unheard { at, word });
+        let left_out = || format!("more than {UNREPORTED_HEALTH_MAX} changes: the later ones are in its agent's log alone");
+        let text = if kept == UNREPORTED_HEALTH_MAX { left_out() } else { text };
+        self.report(ReportItem::Unheard { at, word: text });
     }
 
     /// Work that must give its nodes back ends once it has saved itself. If it could not, the
@@ -376,8 +376,8 @@ impl Turn<'_> {
         match saved {
             Err(NotSaved(why)) if !order.cause.ends_unsaved() => {
                 let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };
-                let said = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
-                if !self.brain.durable.outbox().iter().any(said) {
+                let is_reported = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
+                if !self.brain.durable.outbox().iter().any(is_reported) {
                     self.report(item);
                 }
             }
@@ -397,8 +397,8 @@ impl Turn<'_> {
         // Forgets requests that the list no longer has: if it has one again, the work is asked
         // again.
         let asks = |share: &DesiredShare, id: CheckpointId| share.preempt.as_ref().is_some_and(|order| order.id == id);
-        let says = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
-        preempting.retain(|allocation, id| locals.contains_key(allocation) && says(*allocation, *id));
+        let is_requested = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
+        preempting.retain(|allocation, id| locals.contains_key(allocation) && is_requested(*allocation, *id));
         let me = durable.me();
         let heads = |share: &&DesiredShare| share.nodes.first().is_some_and(|(node, _)| node == me);
         let asked = listed.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));

@@ -78,8 +78,8 @@ fn what_is_not_free_is_not_given_and_said_so() {
     each_has_its_own(&b);
     let five: Vec<_> = all.into_iter().chain([share(5, 1, AllocationState::Staging, 1)]).collect();
     assert_eq!(names(&step(&mut b, list(2, five))), ["report", "undo"]);
-    let told = b.reports().last().unwrap().item;
-    assert!(matches!(&told, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{told:?}");
+    let report = b.reports().last().unwrap().item;
+    assert!(matches!(&report, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{report:?}");
     // What an ended allocation held is free for the next.
     step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1), usage: None });
     step(&mut b, list(3, vec![]));
@@ -200,8 +200,8 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
     assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed, missed]))), ["report", "prepare"]);
-    let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1), usage: None };
-    assert_eq!(released(&b), [said]);
+    let release = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1), usage: None };
+    assert_eq!(released(&b), [release]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });
     step(&mut b, list_of(2, vec![here], vec![missed]));
     assert_eq!(released(&b), [], "a list from before the report was heard");
@@ -298,8 +298,8 @@ proptest! {
         let mut held: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
         let leaving = |held: &BTreeSet<(AllocationId, Epoch)>, last: &[DesiredShare], brain: &Brain| {
             let over = held.iter().filter(|(id, epoch)| !last.iter().any(|s| s.allocation == *id && s.epoch == *epoch));
-            let said = |(allocation, epoch)| brain.reports().any(|r| r.item == ReportItem::Released { allocation, epoch, usage: None });
-            over.copied().filter(|claim| !said(*claim)).collect::<Vec<_>>()
+            let is_reported = |(allocation, epoch)| brain.reports().any(|r| r.item == ReportItem::Released { allocation, epoch, usage: None });
+            over.copied().filter(|claim| !is_reported(*claim)).collect::<Vec<_>>()
         };
         let mut cut: Option<usize> = None;
         let mut all = history;
@@ -425,8 +425,8 @@ fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is
     };
     let actions = step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))));
     assert_eq!(names(&actions), ["report", "stop"]);
-    let told: Vec<String> = brain.reports().map(|r| format!("{:?}", r.item)).collect();
-    assert!(told.len() == 1 && told[0].contains("its GPU 3b:00.0 is lost"), "{told:?}");
+    let reports: Vec<String> = brain.reports().map(|r| format!("{:?}", r.item)).collect();
+    assert!(reports.len() == 1 && reports[0].contains("its GPU 3b:00.0 is lost"), "{reports:?}");
     assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
     // The same loss reported again is not a second loss.
     assert_eq!(names(&step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))))), [] as [&str; 0]);
@@ -451,8 +451,8 @@ fn work_that_an_error_hit_fails_once_under_its_own_claim() {
     assert_eq!(names(&step(&mut brain, hit(2))), [] as [&str; 0], "another claim of it");
     let before = brain.reports().count();
     assert_eq!(names(&step(&mut brain, hit(1))), ["report", "stop"]);
-    let told: Vec<String> = brain.reports().skip(before).map(|r| format!("{:?}", r.item)).collect();
-    assert!(told.len() == 1 && told[0].contains("NodeLost") && told[0].contains("XID 31 hit it"), "{told:?}");
+    let reports: Vec<String> = brain.reports().skip(before).map(|r| format!("{:?}", r.item)).collect();
+    assert!(reports.len() == 1 && reports[0].contains("NodeLost") && reports[0].contains("XID 31 hit it"), "{reports:?}");
     assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
     assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "said again it is no other error");
 }
@@ -513,10 +513,10 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
     running(&mut again, 1);
     let late = preempted(7, PreemptCause::Drain, 1);
     step(&mut again, list(2, vec![late.clone()]));
-    assert_eq!(again.told().map(|local| local.share).collect::<Vec<_>>(), [late], "asked since it began");
+    assert_eq!(again.locals_with_requests().map(|local| local.share).collect::<Vec<_>>(), [late], "asked since it began");
     step(&mut again, saved(7, Err("deaf")));
     step(&mut again, list(3, vec![share(1, 1, AllocationState::Running, 1)]));
-    assert_eq!(again.told().next().and_then(|local| local.share.preempt), None);
+    assert_eq!(again.locals_with_requests().next().and_then(|local| local.share.preempt), None);
     assert_eq!(names(&step(&mut again, list(4, vec![preempted(7, PreemptCause::Request, 1)]))), ["preempt"]);
     assert_eq!(names(&step(&mut again, saved(7, Err("deaf")))), ["report", "stop"]);
     // Only the head asks.
@@ -528,14 +528,14 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
 
 #[test]
 fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded() {
-    let unheard = |at: u64| Event::Unheard { at: Timestamp(at), word: format!("not well: {at}") };
+    let health_change = |at: u64| Event::UnreportedHealth { at: Timestamp(at), text: format!("not well: {at}") };
     let mut b = brain();
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
     for at in 2..200 {
-        step(&mut b, unheard(at));
+        step(&mut b, health_change(at));
     }
     let kept = b.reports().map(|report| match report.item {
-        ReportItem::Unheard { at, word } => (at.0, word),
+        ReportItem::Unheard { at, word: text } => (at.0, text),
         other => panic!("{other:?}"),
     });
     let kept: Vec<(u64, String)> = kept.collect();
@@ -544,7 +544,7 @@ fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded() {
     assert!(kept[64].1.contains("more than 64 changes"), "{kept:?}");
     // Once they are acknowledged, more are stored.
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 65 });
-    assert_eq!(names(&step(&mut b, unheard(200))), ["report"]);
+    assert_eq!(names(&step(&mut b, health_change(200))), ["report"]);
 }
 
 #[test]
@@ -559,11 +559,11 @@ fn another_walltime_reaches_what_runs_and_what_begins_later_also_over_a_restart(
     let mut step = |event| {
         let mut actions = Vec::new();
         brain.handle(event, &mut journal, &mut actions);
-        let told = |action: &Action| match action {
+        let walltime_seconds = |action: &Action| match action {
             Action::Start(share) | Action::ChangeWalltime(share) => share.spec.walltime.map(|time| time.as_secs()),
             _ => None,
         };
-        (names(&actions), actions.iter().find_map(told))
+        (names(&actions), actions.iter().find_map(walltime_seconds))
     };
     step(Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
     step(list(1, vec![with(600, AllocationState::Staging)]));

@@ -61,7 +61,7 @@ pub struct Progress {
 
 /// How far the saving nodes have reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heard {
+pub enum SaveStage {
     /// Not every node's application has acknowledged the request.
     Requested,
     /// Every node's application has acknowledged it.
@@ -212,13 +212,13 @@ impl Checkpointing {
     }
 
     /// The state as one word, for people.
-    pub fn word(&self) -> &'static str {
+    pub fn text(&self) -> &'static str {
         match &self.phase {
             CheckpointPhase::Asking { .. } => "asking",
-            CheckpointPhase::Saving { saved, idle, .. } => match self.heard(saved, idle) {
-                Heard::Requested => "requested",
-                Heard::Acknowledged => "acknowledged",
-                Heard::Writing => "writing",
+            CheckpointPhase::Saving { saved, idle, .. } => match self.save_stage(saved, idle) {
+                SaveStage::Requested => "requested",
+                SaveStage::Acknowledged => "acknowledged",
+                SaveStage::Writing => "writing",
             },
             CheckpointPhase::Deferred { .. } => "deferred",
             CheckpointPhase::Verifying { .. } => "verifying",
@@ -230,14 +230,14 @@ impl Checkpointing {
     }
 
     /// The least that any saving node has reported.
-    fn heard(&self, saved: &BTreeMap<NodeId, Saved>, idle: &BTreeSet<NodeId>) -> Heard {
-        let said = |node: &NodeId| match self.progress.get(node) {
-            None => Heard::Requested,
-            Some(Progress { percent: None, left_ms: None }) => Heard::Acknowledged,
-            Some(Progress { .. }) => Heard::Writing,
+    fn save_stage(&self, saved: &BTreeMap<NodeId, Saved>, idle: &BTreeSet<NodeId>) -> SaveStage {
+        let stage_of = |node: &NodeId| match self.progress.get(node) {
+            None => SaveStage::Requested,
+            Some(Progress { percent: None, left_ms: None }) => SaveStage::Acknowledged,
+            Some(Progress { .. }) => SaveStage::Writing,
         };
         let awaited = self.nodes.iter().filter(|node| !saved.contains_key(node) && !idle.contains(node));
-        awaited.map(said).min().unwrap_or(Heard::Writing)
+        awaited.map(stage_of).min().unwrap_or(SaveStage::Writing)
     }
 
     /// Whether the node's part is still awaited.
@@ -292,15 +292,15 @@ impl Checkpointing {
     /// Handles an event: changes the state, and gives the steps to take after that.
     pub fn handle(&mut self, now_ms: u64, event: CheckpointEvent) -> Vec<CheckpointStep> {
         match event {
-            CheckpointEvent::Able { node, round, idle } if self.is_heard(&node, round) => self.able(node, idle),
-            CheckpointEvent::NodeFailed { node, round, why } if self.is_heard(&node, round) && self.awaits(&node) => {
+            CheckpointEvent::Able { node, round, idle } if self.is_current(&node, round) => self.able(node, idle),
+            CheckpointEvent::NodeFailed { node, round, why } if self.is_current(&node, round) && self.awaits(&node) => {
                 self.fail(format!("{node}: {why}"))
             }
-            CheckpointEvent::NodeSaved { node, round, saved } if self.is_heard(&node, round) => self.saved(node, saved),
-            CheckpointEvent::Deferred { node, round, for_ms } if self.is_heard(&node, round) && self.awaits(&node) => {
+            CheckpointEvent::NodeSaved { node, round, saved } if self.is_current(&node, round) => self.saved(node, saved),
+            CheckpointEvent::Deferred { node, round, for_ms } if self.is_current(&node, round) && self.awaits(&node) => {
                 self.deferred(now_ms, for_ms)
             }
-            CheckpointEvent::Progressed { node, round, progress } if self.is_heard(&node, round) && self.is_saving(&node) => {
+            CheckpointEvent::Progressed { node, round, progress } if self.is_current(&node, round) && self.is_saving(&node) => {
                 self.progress.insert(node, progress);
                 Vec::new()
             }
@@ -328,7 +328,7 @@ impl Checkpointing {
         }
     }
 
-    fn is_heard(&self, node: &NodeId, round: u32) -> bool {
+    fn is_current(&self, node: &NodeId, round: u32) -> bool {
         round == self.round && self.nodes.contains(node)
     }
 
@@ -373,9 +373,9 @@ impl Checkpointing {
             return Vec::new();
         }
         let (deadline, saved) = (*deadline, std::mem::take(saved));
-        let mut told = saved.iter().filter_map(|(node, saved)| saved.step.map(|step| (node, step)));
-        if let Some((first, step)) = told.next()
-            && let Some((other, another)) = told.find(|(_, other)| *other != step)
+        let mut steps = saved.iter().filter_map(|(node, saved)| saved.step.map(|step| (node, step)));
+        if let Some((first, step)) = steps.next()
+            && let Some((other, another)) = steps.find(|(_, other)| *other != step)
         {
             return self.fail(format!("{first} saved step {step}, {other} step {another}: they are of different moments"));
         }

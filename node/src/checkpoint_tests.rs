@@ -119,13 +119,13 @@ fn what_was_saved_before_a_deferral_is_of_another_moment() {
 #[test]
 fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
     let mut c = begun(1);
-    let says = |round| CheckpointEvent::Progressed { node: node(0), round, progress: Progress { percent: Some(40), left_ms: None } };
-    c.handle(1, says(1));
+    let progressed = |round| CheckpointEvent::Progressed { node: node(0), round, progress: Progress { percent: Some(40), left_ms: None } };
+    c.handle(1, progressed(1));
     assert!(c.progress.is_empty(), "nothing was asked yet");
     c.handle(1, able(0, 1));
     let phase = c.phase.clone();
-    c.handle(2, says(2));
-    assert_eq!((c.handle(2, says(1)), c.progress[&node(0)].percent, &c.phase), (vec![], Some(40), &phase));
+    c.handle(2, progressed(2));
+    assert_eq!((c.handle(2, progressed(1)), c.progress[&node(0)].percent, &c.phase), (vec![], Some(40), &phase));
     c.handle(3, CheckpointEvent::Deferred { node: node(0), round: 1, for_ms: 1000 });
     assert!(c.progress.is_empty());
 }
@@ -133,26 +133,26 @@ fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
 #[test]
 fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
     let mut c = begun(3);
-    let says = |n, percent| {
+    let progressed = |n, percent| {
         let progress = Progress { percent, left_ms: None };
         CheckpointEvent::Progressed { node: node(n), round: 1, progress }
     };
     let mut after = |event| {
         let steps = c.handle(1, event);
-        (c.word(), steps)
+        (c.text(), steps)
     };
-    assert_eq!(after(says(0, None)), ("asking", vec![]), "it was asked nothing yet");
+    assert_eq!(after(progressed(0, None)), ("asking", vec![]), "it was asked nothing yet");
     assert_eq!(after(able(0, 1)), ("asking", vec![]));
     assert_eq!(after(able(1, 1)), ("asking", vec![]));
     // Nothing runs on the third node, which need not acknowledge.
     let idle = CheckpointEvent::Able { node: node(2), round: 1, idle: true };
     assert_eq!(after(idle), ("requested", vec![CheckpointStep::Go { round: 1 }]));
-    assert_eq!(after(says(0, None)), ("requested", vec![]), "the other one has not heard");
-    assert_eq!(after(says(0, Some(10))), ("requested", vec![]));
-    assert_eq!(after(says(1, None)), ("acknowledged", vec![]));
-    assert_eq!(after(says(1, Some(0))), ("writing", vec![]));
+    assert_eq!(after(progressed(0, None)), ("requested", vec![]), "the other one has not heard");
+    assert_eq!(after(progressed(0, Some(10))), ("requested", vec![]));
+    assert_eq!(after(progressed(1, None)), ("acknowledged", vec![]));
+    assert_eq!(after(progressed(1, Some(0))), ("writing", vec![]));
     assert_eq!(after(saved(1, 1, None)), ("writing", vec![]));
-    assert_eq!(after(says(0, None)), ("acknowledged", vec![]), "it begins again, and says less");
+    assert_eq!(after(progressed(0, None)), ("acknowledged", vec![]), "it begins again, and says less");
     assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "what saves itself is done");
     let nothing = CheckpointEvent::NodeSaved { node: node(2), round: 1, saved: Saved::default() };
     assert_eq!(after(nothing), ("verifying", vec![CheckpointStep::Write { round: 1 }]));
@@ -160,13 +160,13 @@ fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
     // request.
     let mut c = begun(1);
     c.handle(1, able(0, 1));
-    c.handle(1, says(0, Some(50)));
+    c.handle(1, progressed(0, Some(50)));
     c.handle(2, CheckpointEvent::Deferred { node: node(0), round: 1, for_ms: 1000 });
     c.handle(1002, CheckpointEvent::Clock);
     c.handle(1003, able(0, 2));
-    assert_eq!(c.word(), "requested");
+    assert_eq!(c.text(), "requested");
     c.handle(1004, saved(0, 2, None));
-    assert_eq!(c.word(), "verifying");
+    assert_eq!(c.text(), "verifying");
 }
 
 #[test]
@@ -233,10 +233,10 @@ proptest! {
                     }
                 }
             }
-            let (before, heard) = (c.clone(), event.clone());
+            let (before, handled) = (c.clone(), event.clone());
             let steps = c.handle(now, event);
             prop_assert!(before.end().is_none() || before == c, "an end stays");
-            match heard {
+            match handled {
                 CheckpointEvent::NodeSaved { node, round, .. }
                     if matches!(before.phase, CheckpointPhase::Saving { .. }) && round == before.round =>
                 {

@@ -46,7 +46,7 @@ const OWN_MAX: usize = 256;
 /// response is dropped.
 const XIDS_MAX: usize = 32;
 /// How long an error without a lasting response is reported, in milliseconds.
-const TOLD_MS: u64 = 3_600_000;
+const XID_REPORT_MS: u64 = 3_600_000;
 /// The error "the GPU has fallen off the bus".
 const FALLEN_OFF: u32 = 79;
 
@@ -316,7 +316,7 @@ impl Gpu {
         }
     }
 
-    fn told(&mut self, now: Timestamp, reading: &GpuReading) {
+    fn apply_reading(&mut self, now: Timestamp, reading: &GpuReading) {
         let wanted = |reading: &GpuReading| reading.recovery.and_then(Policy::recovery).is_some();
         // The driver asked for a recovery and no longer does: it was done.
         if wanted(&self.reading) && !wanted(reading) {
@@ -397,7 +397,7 @@ impl Gpus {
                 gpu.there = There::OffBus;
             }
         }
-        for (key, event) in &look.said {
+        for (key, event) in &look.events {
             let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
             match event {
                 GpuEvent::Found => gpu.xids.clear(),
@@ -427,12 +427,12 @@ impl Gpus {
             // An answer from before the GPU left the bus says nothing about it.
             let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
             match read {
-                GpuRead::Told(reading) => {
+                GpuRead::Reading(reading) => {
                     if matches!(gpu.there, There::Lost(_)) {
                         *gpu = Gpu::new(&self.policy);
                     }
                     gpu.there = There::Yes;
-                    gpu.told(now, reading);
+                    gpu.apply_reading(now, reading);
                 }
                 GpuRead::Lost(why) => gpu.there = There::Lost(why.clone()),
                 GpuRead::Silent(why) => gpu.there = There::Silent(why.clone()),
@@ -459,7 +459,7 @@ impl Gpus {
         }
         for (number, at) in &gpu.xids {
             let (response, what) = self.policy.xid(*number);
-            if response.withholds() || now.0.saturating_sub(at.0) <= TOLD_MS {
+            if response.withholds() || now.0.saturating_sub(at.0) <= XID_REPORT_MS {
                 troubles.push((response, format!("XID {number} ({what})")));
             }
         }

@@ -29,14 +29,14 @@ fn the_table_answers_as_nvidias_catalogue_does() {
 /// Numbers like `46, 48, 143–146` of a line `| XID 46, 48, 143–146 | `reset` |`.
 #[test]
 fn the_operators_handbook_has_the_same_table() {
-    let mut told = BTreeMap::new();
+    let mut documented = BTreeMap::new();
     for line in include_str!("../../docs/reference/gpu-errors.md").lines().filter_map(|line| line.strip_prefix("| XID ")) {
         let (numbers, response) = line.split_once(" | ").unwrap();
         let response = response.trim_end_matches(" |").trim_matches('`').to_owned();
         for range in numbers.split(", ") {
             let (first, last) = range.split_once('–').unwrap_or((range, range));
             for number in first.parse::<u32>().unwrap()..=last.parse().unwrap() {
-                assert!(told.insert(number, response.clone()).is_none(), "XID {number} is told twice");
+                assert!(documented.insert(number, response.clone()).is_none(), "XID {number} is told twice");
             }
         }
     }
@@ -50,7 +50,7 @@ fn the_operators_handbook_has_the_same_table() {
         Response::Fail => "fail",
     };
     let known = XIDS.iter().flat_map(|(numbers, response, _)| numbers.clone().map(|number| (number, named(*response).to_owned())));
-    assert_eq!(told, known.collect());
+    assert_eq!(documented, known.collect());
 }
 
 #[test]
@@ -69,9 +69,9 @@ fn a_sites_answers_lie_over_the_table_of_their_version() {
     for well in [&policy, &Policy::default(), &Policy { version: Some(1), ..Policy::default() }] {
         well.validate().unwrap();
     }
-    for (version, said) in [(Some(2), "for version 2"), (None, "for no version")] {
+    for (version, expected) in [(Some(2), "for version 2"), (None, "for no version")] {
         let refused = Policy { version, ..policy.clone() }.validate().unwrap_err().to_string();
-        assert!(refused.contains(said) && refused.contains("table is version 1"), "{refused}");
+        assert!(refused.contains(expected) && refused.contains("table is version 1"), "{refused}");
     }
     assert!(Policy { nvlink_errors_max: 0, ..policy }.validate().is_err());
 }
@@ -81,11 +81,11 @@ fn there() -> GpuLook {
 }
 
 fn xid(number: u32) -> GpuLook {
-    GpuLook { said: vec![(KEY.to_owned(), GpuEvent::Xid { number, ago_ms: 0 })], ..there() }
+    GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Xid { number, ago_ms: 0 })], ..there() }
 }
 
-fn told(reading: GpuReading) -> GpuReads {
-    GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), GpuRead::Told(Box::new(reading)))]), unsupported: Vec::new() }
+fn reads_of(reading: GpuReading) -> GpuReads {
+    GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), GpuRead::Reading(Box::new(reading)))]), unsupported: Vec::new() }
 }
 
 fn device(address: &str, index: u32) -> GpuDevice {
@@ -129,7 +129,7 @@ fn an_error_is_what_the_table_makes_of_it() {
         let drains = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(why) if why.contains("XID 79"));
         assert_eq!(drains, number == 79);
         // An error without a lasting response is reported for an hour.
-        let standing = stands(&gpus, 2 + TOLD_MS);
+        let standing = stands(&gpus, 2 + XID_REPORT_MS);
         assert_eq!(standing.is_allocatable(), allocatable);
         assert_eq!(standing.why().is_empty(), allocatable, "XID {number}: {}", standing.why());
     }
@@ -155,7 +155,7 @@ fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
         gpus
     };
     let mut gpus = marked();
-    gpus.looked(Timestamp(3), &GpuLook { said: vec![(KEY.to_owned(), GpuEvent::Found)], ..there() });
+    gpus.looked(Timestamp(3), &GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Found)], ..there() });
     assert!(stands(&gpus, 3).is_healthy());
 
     let mut gpus = marked();
@@ -164,17 +164,17 @@ fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
     gpus.looked(Timestamp(3), &without);
     assert!(stands(&gpus, 3).lost.is_some_and(|why| why.contains("bus")));
     // An answer from before the GPU left the bus does not bring it back.
-    gpus.read(Timestamp(3), &told(GpuReading::default()));
+    gpus.read(Timestamp(3), &reads_of(GpuReading::default()));
     assert!(stands(&gpus, 3).lost.is_some());
     gpus.looked(Timestamp(4), &there());
     assert!(stands(&gpus, 4).is_healthy());
 
     let mut gpus = marked();
-    gpus.read(Timestamp(3), &told(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
+    gpus.read(Timestamp(3), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
     assert!(!stands(&gpus, 3).is_allocatable(), "not every error has its driver ask for something");
-    gpus.read(Timestamp(4), &told(GpuReading { recovery: Some(GpuRecovery::Reset), ..GpuReading::default() }));
+    gpus.read(Timestamp(4), &reads_of(GpuReading { recovery: Some(GpuRecovery::Reset), ..GpuReading::default() }));
     assert!(stands(&gpus, 4).why().contains("asks for a reset"));
-    gpus.read(Timestamp(5), &told(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
+    gpus.read(Timestamp(5), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
     assert!(stands(&gpus, 5).is_healthy());
 }
 
@@ -186,23 +186,23 @@ fn errors_from_before_the_first_look_stand_unless_the_drivers_first_word_is_that
         assert!(!stands(&gpus, 1).is_allocatable());
         gpus
     };
-    let says = |recovery| told(GpuReading { recovery, ..GpuReading::default() });
+    let recovery_reads = |recovery| reads_of(GpuReading { recovery, ..GpuReading::default() });
     let mut gpus = begun();
-    gpus.read(Timestamp(2), &says(Some(GpuRecovery::None)));
+    gpus.read(Timestamp(2), &recovery_reads(Some(GpuRecovery::None)));
     assert!(stands(&gpus, 2).is_healthy(), "it was reset while no agent ran, or by the agent before");
     // An error after the first look is not dropped.
     gpus.looked(Timestamp(3), &xid(119));
-    gpus.read(Timestamp(4), &says(Some(GpuRecovery::None)));
+    gpus.read(Timestamp(4), &recovery_reads(Some(GpuRecovery::None)));
     assert!(!stands(&gpus, 4).is_allocatable());
     // The same error again, before the driver answered.
     let mut gpus = begun();
     gpus.looked(Timestamp(2), &xid(119));
-    gpus.read(Timestamp(3), &says(Some(GpuRecovery::None)));
+    gpus.read(Timestamp(3), &recovery_reads(Some(GpuRecovery::None)));
     assert!(!stands(&gpus, 3).is_allocatable());
     // A driver that cannot tell, or asks for a recovery.
     for first in [None, Some(GpuRecovery::Reset)] {
         let mut gpus = begun();
-        gpus.read(Timestamp(2), &says(first));
+        gpus.read(Timestamp(2), &recovery_reads(first));
         assert!(!stands(&gpus, 2).is_allocatable(), "{first:?}");
     }
 }
@@ -233,10 +233,10 @@ fn a_site_may_have_memory_errors_and_others_take_the_node_out_of_service() {
     let mut gpus = Gpus::new(own);
     let name = format!("gpu {KEY}");
     gpus.looked(Timestamp(0), &there());
-    gpus.read(Timestamp(1), &told(GpuReading { ecc_uncorrected: Some(1), ..GpuReading::default() }));
+    gpus.read(Timestamp(1), &reads_of(GpuReading { ecc_uncorrected: Some(1), ..GpuReading::default() }));
     assert!(matches!(finding(&gpus, 1, 0, &name), Finding::Failure(why) if why.contains("1 memory errors that could not be corrected")));
     assert!(!stands(&gpus, 1).is_allocatable());
-    gpus.read(Timestamp(2), &told(GpuReading::default()));
+    gpus.read(Timestamp(2), &reads_of(GpuReading::default()));
     assert_eq!(finding(&gpus, 2, 0, &name), Finding::Well);
     // This is severer than a drain.
     gpus.looked(Timestamp(3), &xid(79));
@@ -262,7 +262,7 @@ fn readings_are_judged_as_they_are_now() {
     ];
     let mut gpus = seen();
     for (reading, response) in cases {
-        gpus.read(Timestamp(1), &told(reading.clone()));
+        gpus.read(Timestamp(1), &reads_of(reading.clone()));
         assert_eq!(stands(&gpus, 1).troubles.first().map(|(r, _)| *r), response, "{reading:?}");
     }
 }
@@ -271,7 +271,10 @@ fn readings_are_judged_as_they_are_now() {
 fn links_are_compared_with_what_they_were() {
     let mut gpus = seen();
     let mut links = |at, nvlinks_up, errors| {
-        gpus.read(Timestamp(at), &told(GpuReading { nvlinks_up: Some(nvlinks_up), nvlink_errors: Some(errors), ..GpuReading::default() }));
+        gpus.read(
+            Timestamp(at),
+            &reads_of(GpuReading { nvlinks_up: Some(nvlinks_up), nvlink_errors: Some(errors), ..GpuReading::default() }),
+        );
         stands(&gpus, at).why()
     };
     assert_eq!(links(0, 18, 90_000), "", "long ago");
@@ -287,8 +290,8 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     assert_eq!(finding(&gpus, 0, 2, "gpus"), Finding::Well);
     assert!(matches!(finding(&gpus, 0, 3, "gpus"), Finding::Critical(why) if why == "2 of 3 GPUs"));
     let all = |expected, devices: &[GpuDevice]| gpus.findings(Timestamp(0), expected, devices).remove(0).1;
-    let said = format!("1 of 2 GPUs: {KEY} is on the bus, no driver offers it");
-    assert_eq!(all(2, &[device("0000:5e:00.0", 0)]), Finding::Critical(said));
+    let mismatch = format!("1 of 2 GPUs: {KEY} is on the bus, no driver offers it");
+    assert_eq!(all(2, &[device("0000:5e:00.0", 0)]), Finding::Critical(mismatch));
     // Each instance of a partitioned GPU counts.
     assert_eq!(all(7, &[0, 1, 2, 3, 4, 5, 6].map(|index| device(KEY, index))), Finding::Well);
     let reads = |read| GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), read)]), unsupported: Vec::new() };
@@ -301,7 +304,7 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     assert!(stands(&gpus, 3).lost.is_some(), "the bus alone does not bring it back");
     assert!(matches!(finding(&gpus, 3, 2, &name), Finding::Drain(why) if why.contains("drain the node")));
     assert!(matches!(finding(&gpus, 3, 2, "gpus"), Finding::Critical(why) if why == format!("1 of 2 GPUs: {KEY} is missing")));
-    gpus.read(Timestamp(4), &told(GpuReading::default()));
+    gpus.read(Timestamp(4), &reads_of(GpuReading::default()));
     assert_eq!((finding(&gpus, 4, 2, &name), finding(&gpus, 4, 2, "gpus")), (Finding::Well, Finding::Well));
 
     let mut without = there();

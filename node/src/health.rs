@@ -270,8 +270,8 @@ mod tests {
         for n in 0..10 {
             health.found(Timestamp(1), &n.to_string(), critical(&"\u{1b}é".repeat(1000)));
         }
-        let said = health.unwell().unwrap();
-        assert!(said.len() <= UNWELL_BYTES_MAX && !said.contains('\u{1b}'), "{said}");
+        let unwell = health.unwell().unwrap();
+        assert!(unwell.len() <= UNWELL_BYTES_MAX && !unwell.contains('\u{1b}'), "{unwell}");
     }
 
     #[test]

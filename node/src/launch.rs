@@ -93,7 +93,7 @@ impl LaunchHead {
                 self.living[part] -= 1;
                 // A launch whose walltime is over ends everywhere by itself.
                 let kills = self.spec.kill_on_bad_exit && outcome.code() != 0 && !self.walltime_over;
-                let why = || format!("rank {rank} on {} {}", self.spec.nodes[part].node, told(outcome));
+                let why = || format!("rank {rank} on {} {}", self.spec.nodes[part].node, describe(outcome));
                 if kills { self.abort(outcome.code(), why()) } else { None }
             }
             PartEvent::WalltimeOver => {
@@ -156,7 +156,7 @@ impl LaunchHead {
     }
 }
 
-fn told(outcome: RankOutcome) -> String {
+fn describe(outcome: RankOutcome) -> String {
     match outcome {
         RankOutcome::Exited { code } => format!("exited with code {code}"),
         RankOutcome::Signalled { signal } => format!("was killed by signal {signal}"),

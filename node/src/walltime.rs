@@ -20,7 +20,7 @@ const HEAD_LATE_MS: u64 = 10_000;
 /// How often a node checks whether the quorum answers it.
 const LOOK_INTERVAL_MS: u64 = 1000;
 /// The longest time since an acknowledged heartbeat with which the quorum counts as connected.
-const HEARD_WITHIN_MS: u64 = 5_000;
+const CONNECTED_WITHIN_MS: u64 = 5_000;
 
 /// Whether an allocation's walltime is over on this node, and whether its meaning has been decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl HeadWait {
 
     /// `acknowledged_ms`: when the newest heartbeat was sent that the quorum acknowledged.
     pub fn handle(&mut self, now_ms: u64, acknowledged_ms: Option<u64>) -> HeadWaitAction {
-        if acknowledged_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < HEARD_WITHIN_MS) {
+        if acknowledged_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < CONNECTED_WITHIN_MS) {
             self.late_ms += LOOK_INTERVAL_MS;
         }
         if self.late_ms >= HEAD_LATE_MS {

@@ -274,16 +274,16 @@ mod tests {
 
     #[test]
     fn messages_come_in_any_fragments() {
-        let said = [
+        let sent = [
             FromBridge::Ready { library: "4.2.2".to_owned(), env: vec![vec![("A".to_owned(), "b".to_owned())], Vec::new()] },
             FromBridge::Aborted { rank: 3, code: 7, message: "no".to_owned() },
             FromBridge::Fence { data: vec![7; 100_000] },
         ];
-        let bytes: Vec<u8> = said.iter().flat_map(|message| encode(message).unwrap()).collect();
+        let bytes: Vec<u8> = sent.iter().flat_map(|message| encode(message).unwrap()).collect();
         for fragment in [1, 3, 4096, bytes.len()] {
             let mut frames = Frames::<FromBridge>::default();
-            let heard: Vec<FromBridge> = bytes.chunks(fragment).flat_map(|part| frames.push(part).unwrap()).collect();
-            assert_eq!(heard, said);
+            let received: Vec<FromBridge> = bytes.chunks(fragment).flat_map(|part| frames.push(part).unwrap()).collect();
+            assert_eq!(received, sent);
         }
     }
 

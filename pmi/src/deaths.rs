@@ -16,7 +16,7 @@ const DEATH_BYTES: usize = 8;
 /// Largest number of deaths in one call.
 const DEATHS_PER_CALL: usize = 4096;
 /// The body of an answer; an empty body would mean that the service is not available.
-const HEARD: &[u8] = b"heard";
+const ACKNOWLEDGED: &[u8] = b"heard";
 
 /// The death of a rank: it ended with a code other than 0, by a signal (128 + its number), or with
 /// code 0 between init and finalize.
@@ -31,9 +31,9 @@ pub struct Death {
 struct Listener {
     part: u32,
     /// Number of deaths that it has acknowledged.
-    heard: usize,
-    /// The unanswered call to it, and the value of `heard` after its answer.
-    telling: Option<(Call, usize)>,
+    acknowledged: usize,
+    /// The unanswered call to it, and the value of `acknowledged` after its answer.
+    pending: Option<(Call, usize)>,
 }
 
 /// The deaths known on one node.
@@ -42,7 +42,7 @@ pub struct Deaths {
     part: u32,
     number: u64,
     /// The deaths to report to other nodes, in order of arrival.
-    to_tell: Vec<Death>,
+    to_report: Vec<Death>,
     /// The ranks of all deaths known here.
     known: BTreeSet<u32>,
     listeners: Vec<Listener>,
@@ -52,8 +52,8 @@ impl Deaths {
     /// For a launch on `parts` nodes, on its node `part`.
     pub fn new(part: u32, parts: u32) -> Self {
         let listeners = if part == 0 { 1..parts } else { 0..1 };
-        let listeners = listeners.map(|part| Listener { part, heard: 0, telling: None }).collect();
-        Self { part, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
+        let listeners = listeners.map(|part| Listener { part, acknowledged: 0, pending: None }).collect();
+        Self { part, number: 0, to_report: Vec::new(), known: BTreeSet::new(), listeners }
     }
 
     /// Records the death of a rank, here or as reported by a call. Returns whether it is new, and
@@ -61,8 +61,8 @@ impl Deaths {
     pub fn died(&mut self, death: Death, calls: &mut Vec<Call>) -> bool {
         let is_new = self.known.insert(death.rank);
         if is_new {
-            self.to_tell.push(death);
-            self.tell(calls);
+            self.to_report.push(death);
+            self.report(calls);
         }
         is_new
     }
@@ -71,26 +71,26 @@ impl Deaths {
     /// deaths that are new here.
     pub fn called(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
         match call.leg {
-            Leg::Asks => self.told(call, part_of, calls),
+            Leg::Asks => self.handle_report(call, part_of, calls),
             Leg::Answers => {
                 let from = self.listeners.iter_mut().find(|listener| listener.part == call.from);
                 if let Some(listener) = from
-                    && let Some((_, heard)) = listener.telling.take_if(|(telling, _)| telling.number == call.number)
+                    && let Some((_, acknowledged)) = listener.pending.take_if(|(pending, _)| pending.number == call.number)
                 {
-                    listener.heard = heard;
-                    self.tell(calls);
+                    listener.acknowledged = acknowledged;
+                    self.report(calls);
                 }
                 Vec::new()
             }
         }
     }
 
-    fn told(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
+    fn handle_report(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
         // A node reports its own ranks to the first node, and accepts reports about all ranks only
         // from the first node.
-        let tells = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
+        let may_report = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
         let deaths = read(&call.body);
-        if deaths.iter().any(|death| !tells(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {
+        if deaths.iter().any(|death| !may_report(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {
             calls.extend(call.unserved());
             return Vec::new();
         }
@@ -102,27 +102,27 @@ impl Deaths {
                 self.known.insert(death.rank);
             }
         }
-        calls.push(call.answer(HEARD.to_vec()));
+        calls.push(call.answer(ACKNOWLEDGED.to_vec()));
         new
     }
 
     /// The unanswered calls.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
-        self.listeners.iter().filter_map(|listener| listener.telling.as_ref().map(|(call, _)| call))
+        self.listeners.iter().filter_map(|listener| listener.pending.as_ref().map(|(call, _)| call))
     }
 
-    fn tell(&mut self, calls: &mut Vec<Call>) {
+    fn report(&mut self, calls: &mut Vec<Call>) {
         for listener in &mut self.listeners {
-            if listener.telling.is_some() || listener.heard == self.to_tell.len() {
+            if listener.pending.is_some() || listener.acknowledged == self.to_report.len() {
                 continue;
             }
-            let until = self.to_tell.len().min(listener.heard + DEATHS_PER_CALL);
+            let until = self.to_report.len().min(listener.acknowledged + DEATHS_PER_CALL);
             self.number += 1;
-            let body = self.to_tell[listener.heard..until].iter().flat_map(|death| written(*death)).collect();
+            let body = self.to_report[listener.acknowledged..until].iter().flat_map(|death| written(*death)).collect();
             let (from, to, service, leg, number) = (self.part, listener.part, Service::Deaths, Leg::Asks, self.number);
             let call = Call { from, to, service, leg, number, body };
             calls.push(call.clone());
-            listener.telling = Some((call, until));
+            listener.pending = Some((call, until));
         }
     }
 }
@@ -177,14 +177,14 @@ mod tests {
     /// The servers of a launch, what they learned from calls, and the messages in transit.
     struct Launch {
         nodes: Vec<Deaths>,
-        heard: Vec<BTreeMap<u32, i32>>,
+        reported: Vec<BTreeMap<u32, i32>>,
         way: VecDeque<Call>,
     }
 
     impl Launch {
         fn new() -> Self {
             let nodes = (0..PARTS).map(|part| Deaths::new(part, PARTS)).collect();
-            Self { nodes, heard: vec![BTreeMap::new(); PARTS as usize], way: VecDeque::new() }
+            Self { nodes, reported: vec![BTreeMap::new(); PARTS as usize], way: VecDeque::new() }
         }
 
         fn dies(&mut self, rank: u32) {
@@ -198,7 +198,7 @@ mod tests {
             let mut calls = Vec::new();
             let at = call.to as usize;
             for death in self.nodes[at].called(call, part_of, &mut calls) {
-                assert_eq!(self.heard[at].insert(death.rank, death.code), None, "told once");
+                assert_eq!(self.reported[at].insert(death.rank, death.code), None, "told once");
             }
             self.way.extend(calls);
         }
@@ -235,10 +235,10 @@ mod tests {
                     launch.arrives(&call);
                 }
             }
-            for (part, heard) in (0..).zip(&launch.heard) {
+            for (part, reported) in (0..).zip(&launch.reported) {
                 let of_others: BTreeMap<u32, i32> =
                     dead.iter().filter(|rank| part_of(**rank) != Some(part)).map(|rank| (*rank, 100 + rank.cast_signed())).collect();
-                prop_assert_eq!(heard, &of_others);
+                prop_assert_eq!(reported, &of_others);
             }
         }
 

@@ -129,10 +129,10 @@ fn calls() {
         let (mut out, mut pmix_out) = (Vec::new(), Vec::new());
         let ask = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=lookup_name service=n\n";
         asker.handle(Event::Bytes { local: 0, data: ask }, &mut out);
-        pmix[1].handle(PmixEvent::Said(FromBridge::Joined { rank: 2 }), &mut pmix_out);
+        pmix[1].handle(PmixEvent::Message(FromBridge::Joined { rank: 2 }), &mut pmix_out);
         let questions = [Question::Modex { rank: 0 }, Question::Lookup { keys: vec!["n".into()] }];
         for (id, question) in (1..).zip(questions) {
-            pmix[1].handle(PmixEvent::Said(FromBridge::Ask { id, question }), &mut pmix_out);
+            pmix[1].handle(PmixEvent::Message(FromBridge::Ask { id, question }), &mut pmix_out);
         }
         while !input.is_empty() {
             let (what, part, number) = (input.byte(), u32::from(input.byte()), u64::from(input.byte()));
@@ -153,7 +153,7 @@ fn calls() {
 #[test]
 fn bridge() {
     let published = || Published { key: "k".into(), rank: 1, data_type: 3, value: b"v".to_vec() };
-    let stream = |said: &[FromBridge]| said.iter().flat_map(|said| bridge::encode(said).unwrap()).collect::<Vec<_>>();
+    let stream = |messages: &[FromBridge]| messages.iter().flat_map(|message| bridge::encode(message).unwrap()).collect::<Vec<_>>();
     let from = vec![
         stream(&[FromBridge::Ready { library: "5".into(), env: vec![vec![("a".into(), "b".into())]] }, FromBridge::Joined { rank: 0 }]),
         stream(&[FromBridge::Joined { rank: 1 }, FromBridge::Ask { id: 1, question: Question::Publish(published()) }]),
@@ -178,8 +178,8 @@ fn bridge() {
         let (mut frames, mut out) = (Frames::<FromBridge>::default(), Vec::new());
         let mut server = PmixServer::new(&[0, 1], vec![0, 0, 1], 0);
         for fragment in bytes.chunks(100) {
-            let Ok(said) = frames.push(fragment) else { return };
-            said.into_iter().for_each(|said| server.handle(PmixEvent::Said(said), &mut out));
+            let Ok(messages) = frames.push(fragment) else { return };
+            messages.into_iter().for_each(|message| server.handle(PmixEvent::Message(message), &mut out));
         }
     });
 }

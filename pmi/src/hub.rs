@@ -46,7 +46,7 @@ pub enum Contributed {
 
 /// A refused contribution. The hub is unchanged, but the launch cannot continue and must be
 /// aborted. `from` is the contributing subtree; any of its parts may be the cause. For a message
-/// with node names instead of parts, use [`Self::told`].
+/// with node names instead of parts, use [`Self::describe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceRefused {
     /// These parts do not belong to this hub.
@@ -61,7 +61,7 @@ pub enum FenceRefused {
 
 impl FenceRefused {
     /// The message for people; `named` translates parts into node names.
-    pub fn told(&self, named: impl Fn(Subtree) -> String) -> String {
+    pub fn describe(&self, named: impl Fn(Subtree) -> String) -> String {
         match self {
             Self::UnknownParts { from } => format!("{} came to a fence that is not theirs", named(*from)),
             Self::OutOfStep { from, number, open } => {

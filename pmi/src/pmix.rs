@@ -32,7 +32,7 @@ const ABORT_CODE: i32 = 1;
 #[derive(Debug)]
 pub enum PmixEvent<'a> {
     /// A message from the bridge.
-    Said(FromBridge),
+    Message(FromBridge),
     /// The bridge reported that a rank finalized while its process was ending, so the rank may have
     /// died.
     Left { rank: u32 },
@@ -53,7 +53,7 @@ pub enum PmixEvent<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum PmixAction {
     /// Send this message to the bridge.
-    Tell(ToBridge),
+    Send(ToBridge),
     /// Send this contribution to the head.
     Fence { number: u32, blob: Vec<u8> },
     /// Send this call to another node's server, and repeat it while it is
@@ -193,7 +193,7 @@ impl Modex {
                 // A repeated request is passed on once; if there are too many, the other node will
                 // repeat it.
                 if self.giving.len() < QUESTIONS_MAX && self.giving.insert((call.from, call.number)) {
-                    out.push(PmixAction::Tell(ToBridge::GiveModex { from: call.from, number: call.number, rank }));
+                    out.push(PmixAction::Send(ToBridge::GiveModex { from: call.from, number: call.number, rank }));
                 }
             }
             Leg::Answers => {
@@ -202,7 +202,7 @@ impl Modex {
                 self.asked.remove(&call.number);
                 out.push(match call.body.split_first_chunk::<4>() {
                     Some((status, data)) => {
-                        PmixAction::Tell(ToBridge::Modex { id, status: i32::from_le_bytes(*status), data: data.to_vec() })
+                        PmixAction::Send(ToBridge::Modex { id, status: i32::from_le_bytes(*status), data: data.to_vec() })
                     }
                     None => unsupported(id),
                 });
@@ -221,12 +221,12 @@ impl Modex {
     }
 }
 
-fn told(Death { rank, code }: Death) -> PmixAction {
-    PmixAction::Tell(ToBridge::Died { rank, code })
+fn death_action(Death { rank, code }: Death) -> PmixAction {
+    PmixAction::Send(ToBridge::Died { rank, code })
 }
 
 fn unsupported(id: u64) -> PmixAction {
-    PmixAction::Tell(ToBridge::Modex { id, status: MODEX_NOT_SUPPORTED, data: Vec::new() })
+    PmixAction::Send(ToBridge::Modex { id, status: MODEX_NOT_SUPPORTED, data: Vec::new() })
 }
 
 /// The PMIx server of one launch on one node, without the library.
@@ -296,13 +296,15 @@ impl PmixServer {
                 let parts = &self.modex.parts;
                 let mut calls = Vec::new();
                 let new = self.deaths.called(call, |rank| parts.get(rank as usize).copied(), &mut calls);
-                out.extend(new.into_iter().map(told));
+                out.extend(new.into_iter().map(death_action));
                 out.extend(calls.into_iter().map(PmixAction::Call));
             }
             // Let it exit: the launch is being ended anyway and has its reason.
-            PmixEvent::Said(FromBridge::Aborted { rank, .. }) if self.brought_down => out.push(PmixAction::Tell(ToBridge::Left { rank })),
+            PmixEvent::Message(FromBridge::Aborted { rank, .. }) if self.brought_down => {
+                out.push(PmixAction::Send(ToBridge::Left { rank }))
+            }
             _ if self.aborted => {}
-            PmixEvent::Said(said) => self.said(said, out),
+            PmixEvent::Message(message) => self.handle_message(message, out),
             PmixEvent::Left { rank } => self.set(rank, Phase::Left, out),
             PmixEvent::BridgeLost { why } => {
                 if self.ranks.iter().any(|local| local.phase == Phase::Joined) {
@@ -312,7 +314,7 @@ impl PmixServer {
             PmixEvent::Exited { local, code } => self.exited(local, code, out),
             PmixEvent::FenceDone { number, blob } => self.fence_done(number, blob, out),
             PmixEvent::Called(call) if call.service == Service::Modex => self.modex.called(call, out),
-            PmixEvent::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
+            PmixEvent::Called(call) => self.update_names(out, |names, named| names.called(call, named)),
         }
     }
 
@@ -322,8 +324,8 @@ impl PmixServer {
         self.names.unanswered().into_iter().chain(modex).filter(|_| !self.aborted).chain(self.deaths.unanswered())
     }
 
-    fn said(&mut self, said: FromBridge, out: &mut Vec<PmixAction>) {
-        match said {
+    fn handle_message(&mut self, message: FromBridge, out: &mut Vec<PmixAction>) {
+        match message {
             FromBridge::Joined { rank } => self.set(rank, Phase::Joined, out),
             FromBridge::Finalized { rank } => self.set(rank, Phase::Over, out),
             FromBridge::Lost { rank } => {
@@ -333,8 +335,8 @@ impl PmixServer {
                 }
             }
             FromBridge::Aborted { rank, code, message } => {
-                let said = if message.is_empty() { String::new() } else { format!(": {}", Excerpt(message.as_bytes())) };
-                self.abort(code, format!("rank {rank} aborted the launch with code {code}{said}"), out);
+                let text = if message.is_empty() { String::new() } else { format!(": {}", Excerpt(message.as_bytes())) };
+                self.abort(code, format!("rank {rank} aborted the launch with code {code}{text}"), out);
             }
             FromBridge::Fence { data } => self.fence(&data, out),
             FromBridge::Ask { id, question } => self.ask(id, question, out),
@@ -360,7 +362,7 @@ impl PmixServer {
 
     /// Whether a rank that ended with code 0 may have sent a finalize that has not arrived yet: the
     /// rank does not wait for an answer to it for ever.
-    pub fn is_unheard(&self, local: u32) -> bool {
+    pub fn may_have_finalized(&self, local: u32) -> bool {
         self.ranks.get(local as usize).is_some_and(|local| local.phase == Phase::Joined) && !self.aborted
     }
 
@@ -392,7 +394,7 @@ impl PmixServer {
     fn died(&mut self, rank: u32, code: i32, out: &mut Vec<PmixAction>) {
         let (death, mut calls) = (Death { rank, code }, Vec::new());
         if !self.brought_down && self.deaths.died(death, &mut calls) {
-            out.push(told(death));
+            out.push(death_action(death));
             out.extend(calls.into_iter().map(PmixAction::Call));
         }
     }
@@ -425,18 +427,18 @@ impl PmixServer {
             (waiting + keys.len() > QUESTIONS_MAX || asks.iter().any(is_long)).then_some(AnswerStatus::Full)
         };
         if let Some(status) = refused {
-            return out.push(PmixAction::Tell(ToBridge::Answered { id, status, found: Vec::new() }));
+            return out.push(PmixAction::Send(ToBridge::Answered { id, status, found: Vec::new() }));
         }
         self.asked.insert(id, Asked { keys, answers: BTreeMap::new() });
         for (key, ask) in asks.into_iter().enumerate() {
-            self.names_say(out, |names, named| names.ask(Asker { id, key }, ask, named));
+            self.update_names(out, |names, named| names.ask(Asker { id, key }, ask, named));
         }
     }
 
-    fn names_say(&mut self, out: &mut Vec<PmixAction>, say: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
-        let mut said = Vec::new();
-        say(&mut self.names, &mut said);
-        for named in said {
+    fn update_names(&mut self, out: &mut Vec<PmixAction>, update: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
+        let mut results = Vec::new();
+        update(&mut self.names, &mut results);
+        for named in results {
             match named {
                 Named::Answer { who, answered } => self.named(who, answered, out),
                 Named::Call(call) => out.push(PmixAction::Call(call)),
@@ -450,13 +452,13 @@ impl PmixServer {
         if asked.answers.len() == asked.keys.len()
             && let Some((status, found)) = self.asked.remove(&id).map(Asked::ended)
         {
-            out.push(PmixAction::Tell(ToBridge::Answered { id, status, found }));
+            out.push(PmixAction::Send(ToBridge::Answered { id, status, found }));
         }
     }
 
     fn fence(&mut self, data: &[u8], out: &mut Vec<PmixAction>) {
         if self.alone {
-            return out.push(PmixAction::Tell(ToBridge::Fenced { data: data.to_vec() }));
+            return out.push(PmixAction::Send(ToBridge::Fenced { data: data.to_vec() }));
         }
         let next = self.fences.checked_add(1).filter(|_| self.pending.is_none());
         let Some(number) = next else {
@@ -486,7 +488,7 @@ impl PmixServer {
                 Err(corrupt) => return self.abort(ABORT_CODE, format!("fence {number}: {corrupt}"), out),
             }
         }
-        out.push(PmixAction::Tell(ToBridge::Fenced { data }));
+        out.push(PmixAction::Send(ToBridge::Fenced { data }));
     }
 
     fn abort(&mut self, code: i32, why: String, out: &mut Vec<PmixAction>) {
@@ -518,8 +520,8 @@ mod tests {
         out
     }
 
-    fn says(server: &mut PmixServer, said: FromBridge) -> Vec<PmixAction> {
-        act(server, PmixEvent::Said(said))
+    fn receive(server: &mut PmixServer, message: FromBridge) -> Vec<PmixAction> {
+        act(server, PmixEvent::Message(message))
     }
 
     #[test]
@@ -530,7 +532,7 @@ mod tests {
         let mut merged = None;
         for (part, server) in [&mut b, &mut a].into_iter().enumerate() {
             let part = 1 - u32::try_from(part).unwrap();
-            let out = says(server, FromBridge::Fence { data: data[part as usize].clone() });
+            let out = receive(server, FromBridge::Fence { data: data[part as usize].clone() });
             let [PmixAction::Fence { number: 1, blob }] = out.as_slice() else { panic!("{out:?}") };
             // A new head receives the same contributions.
             assert_eq!(server.replay(), out);
@@ -539,7 +541,7 @@ mod tests {
         let Some(Contributed::Whole(merged)) = merged else { panic!("{merged:?}") };
         for server in [&mut a, &mut b] {
             let out = act(server, PmixEvent::FenceDone { number: 1, blob: &merged.blob });
-            assert_eq!(out, [PmixAction::Tell(ToBridge::Fenced { data: data.concat() })]);
+            assert_eq!(out, [PmixAction::Send(ToBridge::Fenced { data: data.concat() })]);
             assert_eq!(act(server, PmixEvent::FenceDone { number: 1, blob: &merged.blob }), [], "told once");
         }
     }
@@ -547,31 +549,31 @@ mod tests {
     #[test]
     fn a_fence_without_data_and_one_of_a_node_alone() {
         let mut far = PmixServer::new(&[0], vec![0, 1], 0);
-        assert_eq!(says(&mut far, FromBridge::Fence { data: Vec::new() }), [PmixAction::Fence { number: 1, blob: Vec::new() }]);
-        assert_eq!(act(&mut far, PmixEvent::FenceDone { number: 1, blob: &[] }), [PmixAction::Tell(ToBridge::Fenced { data: vec![] })]);
+        assert_eq!(receive(&mut far, FromBridge::Fence { data: Vec::new() }), [PmixAction::Fence { number: 1, blob: Vec::new() }]);
+        assert_eq!(act(&mut far, PmixEvent::FenceDone { number: 1, blob: &[] }), [PmixAction::Send(ToBridge::Fenced { data: vec![] })]);
         let mut alone = PmixServer::new(&[0, 1], vec![0, 0], 0);
-        assert_eq!(says(&mut alone, FromBridge::Fence { data: vec![1] }), [PmixAction::Tell(ToBridge::Fenced { data: vec![1] })]);
+        assert_eq!(receive(&mut alone, FromBridge::Fence { data: vec![1] }), [PmixAction::Send(ToBridge::Fenced { data: vec![1] })]);
         assert_eq!(alone.replay(), []);
     }
 
     #[test]
     fn who_ends_between_init_and_finalize_ends_the_launch() {
-        let ended = |said: &[FromBridge], code| {
+        let ended = |messages: &[FromBridge], code| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
-            for said in said {
-                assert_eq!(says(&mut server, said.clone()), []);
+            for message in messages {
+                assert_eq!(receive(&mut server, message.clone()), []);
             }
             act(&mut server, PmixEvent::Exited { local: 1, code })
         };
         let (joined, finalized) = (FromBridge::Joined { rank: 5 }, FromBridge::Finalized { rank: 5 });
-        let died = |code| PmixAction::Tell(ToBridge::Died { rank: 5, code });
+        let died = |code| PmixAction::Send(ToBridge::Died { rank: 5, code });
         assert_eq!((ended(&[], 0), ended(&[], 3)), (vec![], vec![died(3)]), "an ordinary program");
         assert_eq!(ended(&[joined.clone(), finalized.clone()], 3), [died(3)]);
         assert_eq!(ended(&[joined.clone(), finalized], 0), []);
         // The library reports a lost connection in the same way as a finalize.
         let left = |code| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
-            says(&mut server, joined.clone());
+            receive(&mut server, joined.clone());
             assert_eq!(act(&mut server, PmixEvent::Left { rank: 5 }), []);
             act(&mut server, PmixEvent::Exited { local: 1, code })
         };
@@ -581,7 +583,7 @@ mod tests {
         let late = |code, then| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
             let before = act(&mut server, PmixEvent::Exited { local: 1, code });
-            [before, says(&mut server, joined.clone()), act(&mut server, then)]
+            [before, receive(&mut server, joined.clone()), act(&mut server, then)]
         };
         let [_, let_in, after] = late(137, PmixEvent::Left { rank: 5 });
         assert!(matches!(let_in.as_slice(), [PmixAction::Abort { code: 137, .. }]), "its death was told: {let_in:?}");
@@ -595,12 +597,12 @@ mod tests {
 
     #[test]
     fn a_rank_whose_connection_ended_ends_the_launch_unless_it_finalized() {
-        let lost = |said: &[FromBridge]| {
+        let lost = |messages: &[FromBridge]| {
             let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
-            for said in said {
-                says(&mut server, said.clone());
+            for message in messages {
+                receive(&mut server, message.clone());
             }
-            says(&mut server, FromBridge::Lost { rank: 5 })
+            receive(&mut server, FromBridge::Lost { rank: 5 })
         };
         let (joined, finalized) = (FromBridge::Joined { rank: 5 }, FromBridge::Finalized { rank: 5 });
         assert_eq!((lost(&[]), lost(&[joined.clone(), finalized])), (vec![], vec![]));
@@ -613,10 +615,10 @@ mod tests {
     fn a_death_is_told_on_every_node() {
         let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
         let out = act(&mut other, PmixEvent::Exited { local: 0, code: 5 });
-        let [PmixAction::Tell(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+        let [PmixAction::Send(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
         assert!(other.unanswered().eq([call]));
         let out = act(&mut first, PmixEvent::Called(call));
-        let [PmixAction::Tell(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(again), PmixAction::Call(answer)] = out.as_slice()
+        let [PmixAction::Send(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(again), PmixAction::Call(answer)] = out.as_slice()
         else {
             panic!("{out:?}")
         };
@@ -628,16 +630,16 @@ mod tests {
     #[test]
     fn an_abort_is_told_with_its_code_and_ends_it() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
-        let out = says(&mut server, FromBridge::Aborted { rank: 0, code: 7, message: "bad input".to_owned() });
+        let out = receive(&mut server, FromBridge::Aborted { rank: 0, code: 7, message: "bad input".to_owned() });
         assert_eq!(out, [PmixAction::Abort { code: 7, why: "rank 0 aborted the launch with code 7: \"bad input\"".to_owned() }]);
-        assert_eq!(says(&mut server, FromBridge::Fence { data: Vec::new() }), []);
+        assert_eq!(receive(&mut server, FromBridge::Fence { data: Vec::new() }), []);
     }
 
     #[test]
     fn a_bridge_that_goes_ends_the_launch_of_those_in_it_alone() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         assert_eq!(act(&mut server, PmixEvent::BridgeLost { why: "it ended" }), []);
-        says(&mut server, FromBridge::Joined { rank: 0 });
+        receive(&mut server, FromBridge::Joined { rank: 0 });
         let why = "the PMIx server of this node is gone: it ended".to_owned();
         assert_eq!(act(&mut server, PmixEvent::BridgeLost { why: "it ended" }), [PmixAction::Abort { code: 1, why }]);
     }
@@ -645,13 +647,13 @@ mod tests {
     #[test]
     fn two_fences_at_once_and_keys_of_pmi_are_refused() {
         let mut server = PmixServer::new(&[0], vec![0, 1], 0);
-        says(&mut server, FromBridge::Fence { data: Vec::new() });
+        receive(&mut server, FromBridge::Fence { data: Vec::new() });
         let mut pmi = Vec::new();
         blob::append(&mut pmi, b"key", b"value");
         let mut other = PmixServer::new(&[0], vec![0, 1], 0);
-        says(&mut other, FromBridge::Fence { data: Vec::new() });
+        receive(&mut other, FromBridge::Fence { data: Vec::new() });
         assert!(matches!(act(&mut other, PmixEvent::FenceDone { number: 1, blob: &pmi }).as_slice(), [PmixAction::Abort { .. }]));
-        assert!(matches!(says(&mut server, FromBridge::Fence { data: Vec::new() }).as_slice(), [PmixAction::Abort { .. }]));
+        assert!(matches!(receive(&mut server, FromBridge::Fence { data: Vec::new() }).as_slice(), [PmixAction::Abort { .. }]));
     }
 
     #[test]
@@ -659,11 +661,11 @@ mod tests {
         let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
         let published = |key: &str, rank| Published { key: key.to_owned(), rank, data_type: 3, value: b"port".to_vec() };
         let ask = |id, question| FromBridge::Ask { id, question };
-        let answered = |id, status, found| [PmixAction::Tell(ToBridge::Answered { id, status, found })];
-        assert_eq!(says(&mut first, ask(7, Question::Publish(published("a", 0)))), answered(7, AnswerStatus::Done, vec![]));
+        let answered = |id, status, found| [PmixAction::Send(ToBridge::Answered { id, status, found })];
+        assert_eq!(receive(&mut first, ask(7, Question::Publish(published("a", 0)))), answered(7, AnswerStatus::Done, vec![]));
         // The other node asks, and is answered through calls.
         let mut through = |question| {
-            let out = says(&mut other, ask(9, question));
+            let out = receive(&mut other, ask(9, question));
             let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
             assert!(other.unanswered().eq([call]));
             let out = act(&mut first, PmixEvent::Called(call));
@@ -678,10 +680,10 @@ mod tests {
         assert_eq!(through(Question::Unpublish { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![]));
         // An invalid question is refused, and so is a question to a part that does not provide the
         // service.
-        assert_eq!(says(&mut other, ask(1, Question::Lookup { keys: vec![] })), answered(1, AnswerStatus::NotSupported, vec![]));
+        assert_eq!(receive(&mut other, ask(1, Question::Lookup { keys: vec![] })), answered(1, AnswerStatus::NotSupported, vec![]));
         let long = Published { value: vec![0; PUBLISHED_BYTES_MAX], ..published("b", 1) };
-        assert_eq!(says(&mut other, ask(1, Question::Publish(long))), answered(1, AnswerStatus::Full, vec![]));
-        let mut out = says(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
+        assert_eq!(receive(&mut other, ask(1, Question::Publish(long))), answered(1, AnswerStatus::Full, vec![]));
+        let mut out = receive(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
         // One call for each key: the first was sent before the second question was asked.
         for _ in 0..2 {
             let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
@@ -695,39 +697,39 @@ mod tests {
     fn of_several_keys_those_that_are_there_are_found() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         let published = Published { key: "a".to_owned(), rank: 0, data_type: 3, value: b"1".to_vec() };
-        says(&mut server, FromBridge::Ask { id: 1, question: Question::Publish(published.clone()) });
+        receive(&mut server, FromBridge::Ask { id: 1, question: Question::Publish(published.clone()) });
         let question = Question::Lookup { keys: vec!["a".to_owned(), "b".to_owned()] };
         let partly = ToBridge::Answered { id: 2, status: AnswerStatus::Partly, found: vec![published] };
-        assert_eq!(says(&mut server, FromBridge::Ask { id: 2, question }), [PmixAction::Tell(partly)]);
+        assert_eq!(receive(&mut server, FromBridge::Ask { id: 2, question }), [PmixAction::Send(partly)]);
     }
 
     #[test]
     fn what_a_rank_has_put_is_given_to_another_node_as_often_as_it_asks() {
         let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
-        let told = |id, status, data: &[u8]| [PmixAction::Tell(ToBridge::Modex { id, status, data: data.to_vec() })];
+        let modex_answer = |id, status, data: &[u8]| [PmixAction::Send(ToBridge::Modex { id, status, data: data.to_vec() })];
         let ask = |id, rank| FromBridge::Ask { id, question: Question::Modex { rank } };
-        let out = says(&mut first, ask(5, 1));
+        let out = receive(&mut first, ask(5, 1));
         let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
-        let give = [PmixAction::Tell(ToBridge::GiveModex { from: 0, number: 1, rank: 1 })];
+        let give = [PmixAction::Send(ToBridge::GiveModex { from: 0, number: 1, rank: 1 })];
         assert_eq!(act(&mut other, PmixEvent::Called(call)), give);
         assert_eq!(act(&mut other, PmixEvent::Called(call)), [], "the rank has not put it yet");
         let given = FromBridge::Modex { from: 0, number: 1, status: 0, data: b"card".to_vec() };
-        let out = says(&mut other, given.clone());
+        let out = receive(&mut other, given.clone());
         let [PmixAction::Call(answer)] = out.as_slice() else { panic!("{out:?}") };
-        assert_eq!(says(&mut other, given), [], "nobody asked again");
+        assert_eq!(receive(&mut other, given), [], "nobody asked again");
         assert_eq!(act(&mut other, PmixEvent::Called(call)), give, "the answer was lost");
-        assert_eq!(act(&mut first, PmixEvent::Called(answer)), told(5, 0, b"card"));
+        assert_eq!(act(&mut first, PmixEvent::Called(answer)), modex_answer(5, 0, b"card"));
         assert_eq!((act(&mut first, PmixEvent::Called(answer)), first.unanswered().count()), (vec![], 0));
         // A rank that does not exist; a rank of the same node, which the library knows itself; and
         // a part without the service.
         for rank in [0, 2] {
-            assert_eq!(says(&mut first, ask(6, rank)), told(6, MODEX_NOT_SUPPORTED, b""));
+            assert_eq!(receive(&mut first, ask(6, rank)), modex_answer(6, MODEX_NOT_SUPPORTED, b""));
         }
-        let out = says(&mut first, ask(7, 1));
+        let out = receive(&mut first, ask(7, 1));
         let [PmixAction::Call(asked)] = out.as_slice() else { panic!("{out:?}") };
-        assert_eq!(act(&mut first, PmixEvent::Called(&asked.unserved().unwrap())), told(7, MODEX_NOT_SUPPORTED, b""));
+        assert_eq!(act(&mut first, PmixEvent::Called(&asked.unserved().unwrap())), modex_answer(7, MODEX_NOT_SUPPORTED, b""));
         let astray = Call { body: 0_u32.to_le_bytes().to_vec(), ..call.clone() };
         assert_eq!(act(&mut other, PmixEvent::Called(&astray)), [PmixAction::Call(astray.unserved().unwrap())]);
-        says(&mut other, FromBridge::Modex { from: 0, number: 1, status: 0, data: vec![0; BODY_BYTES_MAX] });
+        receive(&mut other, FromBridge::Modex { from: 0, number: 1, status: 0, data: vec![0; BODY_BYTES_MAX] });
     }
 }

@@ -73,7 +73,7 @@ pub enum Action {
     Send { local: u32, bytes: Vec<u8> },
     /// A rank has sent its last command: send [`Exited`](Event::Exited) if its process ends within
     /// a moment, else [`Closed`](Event::Closed).
-    LastWords { local: u32 },
+    LastCommand { local: u32 },
     /// All ranks of this node have reached fence `number` (from 1): send the pairs put since the
     /// last fence to the head. Never emitted if one node has all ranks.
     Fence { number: u32, blob: Vec<u8> },
@@ -113,7 +113,7 @@ enum Phase {
     /// Has sent part of a spawn command: `so_far` of `total` parts.
     Spawning { total: u32, so_far: u32 },
     /// Has sent abort without a code.
-    Aborting { said: String },
+    Aborting { detail: String },
     /// Has sent finalize.
     Finalized,
 }
@@ -277,7 +277,7 @@ impl Server {
             Event::Exited { local, code } if local < self.job.count => self.gone(local, Departure::Ended { code }, out),
             Event::Bytes { .. } | Event::Closed { .. } | Event::Exited { .. } => {}
             Event::FenceDone { number, blob } => self.fence_done(number, blob, out),
-            Event::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
+            Event::Called(call) => self.update_names(out, |names, named| names.called(call, named)),
         }
         self.check_waits(out);
     }
@@ -385,15 +385,15 @@ impl Server {
         } else if self.names.waiting().filter(|asker| asker.local == who.local).count() >= WAITS_MAX {
             NameRefused::Full
         } else {
-            return self.names_say(out, |names, named| names.ask(who, ask, named));
+            return self.update_names(out, |names, named| names.ask(who, ask, named));
         };
         self.named(&who, Answered::Refused(why), out);
     }
 
-    fn names_say(&mut self, out: &mut Vec<Action>, say: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
-        let mut said = Vec::new();
-        say(&mut self.names, &mut said);
-        for named in said {
+    fn update_names(&mut self, out: &mut Vec<Action>, update: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
+        let mut results = Vec::new();
+        update(&mut self.names, &mut results);
+        for named in results {
             match named {
                 Named::Answer { who, answered } => self.named(&who, answered, out),
                 Named::Call(call) => out.push(Action::Call(call)),
@@ -434,8 +434,8 @@ impl Server {
             Phase::Joined | Phase::Fenced(_) | Phase::Naming | Phase::Spawning { .. } => {
                 self.abort_for(local, how.code(), &how.inside(), out);
             }
-            Phase::Aborting { said } => {
-                let why = format!("aborted the launch with code {}{said}", how.code());
+            Phase::Aborting { detail } => {
+                let why = format!("aborted the launch with code {}{detail}", how.code());
                 self.abort_for(local, how.code(), &why, out);
             }
             Phase::Left(_) | Phase::Finalized => {}
@@ -661,8 +661,8 @@ mod tests {
         });
         let mut ask = |local| {
             let mut actions = Vec::new();
-            let said = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_ranks2hosts\n";
-            server.handle(Event::Bytes { local, data: said }, &mut actions);
+            let commands = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_ranks2hosts\n";
+            server.handle(Event::Bytes { local, data: commands }, &mut actions);
             (actions.pop(), server.hosts.get().map(|(_, text)| text.as_ptr()))
         };
         let (first, made) = ask(0);

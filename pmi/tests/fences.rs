@@ -20,7 +20,7 @@ struct Node {
 }
 
 impl Node {
-    fn say(&mut self, line: &str) -> String {
+    fn send(&mut self, line: &str) -> String {
         self.write(format!("{line}\n").as_bytes())
     }
 
@@ -37,56 +37,57 @@ impl Node {
     /// Sends a command in the rank's PMI version and returns the answer, without its newline or
     /// length.
     fn ask(&mut self, line: &str, message: &str) -> String {
-        if self.speaks_lines() { self.say(line) } else { self.write(format!("{:6}{message}", message.len()).as_bytes()) }
+        if self.speaks_lines() { self.send(line) } else { self.write(format!("{:6}{message}", message.len()).as_bytes()) }
     }
 
-    fn hears(&self, said: &str, line: &str, message: &str) -> bool {
-        if self.speaks_lines() { said == format!("{line}\n") } else { said == format!("{:<6}{message}", message.len()) }
+    fn is_answer(&self, answer: &str, line: &str, message: &str) -> bool {
+        if self.speaks_lines() { answer == format!("{line}\n") } else { answer == format!("{:<6}{message}", message.len()) }
     }
 
     /// Sends fences to the hub while connected (otherwise they are lost) and answers to the rank.
     fn act(&mut self, actions: Vec<Action>) -> String {
-        let mut said = String::new();
+        let mut sent = String::new();
         for action in actions {
             match action {
-                Action::Send { bytes, .. } => said += &String::from_utf8(bytes).unwrap(),
+                Action::Send { bytes, .. } => sent += &String::from_utf8(bytes).unwrap(),
                 Action::Fence { number, blob } if self.connected => self.to_hub.push_back((number, blob)),
                 Action::Fence { .. } => {}
                 Action::Call(call) => panic!("{call:?}, and nobody publishes"),
-                Action::LastWords { local } => panic!("{local} said no abort"),
+                Action::LastCommand { local } => panic!("{local} said no abort"),
                 Action::Abort { why, .. } => panic!("{why}"),
             }
         }
-        said
+        sent
     }
 
     fn come_to_fence(&mut self) {
         if self.rounds == ROUNDS {
-            let said = self.ask("cmd=finalize", "cmd=finalize;");
-            assert!(self.hears(&said, "cmd=finalize_ack rc=0", "cmd=finalize-response;rc=0;"), "{said}");
+            let answer = self.ask("cmd=finalize", "cmd=finalize;");
+            assert!(self.is_answer(&answer, "cmd=finalize_ack rc=0", "cmd=finalize-response;rc=0;"), "{answer}");
             return;
         }
         let (rank, round) = (self.rank, self.rounds + 1);
-        let said = self.ask(&format!("cmd=put key=r{rank} value=round-{round}"), &format!("cmd=kvs-put;key=r{rank};value=round-{round};"));
-        assert!(self.hears(&said, "cmd=put_result rc=0", "cmd=kvs-put-response;rc=0;"), "{said}");
+        let answer =
+            self.ask(&format!("cmd=put key=r{rank} value=round-{round}"), &format!("cmd=kvs-put;key=r{rank};value=round-{round};"));
+        assert!(self.is_answer(&answer, "cmd=put_result rc=0", "cmd=kvs-put-response;rc=0;"), "{answer}");
         assert_eq!(self.ask("cmd=barrier_in", "cmd=kvs-fence;"), "");
     }
 
-    fn hear(&mut self, merged: &FenceMerged, nodes: u32) {
+    fn receive(&mut self, merged: &FenceMerged, nodes: u32) {
         let mut out = Vec::new();
         self.server.handle(Event::FenceDone { number: merged.number, blob: &merged.blob }, &mut out);
-        let said = self.act(out);
-        if said.is_empty() {
+        let answer = self.act(out);
+        if answer.is_empty() {
             return;
         }
-        assert!(self.hears(&said, "cmd=barrier_out rc=0", "cmd=kvs-fence-response;rc=0;"), "{said}");
+        assert!(self.is_answer(&answer, "cmd=barrier_out rc=0", "cmd=kvs-fence-response;rc=0;"), "{answer}");
         self.rounds += 1;
         assert_eq!(merged.number, self.rounds);
         for rank in 0..nodes {
             let value = format!("value=round-{}", self.rounds);
-            let said = self.ask(&format!("cmd=get key=r{rank}"), &format!("cmd=kvs-get;jobid=kvs;srcid={rank};key=r{rank};"));
+            let answer = self.ask(&format!("cmd=get key=r{rank}"), &format!("cmd=kvs-get;jobid=kvs;srcid={rank};key=r{rank};"));
             let (line, message) = (format!("cmd=get_result rc=0 {value}"), format!("cmd=kvs-get-response;rc=0;found=TRUE;{value};"));
-            assert!(self.hears(&said, &line, &message), "{said}");
+            assert!(self.is_answer(&answer, &line, &message), "{answer}");
         }
         self.come_to_fence();
     }
@@ -155,7 +156,7 @@ impl Cluster {
         let nodes = (0..size).map(node).collect();
         let mut cluster = Self { fanout, nodes, places: BTreeMap::new(), completed: BTreeMap::new() };
         for node in &mut cluster.nodes {
-            node.say(if node.speaks_lines() {
+            node.send(if node.speaks_lines() {
                 "cmd=init pmi_version=1 pmi_subversion=1"
             } else {
                 "cmd=init pmi_version=2 pmi_subversion=0"
@@ -239,7 +240,7 @@ impl Cluster {
     }
 
     /// An agent receives the messages of its own node.
-    fn hears_own(&mut self, agent: u32, twice: bool) {
+    fn receive_own(&mut self, agent: u32, twice: bool) {
         let queue = &mut self.nodes[agent as usize].to_hub;
         let front = if twice { queue.front().cloned() } else { queue.pop_front() };
         if let Some((number, blob)) = front {
@@ -248,7 +249,7 @@ impl Cluster {
     }
 
     /// An agent receives the messages of a child.
-    fn hears_up(&mut self, agent: u32, at: usize, twice: bool) {
+    fn receive_up(&mut self, agent: u32, at: usize, twice: bool) {
         let Some(edge) = self.edge(agent, at) else { return };
         let subtree = edge.subtree;
         let front = if twice { edge.up.front().cloned() } else { edge.up.pop_front() };
@@ -271,7 +272,7 @@ impl Cluster {
             Contributed::Whole(merged) if agent == HEAD => {
                 let content = self.completed.entry(merged.number).or_insert_with(|| merged.blob.clone());
                 assert_eq!(*content, merged.blob, "fence {} has one content for ever", merged.number);
-                self.tell(agent, &merged);
+                self.deliver(agent, &merged);
             }
             Contributed::Whole(merged) => {
                 let parent = place.parent;
@@ -283,28 +284,28 @@ impl Cluster {
         }
     }
 
-    fn tell(&mut self, agent: u32, merged: &FenceMerged) {
+    fn deliver(&mut self, agent: u32, merged: &FenceMerged) {
         let Some(place) = self.places.get_mut(&agent) else { return };
         place.done = Some(merged.clone());
         self.nodes[agent as usize].from_hub.push_back(merged.clone());
         place.edges.iter_mut().filter(|edge| edge.connected).for_each(|edge| edge.down.push_back(merged.clone()));
     }
 
-    fn hears_down(&mut self, agent: u32, at: usize, twice: bool) {
+    fn receive_down(&mut self, agent: u32, at: usize, twice: bool) {
         let Some(edge) = self.edge(agent, at) else { return };
         let child = edge.subtree.first;
         let merged = if twice { edge.down.front().cloned() } else { edge.down.pop_front() };
         if let Some(merged) = merged {
-            self.tell(child, &merged);
+            self.deliver(child, &merged);
         }
     }
 
-    fn node_hears(&mut self, part: u32, twice: bool) {
+    fn deliver_to_node(&mut self, part: u32, twice: bool) {
         let size = self.nodes.len() as u32;
         let node = &mut self.nodes[part as usize];
         let merged = if twice { node.from_hub.front().cloned() } else { node.from_hub.pop_front() };
         if let Some(merged) = merged {
-            node.hear(&merged, size);
+            node.receive(&merged, size);
         }
     }
 
@@ -319,12 +320,12 @@ impl Cluster {
         };
         while waits(self) {
             for agent in 0..self.nodes.len() as u32 {
-                self.hears_own(agent, false);
+                self.receive_own(agent, false);
                 for at in 0..self.places.get(&agent).map_or(0, |place| place.edges.len()) {
-                    self.hears_up(agent, at, false);
-                    self.hears_down(agent, at, false);
+                    self.receive_up(agent, at, false);
+                    self.receive_down(agent, at, false);
                 }
-                self.node_hears(agent, false);
+                self.deliver_to_node(agent, false);
             }
         }
     }
@@ -371,10 +372,10 @@ proptest! {
         let mut cluster = Cluster::new(size, fanout);
         for fault in faults {
             match fault {
-                Fault::Own { agent, twice } => cluster.hears_own(agent % size, twice),
-                Fault::Up { agent, at, twice } => cluster.hears_up(agent % size, at, twice),
-                Fault::Down { agent, at, twice } => cluster.hears_down(agent % size, at, twice),
-                Fault::Node { agent, twice } => cluster.node_hears(agent % size, twice),
+                Fault::Own { agent, twice } => cluster.receive_own(agent % size, twice),
+                Fault::Up { agent, at, twice } => cluster.receive_up(agent % size, at, twice),
+                Fault::Down { agent, at, twice } => cluster.receive_down(agent % size, at, twice),
+                Fault::Node { agent, twice } => cluster.deliver_to_node(agent % size, twice),
                 Fault::Disconnect { agent, at, noticed } => cluster.disconnect(agent % size, at, noticed),
                 Fault::Connect { agent, at } => cluster.connect(agent % size, at),
                 Fault::GoRound { agent, at } => cluster.go_round(agent % size, at),
@@ -400,16 +401,16 @@ proptest! {
         }
         for _ in 0..rounds {
             for agent in (0..size).rev() {
-                cluster.hears_own(agent, false);
+                cluster.receive_own(agent, false);
             }
             for at in 0..size as usize - 1 {
-                cluster.hears_up(HEAD, at, false);
+                cluster.receive_up(HEAD, at, false);
             }
             for at in 0..size as usize - 1 {
-                cluster.hears_down(HEAD, at, false);
+                cluster.receive_down(HEAD, at, false);
             }
             for agent in 0..size {
-                cluster.node_hears(agent, false);
+                cluster.deliver_to_node(agent, false);
             }
         }
         if crash {

@@ -4,7 +4,7 @@
 //! `nodes 2 1` starts a launch: 2 ranks on the first node, 1 on the second. `rank R` selects the
 //! rank for the following lines: `> ` is sent by the rank, `< ` is the next line to it (`<
 //! (nothing)`: none so far), `close`, `exit code`. `>>` and `<<` are the same for PMI-2 messages,
-//! without their lengths. `! code why` is the launch's abort, `~` is the rank's `LastWords` action.
+//! without their lengths. `! code why` is the launch's abort, `~` is the rank's `LastCommand` action.
 //! At the end, or before another launch starts, no output may be left unread.
 
 use lattice_model::NodeRanks;
@@ -55,7 +55,7 @@ struct Stage {
     /// What was sent to each rank and is not read yet.
     inboxes: BTreeMap<u32, VecDeque<u8>>,
     aborts: VecDeque<(i32, String)>,
-    last_words: VecDeque<u32>,
+    last_commands: VecDeque<u32>,
 }
 
 impl Stage {
@@ -88,7 +88,7 @@ impl Stage {
             servers,
             inboxes: BTreeMap::new(),
             aborts: VecDeque::new(),
-            last_words: VecDeque::new(),
+            last_commands: VecDeque::new(),
         }
     }
 
@@ -103,7 +103,7 @@ impl Stage {
         for action in out {
             match action {
                 Action::Send { local, bytes } => self.inboxes.entry(self.parts[node].first + local).or_default().extend(bytes),
-                Action::LastWords { local } => self.last_words.push_back(self.parts[node].first + local),
+                Action::LastCommand { local } => self.last_commands.push_back(self.parts[node].first + local),
                 Action::Call(call) => self.handle(call.to as usize, Event::Called(&call)),
                 Action::Abort { code, why } => self.aborts.push_back((code, why)),
                 Action::Fence { number, blob } => {
@@ -145,7 +145,7 @@ impl Stage {
 
     fn finish(self, at: &str) {
         assert_eq!(self.aborts, [], "{at}: aborts nobody expected");
-        assert_eq!(self.last_words, [], "{at}: last words nobody expected");
+        assert_eq!(self.last_commands, [], "{at}: last words nobody expected");
         for (rank, inbox) in self.inboxes {
             let left = inbox.into_iter().collect::<Vec<_>>();
             assert!(left.is_empty(), "{at}: rank {rank} was sent more: {:?}", String::from_utf8_lossy(&left));
@@ -171,7 +171,7 @@ fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
             ">>" => stage.write(rank, format!("{:6}{rest}", rest.len()).as_bytes(), &mut split),
             "<" => assert_eq!(stage.read_line(rank).as_deref().unwrap_or("(nothing)"), rest, "{at}"),
             "<<" => assert_eq!(stage.read_message(rank).as_deref().unwrap_or("(nothing)"), rest, "{at}"),
-            "~" => assert_eq!(stage.last_words.pop_front(), Some(rank), "{at}"),
+            "~" => assert_eq!(stage.last_commands.pop_front(), Some(rank), "{at}"),
             "!" => {
                 let (code, why) = rest.split_once(' ').expect(&at);
                 assert_eq!(stage.aborts.pop_front(), Some((code.parse().expect(&at), why.to_owned())), "{at}");

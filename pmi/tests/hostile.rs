@@ -20,7 +20,7 @@ fn server(size: u32, first: u32, count: u32) -> Server {
     })
 }
 
-fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
+fn send(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
     let mut out = Vec::new();
     server.handle(Event::Bytes { local, data }, &mut out);
     out
@@ -29,7 +29,7 @@ fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
 fn replies(out: &[Action]) -> String {
     let sent = out.iter().filter_map(|action| match action {
         Action::Send { bytes, .. } => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Action::LastWords { .. } | Action::Fence { .. } | Action::Call(_) | Action::Abort { .. } => None,
+        Action::LastCommand { .. } | Action::Fence { .. } | Action::Call(_) | Action::Abort { .. } => None,
     });
     sent.collect()
 }
@@ -184,13 +184,13 @@ proptest! {
     }
 
     #[test]
-    fn a_rank_that_dies_in_mpi_fails_its_launch_with_its_code(code in 0..256i32, said in prop::sample::select(vec!["", "cmd=barrier_in\n", "mcmd=spawn\n"])) {
+    fn a_rank_that_dies_in_mpi_fails_its_launch_with_its_code(code in 0..256i32, sent in prop::sample::select(vec!["", "cmd=barrier_in\n", "mcmd=spawn\n"])) {
         let mut server = server(2, 0, 2);
-        say(&mut server, 1, &[INIT, said.as_bytes()].concat());
+        send(&mut server, 1, &[INIT, sent.as_bytes()].concat());
         let mut out = Vec::new();
         server.handle(Event::Exited { local: 1, code }, &mut out);
-        let [Action::Abort { code: told, why }] = &out[..] else { panic!("{out:?}") };
-        prop_assert_eq!(*told, if code == 0 { 1 } else { code });
+        let [Action::Abort { code: exit_code, why }] = &out[..] else { panic!("{out:?}") };
+        prop_assert_eq!(*exit_code, if code == 0 { 1 } else { code });
         let named = why.contains(&format!(" code {code} "));
         prop_assert!(named, "{}", why);
         prop_assert_eq!(why.contains("signal"), (129..=192).contains(&code), "{}", why);
@@ -200,12 +200,12 @@ proptest! {
     fn where_bytes_are_cut_does_not_matter(data in prop_oneof![good_lines(), good_messages(), words(), prop::collection::vec(any::<u8>(), 0..100)], two in any::<bool>(), cut in any::<prop::sample::Index>()) {
         let (mut whole, mut cut_in_two) = (server(2, 0, 1), server(2, 0, 1));
         let init = if two { INIT_2 } else { INIT };
-        let mut expected = say(&mut whole, 0, init);
-        expected.extend(say(&mut whole, 0, &data));
-        let mut got = say(&mut cut_in_two, 0, init);
+        let mut expected = send(&mut whole, 0, init);
+        expected.extend(send(&mut whole, 0, &data));
+        let mut got = send(&mut cut_in_two, 0, init);
         let (a, b) = data.split_at(cut.index(data.len() + 1));
-        got.extend(say(&mut cut_in_two, 0, a));
-        got.extend(say(&mut cut_in_two, 0, b));
+        got.extend(send(&mut cut_in_two, 0, a));
+        got.extend(send(&mut cut_in_two, 0, b));
         prop_assert_eq!(got, expected);
     }
 }
@@ -214,45 +214,45 @@ proptest! {
 fn a_line_has_a_length_limit_wherever_it_is_cut() {
     let too_long = vec![b'x'; LINE_BYTES_MAX + 1];
     let expected = [Action::Abort { code: 1, why: "rank 5 sent a line of more than 8192 bytes, which is not PMI".into() }];
-    assert_eq!(say(&mut server(8, 4, 2), 1, &too_long), expected, "before its end");
-    assert_eq!(say(&mut server(8, 4, 2), 1, &[&too_long[..], b"\n"].concat()), expected, "with its end");
+    assert_eq!(send(&mut server(8, 4, 2), 1, &too_long), expected, "before its end");
+    assert_eq!(send(&mut server(8, 4, 2), 1, &[&too_long[..], b"\n"].concat()), expected, "with its end");
     let mut cut = server(8, 4, 2);
-    assert_eq!(say(&mut cut, 1, &too_long[1..]), []);
-    assert_eq!(say(&mut cut, 1, b"x"), expected, "in pieces");
+    assert_eq!(send(&mut cut, 1, &too_long[1..]), []);
+    assert_eq!(send(&mut cut, 1, b"x"), expected, "in pieces");
 
     let mut at_the_limit = server(8, 4, 2);
-    assert_eq!(say(&mut at_the_limit, 1, INIT).len(), 1);
-    assert_eq!(say(&mut at_the_limit, 1, &vec![b' '; LINE_BYTES_MAX - 13]), []);
-    assert_eq!(replies(&say(&mut at_the_limit, 1, b"cmd=get_maxes\n")).lines().count(), 1);
+    assert_eq!(send(&mut at_the_limit, 1, INIT).len(), 1);
+    assert_eq!(send(&mut at_the_limit, 1, &vec![b' '; LINE_BYTES_MAX - 13]), []);
+    assert_eq!(replies(&send(&mut at_the_limit, 1, b"cmd=get_maxes\n")).lines().count(), 1);
 }
 
 #[test]
 fn a_message_has_a_length_limit_and_holds_nothing_before_it_is_whole() {
     let mut server = server(8, 4, 2);
-    say(&mut server, 1, INIT_2);
+    send(&mut server, 1, INIT_2);
     let body = |len: usize| format!("cmd=job-getid;x={};", "v".repeat(len - 17));
-    assert_eq!(say(&mut server, 1, &message(&body(MESSAGE_BYTES_MAX))).len(), 1);
-    assert_eq!(say(&mut server, 1, b" 65536cmd=kvs-fen"), []);
+    assert_eq!(send(&mut server, 1, &message(&body(MESSAGE_BYTES_MAX))).len(), 1);
+    assert_eq!(send(&mut server, 1, b" 65536cmd=kvs-fen"), []);
     let why = "rank 4 sent a message of 65537 bytes, and PMI-2 has at most 65536";
-    say(&mut server, 0, INIT_2);
-    assert_eq!(say(&mut server, 0, b" 65537"), [Action::Abort { code: 1, why: why.into() }]);
+    send(&mut server, 0, INIT_2);
+    assert_eq!(send(&mut server, 0, b" 65537"), [Action::Abort { code: 1, why: why.into() }]);
 }
 
 #[test]
 fn a_message_that_counts_six_bytes_too_many_is_read() {
     let mut server = server(2, 0, 1);
-    say(&mut server, 0, INIT_2);
+    send(&mut server, 0, INIT_2);
     let body = b"cmd=job-getid;\0\xff\x01=ab";
     let sent = [format!("{:6}", body.len()).as_bytes(), body].concat();
-    assert_eq!(replies(&say(&mut server, 0, &sent)), "38    cmd=job-getid-response;rc=0;jobid=kvs;");
+    assert_eq!(replies(&send(&mut server, 0, &sent)), "38    cmd=job-getid-response;rc=0;jobid=kvs;");
 }
 
 #[test]
 fn a_rank_cannot_fill_memory_by_waiting_attributes_or_names() {
     let mut server = server(1, 0, 1);
-    say(&mut server, 0, INIT_2);
+    send(&mut server, 0, INIT_2);
     let mut until = |what: &str, body: &dyn Fn(u32) -> String| {
-        let refused = (0..100_000).find(|n| replies(&say(&mut server, 0, &message(&body(*n)))).contains("rc=2;"));
+        let refused = (0..100_000).find(|n| replies(&send(&mut server, 0, &message(&body(*n)))).contains("rc=2;"));
         assert!(refused.is_some(), "{what} has no limit");
     };
     until("waiting", &|n| format!("cmd=info-getnodeattr;thrid={n};key=never;wait=TRUE;"));
@@ -264,45 +264,45 @@ fn a_rank_cannot_fill_memory_by_waiting_attributes_or_names() {
 #[test]
 fn a_rank_that_waits_for_a_name_asks_no_more_than_its_version_lets_it() {
     let mut server = server(2, 1, 1);
-    say(&mut server, 0, INIT_2);
+    send(&mut server, 0, INIT_2);
     let ask = |n: usize| message(&format!("cmd=name-lookup;thrid={n};name=k;"));
-    let refused = (0..100_000).find(|n| replies(&say(&mut server, 0, &ask(*n))).contains("rc=2;"));
+    let refused = (0..100_000).find(|n| replies(&send(&mut server, 0, &ask(*n))).contains("rc=2;"));
     assert!(refused.is_some() && server.unanswered().is_some(), "{refused:?}");
     let mut server = self::server(2, 1, 1);
-    let said = [INIT, b"cmd=lookup_name service=k\n"].concat();
-    assert!(matches!(say(&mut server, 0, &said).as_slice(), [Action::Send { .. }, Action::Call(_)]));
+    let commands = [INIT, b"cmd=lookup_name service=k\n"].concat();
+    assert!(matches!(send(&mut server, 0, &commands).as_slice(), [Action::Send { .. }, Action::Call(_)]));
     let why = "rank 1 spoke PMI while it waited for the answer to a name";
-    assert_eq!(say(&mut server, 0, b"cmd=get_maxes\n"), [Action::Abort { code: 1, why: why.into() }]);
+    assert_eq!(send(&mut server, 0, b"cmd=get_maxes\n"), [Action::Abort { code: 1, why: why.into() }]);
     assert_eq!(server.unanswered(), None);
 }
 
 #[test]
 fn no_rank_can_say_the_keys_of_a_ring() {
     let mut server = server(1, 0, 1);
-    say(&mut server, 0, INIT_2);
-    let said = replies(&say(&mut server, 0, &message("cmd=kvs-put;key=\0ring 1 0;value=mine;")));
-    assert!(said.ends_with("cmd=kvs-put-response;rc=4;errmsg=key_is_reserved;"), "{said}");
+    send(&mut server, 0, INIT_2);
+    let answer = replies(&send(&mut server, 0, &message("cmd=kvs-put;key=\0ring 1 0;value=mine;")));
+    assert!(answer.ends_with("cmd=kvs-put-response;rc=4;errmsg=key_is_reserved;"), "{answer}");
 }
 
 #[test]
 fn values_have_a_length_limit() {
     let mut server = server(2, 0, 1);
-    say(&mut server, 0, INIT);
+    send(&mut server, 0, INIT);
     let put = |len: usize| [b"cmd=put key=k value=", &vec![b'v'; len][..], b"\n"].concat();
-    assert_eq!(replies(&say(&mut server, 0, &put(1024))), "cmd=put_result rc=0\n");
-    assert_eq!(replies(&say(&mut server, 0, &put(1025))), "cmd=put_result rc=-1 msg=value_longer_than_vallen_max\n");
+    assert_eq!(replies(&send(&mut server, 0, &put(1024))), "cmd=put_result rc=0\n");
+    assert_eq!(replies(&send(&mut server, 0, &put(1025))), "cmd=put_result rc=-1 msg=value_longer_than_vallen_max\n");
 }
 
 #[test]
 fn a_node_cannot_fill_memory_by_putting() {
     let mut server = server(2, 0, 1);
-    say(&mut server, 0, INIT);
+    send(&mut server, 0, INIT);
     let put = [b"cmd=put key=k value=", &[b'v'; 1024][..], b"\n"].concat().repeat(1000);
     let most = BLOB_BYTES_MAX / (1000 * (4 + 1 + 1024)) + 1;
     for _ in 0..most {
-        let out = say(&mut server, 0, &put);
+        let out = send(&mut server, 0, &put);
         if replies(&out).contains("rc=-1 msg=key_value_space_is_full") {
-            let Some(Action::Fence { blob, .. }) = say(&mut server, 0, b"cmd=barrier_in\n").pop() else { panic!("no fence") };
+            let Some(Action::Fence { blob, .. }) = send(&mut server, 0, b"cmd=barrier_in\n").pop() else { panic!("no fence") };
             assert!(blob.len() <= BLOB_BYTES_MAX);
             return;
         }
@@ -313,8 +313,8 @@ fn a_node_cannot_fill_memory_by_putting() {
 #[test]
 fn corrupt_fence_data_aborts_the_launch() {
     let mut server = server(4, 2, 2);
-    say(&mut server, 0, &[INIT, b"cmd=barrier_in\n"].concat());
-    say(&mut server, 1, &[INIT, b"cmd=barrier_in\n"].concat());
+    send(&mut server, 0, &[INIT, b"cmd=barrier_in\n"].concat());
+    send(&mut server, 1, &[INIT, b"cmd=barrier_in\n"].concat());
     let mut out = Vec::new();
     server.handle(Event::FenceDone { number: 2, blob: &[1] }, &mut out);
     assert_eq!(out, [], "not the pending fence");
@@ -340,8 +340,8 @@ fn a_mapping_too_long_for_mpich_is_not_found() {
             nodes: vec![],
             runs: vec![],
         });
-        say(&mut server, 0, INIT);
-        let answer = replies(&say(&mut server, 0, b"cmd=get kvsname=kvs key=PMI_process_mapping\n"));
+        send(&mut server, 0, INIT);
+        let answer = replies(&send(&mut server, 0, b"cmd=get kvsname=kvs key=PMI_process_mapping\n"));
         assert_eq!(answer.starts_with("cmd=get_result rc=0 "), found, "{answer}");
     }
 }

@@ -142,7 +142,7 @@ async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credent
         return Err(io::ErrorKind::TimedOut.into());
     };
     let hello = hello?;
-    place.said_hello();
+    place.record_hello();
     let stream = hello.into_stream(credentials.server()).await?;
     let peer = Connected::by(stream.get_ref().1.peer_certificates().unwrap_or_default(), credentials.revoked().clone());
     let revoked = Box::pin(peer.clone().counts_no_more(REVOKED_MAX));

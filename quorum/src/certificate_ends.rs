@@ -10,7 +10,7 @@ pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
 
 impl CertificateEnds {
     /// A member reports when its certificate expires.
-    pub fn told(&self, member: u64, until: Timestamp) {
+    pub fn record(&self, member: u64, until: Timestamp) {
         self.0.lock().insert(member, until);
     }
 

@@ -370,7 +370,7 @@ impl QuorumConfig {
     pub fn listens(&self) -> (String, String) {
         let own = self.members.iter().find(|member| member.id == self.id);
         let at =
-            |said: Option<SocketAddr>, own: Option<&String>| said.map_or_else(|| own.cloned().unwrap_or_default(), |at| at.to_string());
+            |listen: Option<SocketAddr>, own: Option<&String>| listen.map_or_else(|| own.cloned().unwrap_or_default(), |at| at.to_string());
         (at(self.service_listen, own.map(|own| &own.service)), at(self.raft_listen, own.map(|own| &own.raft)))
     }
 

@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// A message from the leader was accepted.
-    pub fn heard_leader(&self) {
+    pub fn record_leader_contact(&self) {
         *self.status.contact.lock() = Instant::now();
     }
 
@@ -263,7 +263,7 @@ impl Core {
                 }
             };
             if let Some(allocation) = claimed {
-                self.leading.refused_claims.told(allocation, &result, self.timekeeper.time());
+                self.leading.refused_claims.record(allocation, &result, self.timekeeper.time());
             }
             results.push(result.map(|outcome| (outcome, revision)));
         }

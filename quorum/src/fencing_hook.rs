@@ -37,7 +37,7 @@ const OUTPUT_BYTES_MAX: usize = 2048;
 /// How long to wait for the rest of its output.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// Largest number of allocations passed to it, because the size of its arguments is limited.
-const TOLD_MAX: usize = 1000;
+const ALLOCATIONS_PASSED_MAX: usize = 1000;
 
 /// Identifies one time that a node became Down: another time has another value.
 type Fall = (Incarnation, Timestamp);
@@ -90,13 +90,13 @@ impl FencingHook {
     }
 
     /// Handles ended runs and starts new ones; returns the commands to propose. A node that is
-    /// `heard` is not dead: it is Down because of a hold, and its work may continue.
-    pub fn look(&mut self, ledger: &Ledger, heard: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
+    /// `sends_heartbeats` is not dead: it is Down because of a hold, and its work may continue.
+    pub fn look(&mut self, ledger: &Ledger, sends_heartbeats: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
         if self.program.as_os_str().is_empty() {
             return Vec::new();
         }
         let mut holds: BTreeMap<NodeId, (Fall, BTreeSet<AllocationId>)> = BTreeMap::new();
-        for node in ledger.nodes().filter(|n| n.state == NodeState::Down && !heard(n)) {
+        for node in ledger.nodes().filter(|n| n.state == NodeState::Down && !sends_heartbeats(n)) {
             let work: BTreeSet<AllocationId> = ledger.unfenced(&node.id).collect();
             if !work.is_empty() {
                 holds.insert(node.id.clone(), ((node.incarnation, node.state_since), work));
@@ -119,13 +119,13 @@ impl FencingHook {
                 Standing::Waits { until } if *until <= now && running < AT_ONCE => {
                     running += 1;
                     tried.tries += 1;
-                    let (program, limit, told) = (self.program.clone(), self.limit, self.ended.0.clone());
+                    let (program, limit, ended_runs) = (self.program.clone(), self.limit, self.ended.0.clone());
                     let command = command(&program, &self.cluster, &node, &work);
                     tracing::warn!(%node, program = %program.display(), "the fencing hook is run");
                     let run = tokio::spawn(async move {
                         let result = run(command, limit, "fencing_hook_seconds").await;
                         // If this fails, this member is no longer the leader.
-                        let _nobody = told.send(Ended { node, fall, result }).await;
+                        let _nobody = ended_runs.send(Ended { node, fall, result }).await;
                     });
                     tried.standing = Standing::Runs(AbortOnDropHandle::new(run));
                 }
@@ -163,9 +163,9 @@ impl FencingHook {
 
 /// `PROGRAM NODE ALLOCATION...`, with a separate environment.
 fn command(program: &Path, cluster: &str, node: &NodeId, work: &BTreeSet<AllocationId>) -> Command {
-    let told: Vec<String> = work.iter().take(TOLD_MAX).map(ToString::to_string).collect();
+    let allocations: Vec<String> = work.iter().take(ALLOCATIONS_PASSED_MAX).map(ToString::to_string).collect();
     let mut command = of_the_site(program, cluster, node);
-    command.args(&told).env("LATTICE_ALLOCATIONS", told.join(" "));
+    command.args(&allocations).env("LATTICE_ALLOCATIONS", allocations.join(" "));
     command
 }
 
@@ -208,7 +208,7 @@ pub enum ProgramError {
 pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
     let mut child = command.spawn().map_err(ProgramError::Start)?;
     let mut group = Group(child.id());
-    let said = AbortOnDropHandle::new(tokio::spawn(read(child.stderr.take())));
+    let output = AbortOnDropHandle::new(tokio::spawn(read(child.stderr.take())));
     let Ok(waited) = tokio::time::timeout(limit, child.wait()).await else {
         return Err(ProgramError::Timeout { limit, setting });
     };
@@ -218,9 +218,9 @@ pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {
             // Processes that it left behind may keep its output open.
-            let said = tokio::time::timeout(OUTPUT_WAIT, said).await;
-            let said = said.ok().and_then(Result::ok).unwrap_or_default();
-            Err(if said.is_empty() { ProgramError::Exit(status) } else { ProgramError::ExitWithOutput { status, output: said } })
+            let output = tokio::time::timeout(OUTPUT_WAIT, output).await;
+            let output = output.ok().and_then(Result::ok).unwrap_or_default();
+            Err(if output.is_empty() { ProgramError::Exit(status) } else { ProgramError::ExitWithOutput { status, output } })
         }
         Err(error) => Err(ProgramError::Wait(error)),
     }
@@ -240,10 +240,10 @@ impl Drop for Group {
 
 /// The beginning of its output on one line. The rest is read and discarded, so that the program
 /// does not block.
-async fn read(said: Option<ChildStderr>) -> String {
-    let Some(mut said) = said else { return String::new() };
+async fn read(stderr: Option<ChildStderr>) -> String {
+    let Some(mut stderr) = stderr else { return String::new() };
     let (mut kept, mut chunk) = (Vec::new(), [0; 1024]);
-    while let Ok(n) = said.read(&mut chunk).await {
+    while let Ok(n) = stderr.read(&mut chunk).await {
         if n == 0 {
             break;
         }

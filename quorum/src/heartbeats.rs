@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// The latest heartbeat of a node.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct Heartbeat {
     pub incarnation: Incarnation,
     pub at: Instant,
     /// The gossip keys that it last reported; `None`: not reported.
@@ -23,7 +23,7 @@ pub struct Heard {
 /// Nodes with heartbeats since the last summary.
 #[derive(Debug)]
 pub struct Heartbeats {
-    fresh: Mutex<HashMap<NodeId, Heard>>,
+    fresh: Mutex<HashMap<NodeId, Heartbeat>>,
     /// The leader knows everything received before this moment.
     known: watch::Sender<Instant>,
 }
@@ -34,7 +34,7 @@ impl Default for Heartbeats {
     }
 }
 
-impl Heard {
+impl Heartbeat {
     /// Merges another heartbeat, of the same or another incarnation, in any order.
     fn then(&mut self, other: Self) {
         if other.incarnation < self.incarnation {
@@ -44,62 +44,62 @@ impl Heard {
         *self = Self {
             incarnation: other.incarnation,
             at: self.at.max(other.at),
-            keys: said(same_life, later, self.keys.take(), other.keys),
-            health: said(same_life, later, self.health.take(), other.health),
+            keys: merge_report(same_life, later, self.keys.take(), other.keys),
+            health: merge_report(same_life, later, self.health.take(), other.health),
         };
     }
 }
 
 /// The later report counts; if one of the two is missing, the other is used.
-fn said<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
+fn merge_report<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
     if !same_life || (later && other.is_some()) { other } else { known.or(other) }
 }
 
 /// The reports about agents that a member has sent to the leader of one term: the leader remembers
 /// them, so only changes are sent.
 #[derive(Debug)]
-pub struct Told<T> {
+pub struct SentToLeader<T> {
     term: u64,
     all: HashMap<NodeId, (Incarnation, T)>,
 }
 
-impl<T> Default for Told<T> {
+impl<T> Default for SentToLeader<T> {
     fn default() -> Self {
         Self { term: 0, all: HashMap::new() }
     }
 }
 
-impl<T: Clone + PartialEq> Told<T> {
+impl<T: Clone + PartialEq> SentToLeader<T> {
     /// The reports that the leader of this term does not have yet; `of`: selects the part of a
     /// heartbeat.
-    pub fn news(&mut self, term: u64, heard: &HashMap<NodeId, Heard>, of: impl Fn(&Heard) -> Option<&T>) -> Vec<(NodeId, T)> {
+    pub fn news(&mut self, term: u64, heartbeats: &HashMap<NodeId, Heartbeat>, of: impl Fn(&Heartbeat) -> Option<&T>) -> Vec<(NodeId, T)> {
         if self.term != term {
             *self = Self { term, all: HashMap::new() };
         }
-        let said = heard.iter().filter_map(|(node, heard)| Some((node, heard.incarnation, of(heard)?)));
-        let new = said.filter(|(node, life, word)| self.all.get(*node).is_none_or(|(of, known)| (of, known) != (life, *word)));
-        new.map(|(node, _, word)| (node.clone(), word.clone())).collect()
+        let reports = heartbeats.iter().filter_map(|(node, heartbeat)| Some((node, heartbeat.incarnation, of(heartbeat)?)));
+        let new = reports.filter(|(node, life, report)| self.all.get(*node).is_none_or(|(of, known)| (of, known) != (life, *report)));
+        new.map(|(node, _, report)| (node.clone(), report.clone())).collect()
     }
 
     /// The leader has received all of this.
-    pub fn told(&mut self, heard: &HashMap<NodeId, Heard>, news: Vec<(NodeId, T)>) {
-        let life = |node: &NodeId| heard.get(node).map(|heard| heard.incarnation);
-        self.all.extend(news.into_iter().filter_map(|(node, word)| Some((node.clone(), (life(&node)?, word)))));
+    pub fn mark_sent(&mut self, heartbeats: &HashMap<NodeId, Heartbeat>, news: Vec<(NodeId, T)>) {
+        let life = |node: &NodeId| heartbeats.get(node).map(|heartbeat| heartbeat.incarnation);
+        self.all.extend(news.into_iter().filter_map(|(node, report)| Some((node.clone(), (life(&node)?, report)))));
     }
 }
 
 impl Heartbeats {
     /// Records a heartbeat of the node.
-    pub fn heard(&self, node: NodeId, heard: Heard) {
+    pub fn record(&self, node: NodeId, heartbeat: Heartbeat) {
         let mut fresh = self.fresh.lock();
         match fresh.entry(node) {
-            Entry::Vacant(new) => drop(new.insert(heard)),
-            Entry::Occupied(mut known) => known.get_mut().then(heard),
+            Entry::Vacant(new) => drop(new.insert(heartbeat)),
+            Entry::Occupied(mut known) => known.get_mut().then(heartbeat),
         }
     }
 
     /// Takes everything since the last call.
-    pub fn take(&self) -> HashMap<NodeId, Heard> {
+    pub fn take(&self) -> HashMap<NodeId, Heartbeat> {
         std::mem::take(&mut *self.fresh.lock())
     }
 
@@ -123,49 +123,49 @@ mod tests {
     fn what_is_said_later_counts_and_a_life_says_it_anew() {
         let (heartbeats, began) = (Heartbeats::default(), Instant::now());
         let node: NodeId = "n1".parse().unwrap();
-        let hear = |incarnation, after_s, seals: Option<u32>| {
+        let record = |incarnation, after_s, seals: Option<u32>| {
             let keys = seals.map(|seals| HeldKeys { opens: vec![seals], seals });
             let at = began + Duration::from_secs(after_s);
-            heartbeats.heard("n1".parse().unwrap(), Heard { incarnation: Incarnation(incarnation), at, keys, health: None });
+            heartbeats.record("n1".parse().unwrap(), Heartbeat { incarnation: Incarnation(incarnation), at, keys, health: None });
         };
         let taken = || {
-            let heard = heartbeats.take().remove(&node).unwrap();
-            (heard.incarnation.0, (heard.at - began).as_secs(), heard.keys.map(|k| k.seals))
+            let heartbeat = heartbeats.take().remove(&node).unwrap();
+            (heartbeat.incarnation.0, (heartbeat.at - began).as_secs(), heartbeat.keys.map(|k| k.seals))
         };
-        hear(1, 5, Some(1));
-        hear(1, 6, None);
-        hear(1, 4, Some(0));
+        record(1, 5, Some(1));
+        record(1, 6, None);
+        record(1, 4, Some(0));
         assert_eq!(taken(), (1, 6, Some(1)), "a report says nothing of keys, and what is put back is older");
-        hear(1, 6, None);
-        hear(1, 4, Some(1));
+        record(1, 6, None);
+        record(1, 4, Some(1));
         assert_eq!(taken(), (1, 6, Some(1)));
-        hear(1, 5, Some(1));
-        hear(2, 6, None);
-        hear(1, 7, Some(3));
+        record(1, 5, Some(1));
+        record(2, 6, None);
+        record(1, 7, Some(3));
         assert_eq!(taken(), (2, 6, None));
         assert!(heartbeats.take().is_empty());
     }
 
     #[test]
     fn the_leader_of_a_term_is_told_once_and_the_next_one_anew() {
-        let mut told = Told::default();
+        let mut sent = SentToLeader::default();
         let node: NodeId = "n1".parse().unwrap();
-        let say = |told: &mut Told<NodeHealth>, term, life, why: &str, arrives| {
+        let send = |sent: &mut SentToLeader<NodeHealth>, term, life, why: &str, arrives| {
             let health = Some(NodeHealth::Unwell { why: why.to_owned(), drain: None });
-            let heard = Heard { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
-            let heard = HashMap::from([(node.clone(), heard)]);
-            let news = told.news(term, &heard, |heard| heard.health.as_ref());
-            let said = news.len();
+            let heartbeat = Heartbeat { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
+            let heartbeats = HashMap::from([(node.clone(), heartbeat)]);
+            let news = sent.news(term, &heartbeats, |heartbeat| heartbeat.health.as_ref());
+            let count = news.len();
             if arrives {
-                told.told(&heard, news);
+                sent.mark_sent(&heartbeats, news);
             }
-            said == 1
+            count == 1
         };
-        assert!(say(&mut told, 1, 1, "a", false) && say(&mut told, 1, 1, "a", true), "until it arrives");
-        assert!(!say(&mut told, 1, 1, "a", true));
-        assert!(say(&mut told, 1, 1, "b", true), "another word");
-        assert!(say(&mut told, 1, 2, "b", true), "another life");
-        assert!(!say(&mut told, 1, 2, "b", true));
-        assert!(say(&mut told, 2, 2, "b", true), "another term");
+        assert!(send(&mut sent, 1, 1, "a", false) && send(&mut sent, 1, 1, "a", true), "until it arrives");
+        assert!(!send(&mut sent, 1, 1, "a", true));
+        assert!(send(&mut sent, 1, 1, "b", true), "another word");
+        assert!(send(&mut sent, 1, 2, "b", true), "another life");
+        assert!(!send(&mut sent, 1, 2, "b", true));
+        assert!(send(&mut sent, 2, 2, "b", true), "another term");
     }
 }

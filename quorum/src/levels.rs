@@ -11,7 +11,7 @@ pub struct Levels(Mutex<HashMap<u64, u32>>);
 
 impl Levels {
     /// A member reports the level that it supports.
-    pub fn told(&self, member: u64, level: u32) {
+    pub fn record(&self, member: u64, level: u32) {
         self.0.lock().insert(member, level);
     }
 
@@ -43,12 +43,12 @@ mod tests {
     fn the_level_rises_when_the_last_member_can_follow() {
         let levels = Levels::default();
         assert_eq!(levels.raise([], 1), None);
-        levels.told(1, 3);
-        levels.told(2, 1);
+        levels.record(1, 3);
+        levels.record(2, 1);
         assert_eq!(levels.raise([1, 2, 3], 1), None, "nobody has heard of 3");
-        levels.told(3, 2);
+        levels.record(3, 2);
         assert_eq!(levels.raise([1, 2, 3], 1), None, "2 cannot follow more");
-        levels.told(2, 2);
+        levels.record(2, 2);
         assert_eq!(levels.raise([1, 2, 3], 1), Some(Action::RaiseLevel { level: 2 }));
         assert_eq!(levels.raise([1, 2, 3], 2), None);
         levels.forget();

@@ -193,7 +193,7 @@ fn main() -> ExitCode {
         (Some(Command::Ca(command)), _) => authority(command),
         (Some(Command::Backup(of)), _) => make_backup(&of),
         (Some(Command::Verify(which)), _) => verify(&which),
-        (Some(Command::Recover(how)), _) if how.plan => say_plan(&how.which),
+        (Some(Command::Recover(how)), _) if how.plan => print_plan(&how.which),
         (Some(Command::Recover(how)), _) => go_on_from(&how.which, Present::Lost, how.yes),
         (Some(Command::Restore(how)), _) => go_on_from(&how.which, Present::MovedAside, how.yes),
         (None, Some((serve, config))) => config.and_then(|config| run(config, serve.bootstrap)),
@@ -203,7 +203,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line with its causes; a backtrace helps nobody who reads this.
-            form.last_words("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            form.log_fatal("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
                 // Its own code, because starting it again would not help.
                 Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
@@ -283,7 +283,7 @@ fn verify(which: &Which) -> Result<()> {
     Ok(())
 }
 
-fn say_plan(which: &Which) -> Result<()> {
+fn print_plan(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
     // The diagnosis is printed even if no place for backups is configured.
     let named = which.from.is_some() || !config.backup.is_empty();
@@ -317,7 +317,7 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
     let (service, raft) = config.listens();
     let listeners = Listeners::bind(&config).await?;
     let member = Member::start(config, bootstrap, listeners).await?;
-    tell(&[NotifyState::Ready, NotifyState::Status("serving; there is no leader yet")]);
+    notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving; there is no leader yet")]);
     let mut ready = false;
     let ended = loop {
         tokio::select! {
@@ -325,21 +325,21 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
             _ = interrupt.recv() => break Ok(()),
             () = member.ready(), if !ready => {
                 tracing::info!(service, raft, "ready");
-                tell(&[NotifyState::Status("serving; there is a leader")]);
+                notify_service_manager(&[NotifyState::Status("serving; there is a leader")]);
                 ready = true;
             }
             error = member.failed() => break Err(error.into()),
         }
     };
     tracing::info!("stopping");
-    tell(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
     member.stop().await;
     ended
 }
 
 /// Notifies the service manager, if there is one (sd_notify(3)). A member that waits for a majority counts as ready:
 /// starting it again would not help.
-fn tell(state: &[NotifyState<'_>]) {
+fn notify_service_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager cannot be notified");
     }

@@ -101,7 +101,7 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
                 audit(core, &order.by, MembersStep::Forget { id }).await?;
                 alter(core, ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
                 if let Some(peer) = peer {
-                    say_farewell(core, id, peer);
+                    notify_removed(core, id, peer);
                 }
             }
             Step::HandOver(to) => {
@@ -182,7 +182,7 @@ async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refu
 
 /// Informs a removed member as soon as the removal is applied here. A member that misses this asks
 /// by itself.
-fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
+fn notify_removed(core: &Arc<Core>, id: u64, peer: Peer) {
     let (tasks, core) = (&core.tasks, Arc::clone(core));
     tasks.spawn(async move {
         let farewell = async {

@@ -269,7 +269,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             agreed: Arc::clone(&self.agreed),
             synced: self.synced.clone(),
             shortages: Arc::clone(&self.shortages),
-            says_matched: false,
+            reports_match: false,
         }
     }
 }
@@ -284,7 +284,7 @@ pub struct Wire {
     synced: Synced,
     shortages: Arc<Shortages>,
     /// While entries are held back: whether openraft was last told that the logs match.
-    says_matched: bool,
+    reports_match: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -387,8 +387,8 @@ impl RaftNetwork<TypeConfig> for Wire {
         // second reports a failure, because openraft keeps the whole log for a member as long as
         // entries are on their way to it.
         tokio::time::sleep(pause).await;
-        self.says_matched = !self.says_matched && rpc.prev_log_id.is_some();
-        if self.says_matched { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
+        self.reports_match = !self.reports_match && rpc.prev_log_id.is_some();
+        if self.reports_match { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
     }
 
     async fn install_snapshot(
@@ -401,7 +401,7 @@ impl RaftNetwork<TypeConfig> for Wire {
             // heartbeats the member would start an election.
             let heartbeat =
                 AppendEntriesRequest::<TypeConfig> { vote: rpc.vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
-            let _heard: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;
+            let _answer: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;
             return Err(self.no_room());
         }
         self.ask(Rpc::InstallSnapshot, &rpc, option).await

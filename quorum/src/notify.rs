@@ -69,7 +69,7 @@ enum Undelivered {
 }
 
 /// One kind of notification, ready to run.
-pub struct Telling {
+pub struct Notifier {
     means: Means,
     limit: Duration,
     notify: Notify,
@@ -99,16 +99,16 @@ struct Event<'a> {
 
 impl Notify {
     /// From the configuration. Connects to nothing yet.
-    pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Telling>), NotifyError> {
+    pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Notifier>), NotifyError> {
         let (notify, mut ways) = (Self::default(), Vec::new());
         let limit = Duration::from_secs(config.notify_seconds);
         if !config.notify_url.is_empty() {
-            ways.push(Telling { means: webhook(config, limit)?, limit, notify: notify.clone() });
+            ways.push(Notifier { means: webhook(config, limit)?, limit, notify: notify.clone() });
         }
         if !config.notify_hook.as_os_str().is_empty() {
-            ways.push(Telling { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
+            ways.push(Notifier { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
         }
-        ways.iter().for_each(|way| notify.says(way.means.way(), None));
+        ways.iter().for_each(|way| notify.set_trouble(way.means.way(), None));
         Ok((notify, ways))
     }
 }
@@ -122,31 +122,31 @@ impl Means {
     }
 }
 
-impl Telling {
+impl Notifier {
     /// Sends while this member is the leader, until it stops.
     pub(crate) async fn run(self, core: Arc<Core>) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The last record accepted in this term.
-        let mut told = 0;
+        let mut notified = 0;
         loop {
             tokio::select! {
                 () = core.stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
             if !core.leads() {
-                told = 0;
-                self.notify.says(self.means.way(), None);
+                notified = 0;
+                self.notify.set_trouble(self.means.way(), None);
                 continue;
             }
-            if core.stop.run_until_cancelled(self.round(&core, &mut told)).await.is_none() {
+            if core.stop.run_until_cancelled(self.round(&core, &mut notified)).await.is_none() {
                 return;
             }
         }
     }
 
     /// Processes new records, at most one batch.
-    async fn round(&self, core: &Arc<Core>, told: &mut u64) {
+    async fn round(&self, core: &Arc<Core>, notified: &mut u64) {
         let way = self.means.way();
         let (cluster, generation, head, known) = {
             let ledger = core.agreed.ledger();
@@ -159,11 +159,11 @@ impl Telling {
             // Records from before notifications were enabled are not sent.
             return self.write(core, head).await;
         };
-        *told = (*told).max(known);
-        if head <= *told {
+        *notified = (*notified).max(known);
+        if head <= *notified {
             return;
         }
-        let (agreed, after) = (Arc::clone(&core.agreed), *told);
+        let (agreed, after) = (Arc::clone(&core.agreed), *notified);
         let filter = AuditFilter { actions: AuditAction::OF_NODES.to_vec(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
@@ -185,29 +185,29 @@ impl Telling {
         let full = records.len() == BATCH;
         for record in &records {
             // The next leader sends the rest, because an older event must not follow a newer one.
-            if !core.leads() || !self.told(core, &cluster, generation.0, record).await {
+            if !core.leads() || !self.deliver(core, &cluster, generation.0, record).await {
                 return;
             }
-            *told = record.seq;
+            *notified = record.seq;
             if written.elapsed() >= CURSOR_EVERY {
-                self.write(core, *told).await;
+                self.write(core, *notified).await;
                 written = Instant::now();
             }
         }
         if !full {
-            *told = (*told).max(reached);
+            *notified = (*notified).max(reached);
         }
-        if !records.is_empty() || *told - known > PASSED_MAX {
-            self.write(core, *told).await;
+        if !records.is_empty() || *notified - known > PASSED_MAX {
+            self.write(core, *notified).await;
         }
     }
 
     /// Sends one event until it is accepted. Returns false if this member is no longer the leader.
-    async fn told(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
+    async fn deliver(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
         let mut pauses = PAUSES;
         loop {
             let Err(error) = self.send(cluster, generation, record).await else {
-                self.notify.says(self.means.way(), None);
+                self.notify.set_trouble(self.means.way(), None);
                 return true;
             };
             self.trouble(format!("record {} is not taken: {}", record.seq, with_causes(&error)));

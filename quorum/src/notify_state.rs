@@ -22,7 +22,7 @@ impl Notify {
         ways.iter().map(standing).collect()
     }
 
-    pub fn says(&self, way: NotifyWay, trouble: Option<String>) {
+    pub fn set_trouble(&self, way: NotifyWay, trouble: Option<String>) {
         self.0.lock().insert(way, trouble);
     }
 

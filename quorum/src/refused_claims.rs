@@ -24,7 +24,7 @@ impl RefusedClaims {
     }
 
     /// Records that a claim for `allocation` was granted or refused.
-    pub fn told<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
+    pub fn record<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
         let mut kept = self.kept();
         kept.retain(|claim| claim.allocation != allocation);
         if let Err(Refusal::Conflict { conflicts }) = outcome {
@@ -58,14 +58,14 @@ mod tests {
             let conflicts = vec![Conflict { node: "n1".parse().unwrap(), holder: None, why: why.to_owned() }];
             Err::<(), _>(Refusal::Conflict { conflicts })
         };
-        claims.told(id(1), &refused("first"), Timestamp(1));
-        claims.told(id(1), &refused("second"), Timestamp(2));
+        claims.record(id(1), &refused("first"), Timestamp(1));
+        claims.record(id(1), &refused("second"), Timestamp(2));
         let last = claims.of(id(1)).unwrap();
         assert_eq!((last.at, last.conflicts[0].why.as_str()), (Timestamp(2), "second"));
-        claims.told(id(1), &Ok(()), Timestamp(3));
+        claims.record(id(1), &Ok(()), Timestamp(3));
         assert_eq!(claims.of(id(1)), None);
         for number in 0..=KEPT_MAX as u128 {
-            claims.told(id(number), &refused("full"), Timestamp(4));
+            claims.record(id(number), &refused("full"), Timestamp(4));
         }
         assert_eq!(claims.of(id(0)), None);
         assert!(claims.of(id(1)).is_some() && claims.kept().len() == KEPT_MAX);

@@ -31,7 +31,7 @@ pub struct KeysHeld(Mutex<HashMap<NodeId, (Incarnation, HeldKeys)>>);
 
 impl KeysHeld {
     /// Records a node's report. Reports of earlier incarnations no longer count.
-    pub fn told(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
+    pub fn record(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
         let mut all = self.0.lock();
         if all.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
             all.insert(node, (incarnation, keys));
@@ -47,8 +47,8 @@ impl KeysHeld {
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
         let all = self.0.lock();
         let counts = ledger.nodes().filter(|n| !n.state.is_away() && !ledger.is_revoked(&n.id));
-        let said = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
-        counts.filter_map(|n| look(&n.id, said(n))).collect()
+        let report_of = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
+        counts.filter_map(|n| look(&n.id, report_of(n))).collect()
     }
 
     /// Nodes whose reported keys do not (yet) satisfy `wanted`.
@@ -102,8 +102,8 @@ impl Rotation {
 /// The state of the keys; the caller has confirmed that this member is the leader.
 pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
     let ring = ledger.keyring();
-    let said: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));
-    let count = |wanted: &dyn Fn(&HeldKeys) -> bool| said.iter().flatten().filter(|keys| wanted(keys)).count() as u64;
+    let reports: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));
+    let count = |wanted: &dyn Fn(&HeldKeys) -> bool| reports.iter().flatten().filter(|keys| wanted(keys)).count() as u64;
     let one = |id: u32, source: &KeySource| {
         let (made_at, made_by) = match source {
             KeySource::Configured => (None, None),
@@ -116,7 +116,7 @@ pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
     let waits = awaited(ledger, held);
     KeyringStanding {
         keys: configured.into_iter().chain(ring.keys.iter().map(|key| one(key.id, &key.source))).collect(),
-        nodes: said.len() as u64,
+        nodes: reports.len() as u64,
         awaited: waits.iter().take(NAMED_MAX).map(|node| (*node).clone()).collect(),
         awaited_all: waits.len() as u64,
     }
@@ -160,9 +160,9 @@ mod tests {
             self.ledger.apply(Revision(self.index), &Command { at: Timestamp(self.index), action }).result.unwrap();
         }
 
-        fn says(&self, number: u8, opens: &[u32], seals: u32) {
+        fn report(&self, number: u8, opens: &[u32], seals: u32) {
             let incarnation = self.ledger.node(&node(number)).unwrap().incarnation;
-            self.held.told(node(number), incarnation, HeldKeys { opens: opens.to_vec(), seals });
+            self.held.record(node(number), incarnation, HeldKeys { opens: opens.to_vec(), seals });
         }
 
         fn due(&mut self) -> Option<Action> {
@@ -179,9 +179,9 @@ mod tests {
         let mut s = Scene::new(3);
         assert_eq!(s.due(), None, "nothing is asked of it");
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
-        (0..2).for_each(|n| s.says(n, &[0, 1], 0));
+        (0..2).for_each(|n| s.report(n, &[0, 1], 0));
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it has not said anything");
-        s.says(2, &[0], 0);
+        s.report(2, &[0], 0);
         assert_eq!(s.due(), None);
         let incarnation = s.ledger.node(&node(2)).unwrap().incarnation;
         let standing = NodeStanding { node: node(2), incarnation, state: NodeState::Down, reason: "x".into() };
@@ -191,9 +191,9 @@ mod tests {
         assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "who is Down is not waited for");
         s.act(Action::NodeStates(vec![NodeStanding { state: NodeState::Ready, ..standing }]));
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it is back");
-        s.says(2, &[0, 1], 0);
+        s.report(2, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
-        (0..3).for_each(|n| s.says(n, &[0, 1], 1));
+        (0..3).for_each(|n| s.report(n, &[0, 1], 1));
         assert_eq!(s.due(), None, "what is under way is waited for");
         s.now += GRACE;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
@@ -205,14 +205,14 @@ mod tests {
     fn the_grace_begins_anew_when_one_comes_back_that_seals_with_the_older_key() {
         let mut s = Scene::new(1);
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
-        s.says(0, &[0, 1], 0);
+        s.report(0, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
-        s.says(0, &[0, 1], 1);
+        s.report(0, &[0, 1], 1);
         assert_eq!(s.due(), None);
         s.act(Action::Register(registration(0, 1, 1, true)));
         s.now += GRACE;
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(0)]), "its new life has said nothing");
-        s.says(0, &[0, 1], 1);
+        s.report(0, &[0, 1], 1);
         assert_eq!(s.due(), None);
         s.now += GRACE;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
@@ -223,18 +223,18 @@ mod tests {
     #[test]
     fn keys_are_shown_with_who_has_them() {
         let mut s = Scene::new(2);
-        s.says(0, &[0], 0);
+        s.report(0, &[0], 0);
         let seen = |s: &Scene| {
             let now = standing(&s.ledger, &s.held);
             now.keys.iter().map(|k| (k.id, k.role, k.have, k.seal)).collect::<Vec<_>>()
         };
         assert_eq!(seen(&s), [(0, KeyRole::Seals, 1, 1)]);
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
-        s.says(1, &[0, 1], 0);
+        s.report(1, &[0, 1], 0);
         assert_eq!(seen(&s), [(0, KeyRole::Seals, 2, 2), (1, KeyRole::BroughtIn, 1, 0)]);
-        s.says(0, &[0, 1], 0);
+        s.report(0, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
-        s.says(0, &[0, 1], 1);
+        s.report(0, &[0, 1], 1);
         assert_eq!(seen(&s), [(0, KeyRole::Opens, 2, 1), (1, KeyRole::Seals, 2, 1)]);
     }
 }

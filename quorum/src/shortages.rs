@@ -16,7 +16,7 @@ impl Shortages {
     }
 
     /// A member reports its shortage, or that there is none.
-    pub fn told(&self, member: u64, shortage: Option<Shortage>) {
+    pub fn record(&self, member: u64, shortage: Option<Shortage>) {
         match shortage {
             Some(shortage) => self.known().insert(member, shortage),
             None => self.known().remove(&member),

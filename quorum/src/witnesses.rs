@@ -22,17 +22,17 @@ const WITNESSES: usize = 3;
 pub const ASKED_MAX: usize = 256;
 /// Largest number of answers that wait for the next summary; further ones are dropped, and come
 /// again with the next question.
-pub const WORDS_MAX: usize = ASKED_MAX * WITNESSES;
+pub const ANSWERS_MAX: usize = ASKED_MAX * WITNESSES;
 
 /// A silent node, and a node whose gossip reaches it.
-pub type Word = (NodeId, NodeId);
+pub type WitnessAnswer = (NodeId, NodeId);
 
 /// The agents of this member that can be asked, and their answers.
 #[derive(Debug, Default)]
 pub struct Witnesses {
     /// The sessions of each agent, newest last: a relayed session and a direct one may overlap.
     agents: Mutex<BTreeMap<NodeId, Vec<mpsc::Sender<Vec<NodeId>>>>>,
-    said: Mutex<BTreeSet<Word>>,
+    answers: Mutex<BTreeSet<WitnessAnswer>>,
 }
 
 /// Registers an agent to be asked, until this is dropped.
@@ -73,18 +73,18 @@ impl Witnesses {
     }
 
     /// The agent `by` reaches these nodes.
-    pub fn said(&self, by: &NodeId, alive: Vec<NodeId>) {
-        let mut said = lock(&self.said);
+    pub fn record(&self, by: &NodeId, alive: Vec<NodeId>) {
+        let mut answers = lock(&self.answers);
         for node in alive.into_iter().take(ASKED_MAX) {
-            if said.len() < WORDS_MAX {
-                said.insert((node, by.clone()));
+            if answers.len() < ANSWERS_MAX {
+                answers.insert((node, by.clone()));
             }
         }
     }
 
     /// Takes all answers since the last call.
-    pub fn take(&self) -> Vec<Word> {
-        std::mem::take(&mut *lock(&self.said)).into_iter().collect()
+    pub fn take(&self) -> Vec<WitnessAnswer> {
+        std::mem::take(&mut *lock(&self.answers)).into_iter().collect()
     }
 }
 
@@ -134,9 +134,9 @@ mod tests {
         (0..200).for_each(|_| all.ask(&[node(9)]));
         assert_eq!(attending[4].questions.try_recv().unwrap(), [node(9)]);
         assert!(attending[4].questions.try_recv().is_err());
-        all.said(&node(1), vec![node(9)]);
-        all.said(&node(1), vec![node(9)]);
-        all.said(&node(2), (0..2000).map(node).collect());
+        all.record(&node(1), vec![node(9)]);
+        all.record(&node(1), vec![node(9)]);
+        all.record(&node(2), (0..2000).map(node).collect());
         assert_eq!(all.take().len(), 1 + ASKED_MAX);
         assert!(all.take().is_empty());
     }

@@ -25,7 +25,7 @@ impl<'a> Settling<'a> {
 
     /// Why the allocation cannot begin on any node: an earlier attempt may still run.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<String> {
-        let told = hostlist::fold(self.nodes(allocation)?.iter().copied());
-        Some(format!("waits until nothing of its last attempt can run on {told} any more: it was submitted with --on-isolation=stop"))
+        let node_list = hostlist::fold(self.nodes(allocation)?.iter().copied());
+        Some(format!("waits until nothing of its last attempt can run on {node_list} any more: it was submitted with --on-isolation=stop"))
     }
 }

@@ -399,9 +399,9 @@ fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_i
     assert_eq!(placed(&of(5, false)), names(&["n2", "n4", "n6", "n1", "n5"]), "n3 has told nothing");
     let none = of(4, true);
     assert_eq!(placed(&none), []);
-    let told = explain(&none, &none.allocations[&id(1)]);
+    let explanation = explain(&none, &none.allocations[&id(1)]);
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "wants 4 nodes of one conformance group; this cluster has 3 that could ever serve it: it waits until there are more"
     );
 }
@@ -429,24 +429,24 @@ fn a_node_that_drifted_is_used_last_for_work_of_one_node() {
 fn work_that_no_registered_node_can_serve_is_known_at_once() {
     let mut v = view(3, vec![]);
     v.nodes.insert("n3".parse().unwrap(), node(3, NodeState::Down));
-    let told = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
+    let misfit_text = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
         let mut spec = pending(1, 1, 1).spec;
         change(&mut spec);
         misfit(v.nodes.values(), None, &spec).map(|misfit| misfit.to_string())
     };
-    assert_eq!(told(&v, &|spec| spec.nodes = 3), None, "one that is Down counts: it may come back");
-    assert_eq!(told(&v, &|spec| spec.nodes = 4).as_deref(), Some("wants 4 nodes; this cluster has 3 that could ever serve it"));
+    assert_eq!(misfit_text(&v, &|spec| spec.nodes = 3), None, "one that is Down counts: it may come back");
+    assert_eq!(misfit_text(&v, &|spec| spec.nodes = 4).as_deref(), Some("wants 4 nodes; this cluster has 3 that could ever serve it"));
     let share = |cores, memory_bytes, gpus| move |spec: &mut AllocationSpec| spec.share = Some(Resources { cores, memory_bytes, gpus });
-    assert_eq!(told(&v, &share(2, 1 << 30, 0)), None);
+    assert_eq!(misfit_text(&v, &share(2, 1 << 30, 0)), None);
     let none = |of: &str, why: &str| Some(format!("wants {of} of one node; this cluster has 0 that could ever serve it; n[1-3] {why}"));
-    assert_eq!(told(&v, &share(16, 0, 0)), none("16 cores", "has 2 cores; 16 are wanted"));
-    assert_eq!(told(&v, &share(0, 500 << 30, 0)), none("500.0 GiB", "has 1.0 GiB of memory; 500.0 GiB are wanted"));
-    assert_eq!(told(&v, &share(0, 0, 4)), none("4 GPUs", "has 0 GPUs; 4 are wanted"));
-    let four = told(&v, &|spec| (spec.tasks_per_node, spec.launch.shape.cpus_per_task) = (2, 2)).unwrap();
+    assert_eq!(misfit_text(&v, &share(16, 0, 0)), none("16 cores", "has 2 cores; 16 are wanted"));
+    assert_eq!(misfit_text(&v, &share(0, 500 << 30, 0)), none("500.0 GiB", "has 1.0 GiB of memory; 500.0 GiB are wanted"));
+    assert_eq!(misfit_text(&v, &share(0, 0, 4)), none("4 GPUs", "has 0 GPUs; 4 are wanted"));
+    let four = misfit_text(&v, &|spec| (spec.tasks_per_node, spec.launch.shape.cpus_per_task) = (2, 2)).unwrap();
     assert!(four.ends_with("n[1-3] has 2 cores; its tasks there want 4"), "{four}");
     let named = |name: &'static str| move |spec: &mut AllocationSpec| spec.constraints.nodes = [name.parse().unwrap()].into();
-    assert_eq!(told(&v, &named("n2")), None);
-    assert!(told(&v, &named("n9")).unwrap().ends_with("n[1-3] is none of the nodes asked for (n9)"));
+    assert_eq!(misfit_text(&v, &named("n2")), None);
+    assert!(misfit_text(&v, &named("n9")).unwrap().ends_with("n[1-3] is none of the nodes asked for (n9)"));
     // It gets the same text if it is submitted and waits.
     v.allocations.insert(id(1), pending(1, 4, 1));
     let why = explain(&v, &v.allocations[&id(1)]).summary;
@@ -482,9 +482,18 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     assert_eq!(of(1), Some((Some(1), "next: wants 3 nodes, 2 are free")));
     assert_eq!(of(2), Some((Some(2), "behind 1 submitted before it")));
     assert_eq!(of(4), Some((Some(3), "behind 2 submitted before it")));
-    let said = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
-    assert!(said(1).contains("it is next") && said(4).contains("2 allocations submitted before it"), "{} {}", said(1), said(4));
-    assert!(said(3).contains("this cluster has 3") && said(5).contains("1 could serve it without those that are excluded"), "{}", said(5));
+    let summary_of = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
+    assert!(
+        summary_of(1).contains("it is next") && summary_of(4).contains("2 allocations submitted before it"),
+        "{} {}",
+        summary_of(1),
+        summary_of(4)
+    );
+    assert!(
+        summary_of(3).contains("this cluster has 3") && summary_of(5).contains("1 could serve it without those that are excluded"),
+        "{}",
+        summary_of(5)
+    );
     let mut later = view(1, vec![pending(1, 1, 1), pending(2, 1, 2)]);
     let first = later.allocations.get_mut(&id(1)).unwrap();
     (first.waits_until, first.quick_requeues) = (Some(Timestamp(1_772_704_812_034)), 3);

@@ -143,11 +143,11 @@ impl Launch {
         let fence = |action| match action {
             Action::Fence { number, blob } => Some(Happening::Fence { number, blob }),
             // Aborts are replayed from `aborted`, together with those that did not begin in PMI.
-            Action::Send { .. } | Action::LastWords { .. } | Action::Call(_) | Action::Abort { .. } => None,
+            Action::Send { .. } | Action::LastCommand { .. } | Action::Call(_) | Action::Abort { .. } => None,
         };
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.replay()).filter_map(|action| match action {
             PmixAction::Fence { number, blob } => Some(Happening::Fence { number, blob }),
-            PmixAction::Tell(_) | PmixAction::Call(_) | PmixAction::Abort { .. } => None,
+            PmixAction::Send(_) | PmixAction::Call(_) | PmixAction::Abort { .. } => None,
         });
         self.server.replay().into_iter().filter_map(fence).chain(pmix).collect()
     }
@@ -250,7 +250,7 @@ impl Launch {
         for action in actions {
             match action {
                 Action::Send { local, bytes } => happenings.extend(self.send(local, bytes, epoll, token)),
-                Action::LastWords { local } => drop(self.hung_up.insert(local, HungUp::new(boottime_ms()))),
+                Action::LastCommand { local } => drop(self.hung_up.insert(local, HungUp::new(boottime_ms()))),
                 Action::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 Action::Call(call) => happenings.push(self.asked(call)),
                 Action::Abort { code, why } => happenings.push(Happening::Abort { code, why }),

@@ -107,8 +107,8 @@ mod tests {
                 standing = standing.look(&rule, now, value);
                 let after = standing.raised_since().is_some();
                 // How long all measurements until now have agreed.
-                let lasted = |says: &dyn Fn(f64) -> bool| {
-                    let first = seen.iter().rev().take_while(|(_, value)| value.is_some_and(says)).last();
+                let lasted = |holds: &dyn Fn(f64) -> bool| {
+                    let first = seen.iter().rev().take_while(|(_, value)| value.is_some_and(holds)).last();
                     first.map(|(at, _)| now - at)
                 };
                 if after && !before {

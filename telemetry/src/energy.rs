@@ -213,7 +213,7 @@ mod tests {
             steps in proptest::collection::vec((0..3000u64, 0..1000u64, 0..20_000_000u64, 0..50u64, any::<bool>()), 1..100),
         ) {
             let (mut meter, mut account) = (NodeMeter::default(), Account::default());
-            let (mut at, mut cpu, mut told) = (0, 0, (0.0, 0.0));
+            let (mut at, mut cpu, mut previous) = (0, 0, (0.0, 0.0));
             for (step, raw, used, gpu, answers) in steps {
                 at += step;
                 cpu += used;
@@ -221,10 +221,10 @@ mod tests {
                 let node_microjoules = meter.microjoules().filter(|_| answers);
                 let gpu_microjoules = if answers { [("A".to_owned(), gpu)].into() } else { BTreeMap::new() };
                 account.take(Mark { at_ms: at, node_microjoules, cpu_us: Some(cpu), gpu_microjoules }, 8, false);
-                let now = (account.cpu_joules().unwrap_or(told.0), account.gpu_joules().unwrap_or(told.1));
-                prop_assert!(now.0 >= told.0 && now.1 >= told.1);
+                let now = (account.cpu_joules().unwrap_or(previous.0), account.gpu_joules().unwrap_or(previous.1));
+                prop_assert!(now.0 >= previous.0 && now.1 >= previous.1);
                 prop_assert!(now.0 <= joules(meter.microjoules().unwrap_or(0)));
-                told = now;
+                previous = now;
             }
         }
     }

@@ -85,7 +85,7 @@ impl Form {
     }
 
     /// Logs why the process ends, as its last line.
-    pub fn last_words(self, text: &str, error: &str) {
+    pub fn log_fatal(self, text: &str, error: &str) {
         match self {
             Self::Text => eprintln!("{text}: {error}"),
             Self::Json => tracing::error!(error, "it ends"),
@@ -127,17 +127,17 @@ where
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut timestamp = String::new();
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
-        let mut said = Said::default();
-        event.record(&mut said);
+        let mut fields = EventFields::default();
+        event.record(&mut fields);
         let about = event.metadata();
         let line = Line {
             timestamp,
             level: about.level().as_str(),
             component: self.component,
             node_id: self.node_id.as_deref(),
-            message: said.message,
+            message: fields.message,
             target: about.target(),
-            more: said.more,
+            more: fields.more,
         };
         writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)
     }
@@ -145,13 +145,13 @@ where
 
 /// The fields of an event.
 #[derive(Default)]
-struct Said {
+struct EventFields {
     message: String,
     more: Map<String, Value>,
 }
 
-impl Said {
-    fn say(&mut self, field: &Field, value: Value) {
+impl EventFields {
+    fn add(&mut self, field: &Field, value: Value) {
         // Numbers and texts keep their names. `node_id` is the logging node; an event about another node has `node`.
         let name = match field.name() {
             "allocation" => "allocation_id".to_owned(),
@@ -161,38 +161,38 @@ impl Said {
         self.more.insert(name, value);
     }
 
-    fn say_text(&mut self, field: &Field, text: String) {
+    fn add_text(&mut self, field: &Field, text: String) {
         if field.name() == "message" {
             self.message = text;
         } else {
-            self.say(field, Value::from(text));
+            self.add(field, Value::from(text));
         }
     }
 }
 
-impl Visit for Said {
+impl Visit for EventFields {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.say(field, Value::from(value));
+        self.add(field, Value::from(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.say(field, Value::from(value));
+        self.add(field, Value::from(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.say(field, Value::from(value));
+        self.add(field, Value::from(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.say(field, Value::from(value));
+        self.add(field, Value::from(value));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.say_text(field, value.to_owned());
+        self.add_text(field, value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.say_text(field, format!("{value:?}"));
+        self.add_text(field, format!("{value:?}"));
     }
 }
 

@@ -289,14 +289,14 @@ fn is_right(shown: &HeaderValue, token: &Token) -> bool {
 
 /// The answer in the form of the requirement.
 fn health(ready: Result<(), NotReady>) -> Response<Full<Bytes>> {
-    let (status, told) = match ready {
+    let (status, answer) = match ready {
         Ok(()) => (StatusCode::OK, serde_json::json!({"status": "ok"})),
         Err(error) => {
             let reason = with_causes(&*error);
             (StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({"status": "unavailable", "reason": reason}))
         }
     };
-    body(status, "application/json", Bytes::from(format!("{told}\n")))
+    body(status, "application/json", Bytes::from(format!("{answer}\n")))
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {

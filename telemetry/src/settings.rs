@@ -98,7 +98,7 @@ impl TelemetrySettings {
         let address = match address {
             "" if self.tsdb_endpoint.is_empty() || !own() => return Ok(None),
             "" => &self.tsdb_endpoint,
-            said => said,
+            given => given,
         };
         Query::new(address, &self.tsdb_token_file, &self.tsdb_ca).map(Some)
     }
@@ -118,13 +118,14 @@ mod tests {
 
     #[test]
     fn the_default_is_the_documents_port_and_empty_is_off() {
-        let said = |listen: Option<&str>| TelemetrySettings { metrics_listen: listen.map(str::to_owned), ..TelemetrySettings::default() };
+        let with_listen =
+            |listen: Option<&str>| TelemetrySettings { metrics_listen: listen.map(str::to_owned), ..TelemetrySettings::default() };
         let default_listen = SocketAddr::from(([10, 0, 0, 1], AGENT_PORT));
-        assert_eq!(said(None).listen(default_listen), Some(default_listen));
-        assert_eq!(said(Some("")).listen(default_listen), None);
-        assert_eq!(said(Some("[::1]:7")).listen(default_listen), Some("[::1]:7".parse().unwrap()));
+        assert_eq!(with_listen(None).listen(default_listen), Some(default_listen));
+        assert_eq!(with_listen(Some("")).listen(default_listen), None);
+        assert_eq!(with_listen(Some("[::1]:7")).listen(default_listen), Some("[::1]:7".parse().unwrap()));
         for (text, good) in [("", true), ("127.0.0.1:9103", true), ("9103", false), ("localhost:9103", false)] {
-            assert_eq!(said(Some(text)).validate().is_ok(), good, "{text}");
+            assert_eq!(with_listen(Some(text)).validate().is_ok(), good, "{text}");
         }
     }
 

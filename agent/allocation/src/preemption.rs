@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// [`lattice_node::Checkpointing::state`] of a checkpoint that waits only for the quorum.
+/// [`lattice_node::Checkpointing::text`] of a checkpoint that waits only for the quorum.
 const COMMITTING: &str = "committing";
 /// The pause between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);

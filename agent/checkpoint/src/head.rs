@@ -192,7 +192,7 @@ async fn send_items(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<
 }
 
 fn item(state: &Checkpointing) -> CheckpointItem {
-    let (id, phase) = (*state.id.0.as_bytes(), state.word().to_owned());
+    let (id, phase) = (*state.id.0.as_bytes(), state.text().to_owned());
     let ended = |why: String, checkpoint: Option<&CheckpointRef>| CheckpointItem::Ended {
         id,
         state: phase.clone(),
@@ -270,7 +270,7 @@ impl Checkpoints {
         if let Some(mut state) = written_down(dir, share.epoch).await {
             // The earlier run may have reported to the quorum without being able to record that.
             state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
-            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.word(), "a checkpoint of a former life");
+            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.text(), "a checkpoint of a former life");
             self.drive(context, share, dir, state, None);
         }
     }
@@ -363,7 +363,7 @@ impl Driver {
             }
             if let Some(end) = self.state.end() {
                 self.context.checkpoints.counts().checkpoint(end, begun.elapsed());
-                tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
+                tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.text(), "a checkpoint is over");
                 self.farewell().await;
                 if may_be_there && complete(&self.state).is_none() {
                     late::discard(&self.context, &self.share, self.state.id, self.state.told).await;

@@ -40,7 +40,7 @@ impl Around {
 
     /// Why a fence is impossible, for people.
     pub(super) fn refused(&self, refused: &FenceRefused) -> String {
-        refused.told(|from| named(&self.spec.nodes, from))
+        refused.describe(|from| named(&self.spec.nodes, from))
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_fence_that_was_refused_names_nodes() {
         let nodes: Vec<NodeRanks> = (0..4).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i, count: 1 }).collect();
-        let text = |from| FenceRefused::Changed { from, number: 3 }.told(|from| named(&nodes, from));
+        let text = |from| FenceRefused::Changed { from, number: 3 }.describe(|from| named(&nodes, from));
         assert_eq!(text(Subtree::single(2)), "node n2 came to fence 3 twice, with different data");
         assert_eq!(text(Subtree { first: 1, end: 4 }), "node n1, or one of the 2 below it, came to fence 3 twice, with different data");
     }

@@ -75,7 +75,7 @@ impl Collect for Adapters {
         let known = self.0.lock();
         for kind in Kind::ALL {
             let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < SHOWN_FOR);
-            now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.tell(samples));
+            now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.write_metrics(samples));
         }
     }
 }

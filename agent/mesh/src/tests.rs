@@ -65,7 +65,7 @@ impl Agent {
     }
 
     fn counted(&self) -> Vec<(String, u64)> {
-        self.credentials.refused().told()
+        self.credentials.refused().counts()
     }
 }
 

@@ -361,7 +361,7 @@ impl Api {
             ("mesh frames that are no message", REFUSED.malformed.load(Ordering::Relaxed)),
         ];
         let some = counts.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
-        some.chain(self.credentials.refused().told()).map(|(what, count)| v1::Refused { what, count }).collect()
+        some.chain(self.credentials.refused().counts()).map(|(what, count)| v1::Refused { what, count }).collect()
     }
 }
 

@@ -65,7 +65,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     let Some(first) = events.message().await? else { return Err(Failure::other("the agent did not answer")) };
     let mut screen = Screen { notice: None };
     if let Some(code) = screen.show(first)? {
-        screen.tell();
+        screen.print_notice();
         return Ok(Closed::Program(code));
     }
     let talked = {
@@ -79,7 +79,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
         talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
     };
     // From here on the terminal is restored.
-    screen.tell();
+    screen.print_notice();
     match talked {
         Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
             Ok(Closed::Lost(if failure.is_lost_connection() { lost(&key) } else { failure }))
@@ -177,7 +177,7 @@ impl Screen {
         Ok(None)
     }
 
-    fn tell(&self) {
+    fn print_notice(&self) {
         if let Some(notice) = &self.notice {
             eprintln!("lattice: {notice}");
         }

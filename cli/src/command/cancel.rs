@@ -28,9 +28,9 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
         match done {
             Ok(response) => cancelled.push(response),
             Err(failure) => {
-                let told = failure.exit();
-                failure.tell();
-                exit = if exit == 0 { told } else { exit };
+                let code = failure.exit();
+                failure.report();
+                exit = if exit == 0 { code } else { exit };
             }
         }
     }

@@ -61,21 +61,21 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
         CheckpointCommand::Await => asked(session).await,
         CheckpointCommand::Progress(CheckpointProgress { token, percent, left }) => {
             let left_ms = left.map(millis);
-            let told = v1::SaveProgress { token, percent: Some(percent), left_ms };
-            say(session, async |client| answer(client.application().progress(tokio_stream::iter([told.clone()]))).await).await
+            let message = v1::SaveProgress { token, percent: Some(percent), left_ms };
+            send(session, async |client| answer(client.application().progress(tokio_stream::iter([message.clone()]))).await).await
         }
         CheckpointCommand::Defer(CheckpointDefer { token, time }) => {
-            let told = v1::SaveDeferral { token, for_ms: millis(time) };
-            say(session, async |client| answer(client.application().defer(told.clone())).await).await
+            let message = v1::SaveDeferral { token, for_ms: millis(time) };
+            send(session, async |client| answer(client.application().defer(message.clone())).await).await
         }
         CheckpointCommand::Fail(CheckpointFail { token, why }) => {
-            let told = v1::SaveFailure { token, why };
-            say(session, async |client| answer(client.application().fail(told.clone())).await).await
+            let message = v1::SaveFailure { token, why };
+            send(session, async |client| answer(client.application().fail(message.clone())).await).await
         }
         CheckpointCommand::Done(CheckpointDone { token, step, time, files, bytes, list }) => {
             let list = list.into_iter().map(|(bytes, path)| v1::SavedFile { path, bytes: Some(bytes), blake3: String::new() }).collect();
-            let told = v1::SaveDone { token, step, files, bytes, list, time_seconds: time };
-            say(session, async |client| answer(client.application().done(told.clone())).await).await
+            let message = v1::SaveDone { token, step, files, bytes, list, time_seconds: time };
+            send(session, async |client| answer(client.application().done(message.clone())).await).await
         }
     }
 }
@@ -94,11 +94,11 @@ async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failu
 }
 
 /// Sends a message to the agent, and repeats it if the connection broke before the acknowledgement.
-async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
+async fn send(session: &Session, call: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
     let patience = Patience::default();
     let mut client = reached(session, &patience).await?;
     loop {
-        match told(&client).await {
+        match call(&client).await {
             Ok(v1::SaveAnswered {}) => return Ok(()),
             Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => return Err(failure),

@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
     let keys = args.ids.iter().map(|id| session.key(id)).collect::<Result<Vec<_>, _>>()?;
     let client = session.connect().await?;
-    let told = answer(client.allocations().compare(v1::CompareRequest { keys, metric: args.metric })).await?;
+    let comparison = answer(client.allocations().compare(v1::CompareRequest { keys, metric: args.metric })).await?;
     match session.format() {
-        Format::Table => print(&text(&told))?,
-        Format::Data(notation) => notation.print(&json(&told))?,
-        Format::Name => print_names(told.allocations.iter().filter(|one| !one.source.is_empty()).map(|one| one.allocation.as_str()))?,
+        Format::Table => print(&text(&comparison))?,
+        Format::Data(notation) => notation.print(&json(&comparison))?,
+        Format::Name => print_names(comparison.allocations.iter().filter(|one| !one.source.is_empty()).map(|one| one.allocation.as_str()))?,
     }
-    for one in told.allocations.iter().filter(|one| !one.note.is_empty()) {
+    for one in comparison.allocations.iter().filter(|one| !one.note.is_empty()) {
         session.note(&format!("{}: {}", short(&one.allocation), one.note));
     }
-    if told.allocations.iter().all(|one| one.source.is_empty()) {
+    if comparison.allocations.iter().all(|one| one.source.is_empty()) {
         return Err(Failure::new(Exit::Unavailable, "no numbers are known of any of them"));
     }
     Ok(())
@@ -33,10 +33,10 @@ fn short(id: &str) -> &str {
 }
 
 /// One line for each allocation, and, if the store has the data, one for each step from their starts.
-fn text(told: &v1::CompareResponse) -> String {
-    let value = |value: Option<f64>| value.map(|value| shown(value, &told.unit)).unwrap_or_default();
+fn text(comparison: &v1::CompareResponse) -> String {
+    let value = |value: Option<f64>| value.map(|value| shown(value, &comparison.unit)).unwrap_or_default();
     let mut table = Table::new(&["ALLOCATION", "STARTED", "RAN", "MEAN", "MAX", "SOURCE", "AGE"]);
-    for one in &told.allocations {
+    for one in &comparison.allocations {
         table.row(vec![
             short(&one.allocation).to_owned(),
             Timestamp(one.started_at_ms).to_string(),
@@ -47,23 +47,23 @@ fn text(told: &v1::CompareResponse) -> String {
             one.age_ms.map(age).unwrap_or_default(),
         ]);
     }
-    let mut text = format!("{}, of all nodes together\n{}", told.metric, table.text(&[]));
+    let mut text = format!("{}, of all nodes together\n{}", comparison.metric, table.text(&[]));
     let mut steps: BTreeMap<u64, Vec<Option<f64>>> = BTreeMap::new();
-    for (n, one) in told.allocations.iter().enumerate() {
+    for (n, one) in comparison.allocations.iter().enumerate() {
         for point in &one.points {
-            steps.entry(point.at_ms).or_insert_with(|| vec![None; told.allocations.len()])[n] = Some(point.value);
+            steps.entry(point.at_ms).or_insert_with(|| vec![None; comparison.allocations.len()])[n] = Some(point.value);
         }
     }
     if !steps.is_empty() {
         // One column for each id; their number varies.
         let width = 14;
         text += &format!("\n{:>10}", "FROM START");
-        told.allocations.iter().for_each(|one| text += &format!("  {:>width$}", short(&one.allocation)));
+        comparison.allocations.iter().for_each(|one| text += &format!("  {:>width$}", short(&one.allocation)));
         text.push('\n');
         for (at_ms, values) in steps {
             text += &format!("{:>10}", format!("{} s", at_ms / 1000));
             for one in values {
-                let cell = one.map_or_else(|| crate::table::NOTHING.to_owned(), |one| shown(one, &told.unit));
+                let cell = one.map_or_else(|| crate::table::NOTHING.to_owned(), |one| shown(one, &comparison.unit));
                 text += &format!("  {cell:>width$}");
             }
             text.push('\n');
@@ -72,7 +72,7 @@ fn text(told: &v1::CompareResponse) -> String {
     text
 }
 
-fn json(told: &v1::CompareResponse) -> serde_json::Value {
+fn json(comparison: &v1::CompareResponse) -> serde_json::Value {
     let one = |one: &v1::Compared| {
         let point = |point: &v1::compared::Point| serde_json::json!({"at_ms": point.at_ms, "value": point.value});
         serde_json::json!({
@@ -82,8 +82,8 @@ fn json(told: &v1::CompareResponse) -> serde_json::Value {
         })
     };
     serde_json::json!({
-        "metric": told.metric, "unit": told.unit, "step_ms": told.step_ms,
-        "allocations": told.allocations.iter().map(one).collect::<Vec<_>>(),
+        "metric": comparison.metric, "unit": comparison.unit, "step_ms": comparison.step_ms,
+        "allocations": comparison.allocations.iter().map(one).collect::<Vec<_>>(),
     })
 }
 
@@ -105,7 +105,7 @@ mod tests {
             ..Default::default()
         };
         let point = |at_ms, value| Point { at_ms, value };
-        let told = v1::CompareResponse {
+        let comparison = v1::CompareResponse {
             metric: "cpu_cores".into(),
             unit: "cores".into(),
             step_ms: 30_000,
@@ -121,7 +121,7 @@ FROM START        aaaaaaaa        bbbbbbbb
        0 s      1.00 cores               —
       30 s      2.00 cores      1.50 cores
 ";
-        assert_eq!(text(&told), want);
-        assert_eq!(json(&told)["allocations"][1]["points"][0]["at_ms"], 30_000);
+        assert_eq!(text(&comparison), want);
+        assert_eq!(json(&comparison)["allocations"][1]["points"][0]["at_ms"], 30_000);
     }
 }

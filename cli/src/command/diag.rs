@@ -16,20 +16,20 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     let key = session.key(&id)?;
     let request = v1::DiagnoseRequest { key, processes: !some, stacks, network: network || !some, storage: storage || !some };
     let client = session.connect().await?;
-    let told = answer(client.allocations().diagnose(request)).await?;
+    let diagnosis = answer(client.allocations().diagnose(request)).await?;
     match session.format() {
-        Format::Table => print(&text(&told.nodes, session.table_size()))?,
-        Format::Data(notation) => notation.print(&json_of(&told))?,
-        Format::Name => print_names(told.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
+        Format::Table => print(&text(&diagnosis.nodes, session.table_size()))?,
+        Format::Data(notation) => notation.print(&json_of(&diagnosis))?,
+        Format::Name => print_names(diagnosis.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
-    let silent: Vec<&v1::NodeDiagnosis> = told.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
+    let silent: Vec<&v1::NodeDiagnosis> = diagnosis.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
         session.note(&format!("{} reports nothing: {}", node.node, node.unreached));
     }
-    for node in told.nodes.iter().filter(|node| node.left_out > 0) {
+    for node in diagnosis.nodes.iter().filter(|node| node.left_out > 0) {
         session.note(&format!("{} has {} more processes of it, which are not shown", node.node, node.left_out));
     }
-    if !silent.is_empty() && silent.len() == told.nodes.len() {
+    if !silent.is_empty() && silent.len() == diagnosis.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported a diagnosis"));
     }
     Ok(())
@@ -106,7 +106,7 @@ fn age_ms(node: &v1::NodeDiagnosis, of: &v1::Finding) -> u64 {
     of.age_ms.unwrap_or(0).saturating_add(node.took_ms)
 }
 
-fn json_of(told: &v1::DiagnoseResponse) -> Value {
+fn json_of(diagnosis: &v1::DiagnoseResponse) -> Value {
     let process = |p: &v1::ProcessDiagnosis| {
         json!({
             "pid": p.pid, "launch": p.launch, "rank": p.rank, "name": p.name, "state": p.state, "threads": p.threads,
@@ -125,7 +125,7 @@ fn json_of(told: &v1::DiagnoseResponse) -> Value {
             "findings": n.findings.iter().map(finding).collect::<Vec<_>>(),
         })
     };
-    json!({"allocation": told.allocation, "nodes": told.nodes.iter().map(node).collect::<Vec<_>>()})
+    json!({"allocation": diagnosis.allocation, "nodes": diagnosis.nodes.iter().map(node).collect::<Vec<_>>()})
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
         };
         let findings = vec![mount, disk];
         let node = v1::NodeDiagnosis { node: "n1".into(), took_ms: 400, processes: vec![rank], findings, ..Default::default() };
-        let told = v1::DiagnoseResponse { allocation: "a".into(), nodes: vec![node] };
+        let diagnosis = v1::DiagnoseResponse { allocation: "a".into(), nodes: vec![node] };
         let want = "\
 NODE  LAUNCH  RANK  PID  NAME   STATE  WAITS IN  STILL   CPU    MEMORY  FILES
 n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
@@ -180,15 +180,15 @@ n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
 !  n1    storage  /x (nfs)  does not answer  statvfs  0.4 s
    n1    storage  disk sda  idle             ebpf     1.2 s
 ";
-        assert_eq!(text(&told.nodes, TableSize::default()), want);
+        assert_eq!(text(&diagnosis.nodes, TableSize::default()), want);
         let narrow = TableSize { columns: Some(80), ..TableSize::default() };
-        let mut long = told.nodes.clone();
+        let mut long = diagnosis.nodes.clone();
         long[0].findings[0].text = "does not answer: ".to_owned() + &"every call to it waits ".repeat(8);
         long[0].processes[0].waits_in = "a_function_of_the_kernel_with_a_long_name".into();
         let shown = text(&long, narrow);
         assert!(shown.lines().filter(|line| !line.starts_with(['!', ' '])).all(|line| line.chars().count() <= 80), "{shown}");
         assert_eq!(shown.matches("every call").count(), 8, "nothing of it is lost: {shown}");
-        let json = json_of(&told);
+        let json = json_of(&diagnosis);
         assert_eq!(json["nodes"][0]["findings"][1]["age_ms"], 1200);
         assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["wrong"]), (&0.into(), &true.into()));
     }

@@ -34,7 +34,7 @@ async fn list(client: &Client) -> Result<ListGossipKeysResponse, Failure> {
 
 async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result<(), Failure> {
     let id = answer(client.admin().rotate_gossip_keys(v1::RotateGossipKeysRequest {})).await?.id;
-    let mut told = String::new();
+    let mut noted = String::new();
     let mut away: Option<Instant> = None;
     loop {
         match list(client).await {
@@ -42,9 +42,9 @@ async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result
             Ok(now) => {
                 away = None;
                 let text = progress(&now);
-                if told != text {
+                if noted != text {
                     session.note(&text);
-                    told = text;
+                    noted = text;
                 }
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {

@@ -3,7 +3,7 @@
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
 use crate::feeder::{self, Feeder};
-use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
+use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, report_brought_down};
 use crate::interrupts::Interrupts;
 use crate::label::Marks;
 use crate::linked;
@@ -98,7 +98,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     if let End::Ended(allocation) = &end {
-        say_brought_down(&allocation.brought_down);
+        report_brought_down(&allocation.brought_down);
     }
     exit_of(&end, cancelled)
 }
@@ -135,7 +135,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let places = args.flags.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
     let around = Surroundings::look(args.flags.export)?;
     let working_dir = args.flags.working_dir(&around.dir);
-    let pmi = if args.flags.pmi.is_none() && is_said_by_the_allocation() { None } else { Some(wireup(&first, &behind, &around)) };
+    let pmi = if args.flags.pmi.is_none() && is_chosen_by_allocation() { None } else { Some(wireup(&first, &behind, &around)) };
     let mut env = around.env;
     env.extend(args.flags.variables(pmi));
     let stdin = feeder::wanted(args.stdin, args.pty);
@@ -178,8 +178,8 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
 }
 
 /// Whether the submission of this process's allocation chose the ranks' wire-up.
-fn is_said_by_the_allocation() -> bool {
-    std::env::var(PMI_VARIABLE).ok().and_then(|said| said.parse::<Pmi>().ok()).is_some_and(Pmi::is_explicit)
+fn is_chosen_by_allocation() -> bool {
+    std::env::var(PMI_VARIABLE).ok().and_then(|value| value.parse::<Pmi>().ok()).is_some_and(Pmi::is_explicit)
 }
 
 /// The wire-up for these programs if no option chooses it.
@@ -264,7 +264,7 @@ pub async fn follow_launch(
                     brought_down = &mut bring_down, if ended_by.is_some() && !is_brought_down => {
                         match brought_down {
                             Err(failure) if patience.bears(&failure) => break Err(failure),
-                            told => told?,
+                            other => other?,
                         };
                         is_brought_down = true;
                         match ended_by {
@@ -342,7 +342,7 @@ async fn launch_once(
             Some(What::Output(chunk)) => shown.screen.show(session, &chunk)?,
             Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.take(piece.exits.clone())),
             Some(What::Ended(ended)) => {
-                say_brought_down(&ended.aborted);
+                report_brought_down(&ended.aborted);
                 shown.table.as_ref().map_or(Ok(()), ExitTable::write)?;
                 return Ok(program_code(ended.code));
             }

@@ -36,7 +36,7 @@ pub async fn transfer(session: &Session, args: Transfer) -> Result<(), Failure> 
 
 async fn change(session: &Session, change: Change) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let mut told = String::new();
+    let mut noted = String::new();
     let mut away: Option<Instant> = None;
     loop {
         let request = v1::ChangeMembersRequest { change: Some(change.clone()) };
@@ -50,9 +50,9 @@ async fn change(session: &Session, change: Change) -> Result<(), Failure> {
             }
             Ok(now) => {
                 away = None;
-                if told != now.text {
+                if noted != now.text {
                     session.note(&now.text);
-                    told = now.text;
+                    noted = now.text;
                 }
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {

@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
     });
     match done {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.about(NAME).beside_a_program().tell(),
+        Err(failure) => failure.about(NAME).beside_a_program().report(),
     }
 }
 
@@ -99,8 +99,8 @@ impl Call {
 
 /// The nodes of this process's allocation, in their order.
 fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
-    let told = |name| env::var(name).ok().filter(|value| !value.is_empty());
-    let (Some(allocation), Some(list)) = (told("LATTICE_ALLOC_ID"), told("LATTICE_NODELIST")) else {
+    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let (Some(allocation), Some(list)) = (variable("LATTICE_ALLOC_ID"), variable("LATTICE_NODELIST")) else {
         return Err(Failure::new(Exit::Refused, "this process is in no allocation, and mpirun starts programs only inside one")
             .hint("run mpirun in a script (lattice submit), in lattice session or in lattice attach"));
     };

@@ -76,13 +76,13 @@ pub async fn list(client: &Client) -> Result<Vec<v1::Node>, Failure> {
 pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> Result<Vec<v1::Node>, Failure> {
     // Bare names cannot show that they come from gossip only.
     let or_gossip = session.format() != Format::Name;
-    let told = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
-    listing::tell_age(session, told.age_ms);
-    if !told.quorum_away.is_empty() {
-        let why = &told.quorum_away;
+    let listed = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
+    listing::report_age(session, listed.age_ms);
+    if !listed.quorum_away.is_empty() {
+        let why = &listed.quorum_away;
         session.note(&format!("the quorum does not answer ({why}): states come from gossip, the rest is what this agent last received"));
     }
-    Ok(told.nodes)
+    Ok(listed.nodes)
 }
 
 /// One node.

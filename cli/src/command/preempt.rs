@@ -25,7 +25,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
         };
         match asked {
             Ok(response) => done.push((response.id, response.state)),
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
     // An allocation without nodes gets no request.
@@ -34,7 +34,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
         true => format!("Allocation {} {suspended}\n", short(id)),
         false => format!("Preempting allocation {}, which is {state} now\n", short(id)),
     };
-    say(session, &done, line)?;
+    print_done(session, &done, line)?;
     Ok(exit)
 }
 
@@ -48,10 +48,10 @@ pub async fn hold(session: &Session, args: Hold) -> Result<u8, Failure> {
         };
         match asked {
             Ok(response) => done.push((response.id, response.state)),
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
-    say(session, &done, |(id, _)| format!("Allocation {} is held until `lattice resume {0}`\n", short(id)))?;
+    print_done(session, &done, |(id, _)| format!("Allocation {} is held until `lattice resume {0}`\n", short(id)))?;
     Ok(exit)
 }
 
@@ -65,21 +65,21 @@ pub async fn resume(session: &Session, args: Resume) -> Result<u8, Failure> {
         };
         match asked {
             Ok(response) => done.push((response.id, "Suspended".to_owned())),
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
-    say(session, &done, |(id, _)| format!("Allocation {} waits for nodes again\n", short(id)))?;
+    print_done(session, &done, |(id, _)| format!("Allocation {} waits for nodes again\n", short(id)))?;
     Ok(exit)
 }
 
 /// Reports a failure, and returns the exit code of the first one.
-pub(super) fn told(failure: Failure, exit: u8) -> u8 {
+pub(super) fn report_failure(failure: Failure, exit: u8) -> u8 {
     let code = failure.exit();
-    failure.tell();
+    failure.report();
     if exit == 0 { code } else { exit }
 }
 
-pub(super) fn say(session: &Session, done: &[(String, String)], line: impl Fn(&(String, String)) -> String) -> Result<(), Failure> {
+pub(super) fn print_done(session: &Session, done: &[(String, String)], line: impl Fn(&(String, String)) -> String) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&done.iter().map(line).collect::<String>()),
         Format::Name => print_names(done.iter().map(|(id, _)| id.as_str())),

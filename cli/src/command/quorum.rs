@@ -67,9 +67,9 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         text.push_str(&block(&[("Clocks", status.clocks.clone())]));
     }
     for way in &status.notified {
-        let told = format!("{} has received all records up to {} of {}", way.way, way.upto, status.audit_records);
+        let progress = format!("{} has received all records up to {} of {}", way.way, way.upto, status.audit_records);
         let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
-        text.push_str(&block(&[("Notified", told + &trouble)]));
+        text.push_str(&block(&[("Notified", progress + &trouble)]));
     }
     text.push('\n');
     text.push_str(&table(status));

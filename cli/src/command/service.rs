@@ -16,7 +16,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
         ServiceCommand::List(args) => {
             let request = v1::ListServicesRequest { tenant: tenant(session, args) };
             let v1::ListServicesResponse { services, more } = answer(client.admin().list_services(request)).await?;
-            tell_more(session, more);
+            report_more(session, more);
             match session.format() {
                 Format::Table => {
                     let mut table = Table::new(&["SERVICE", "TENANT", "ENDPOINTS", "ALLOCATIONS"]);
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
         ServiceCommand::Lookup(args) => {
             let request = v1::LookupServiceRequest { tenant: tenant(session, args.of), name: args.name };
             let v1::LookupServiceResponse { endpoints, more } = answer(client.admin().lookup_service(request)).await?;
-            tell_more(session, more);
+            report_more(session, more);
             match session.format() {
                 Format::Table => {
                     let mut table = Table::new(&["ENDPOINT", "PROTOCOL", "NODE", "ALLOCATION", "TENANT"]);
@@ -59,7 +59,7 @@ fn address(e: &Endpoint) -> String {
     format!("{}:{}", e.host, e.port)
 }
 
-fn tell_more(session: &Session, more: bool) {
+fn report_more(session: &Session, more: bool) {
     if more {
         session.note("there are more services than one answer can hold");
     }

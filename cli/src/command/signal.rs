@@ -1,6 +1,6 @@
 //! `lattice signal` and `lattice requeue`. Each continues after a failure; the exit code is that of the first failure.
 
-use super::preempt::{say, told};
+use super::preempt::{print_done, report_failure};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -23,11 +23,11 @@ pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {
         match asked {
             Ok(response) => {
                 if let Some(failure) = unsent(&response, args.to) {
-                    exit = told(failure, exit);
+                    exit = report_failure(failure, exit);
                 }
                 sent.push(response);
             }
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
     let processes = |response: &v1::SignalResponse| response.nodes.iter().map(|node| u64::from(node.processes)).sum::<u64>();
@@ -87,9 +87,9 @@ pub async fn requeue(session: &Session, args: Requeue) -> Result<u8, Failure> {
         };
         match asked {
             Ok(response) => done.push((response.id, "Pending".to_owned())),
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
-    say(session, &done, |(id, _)| format!("Allocation {} is back in the queue\n", short(id)))?;
+    print_done(session, &done, |(id, _)| format!("Allocation {} is back in the queue\n", short(id)))?;
     Ok(exit)
 }

@@ -1,7 +1,7 @@
 //! `lattice status`.
 
 use crate::failure::Failure;
-use crate::last_words::LastWords;
+use crate::last_stderr::LastStderr;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
@@ -38,13 +38,13 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let key = session.key(typed)?;
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
-    listing::tell_age(session, allocation.age_ms);
+    listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    let last_words =
-        if has_ended && session.format() != Format::Name { LastWords::read(&client, &allocation).await } else { LastWords::default() };
+    let last_stderr =
+        if has_ended && session.format() != Format::Name { LastStderr::read(&client, &allocation).await } else { LastStderr::default() };
     match session.format() {
-        Format::Table => print(&(allocation_block(&allocation, &last_words, now()) + &attempts_text(&allocation))),
-        Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_words)),
+        Format::Table => print(&(allocation_block(&allocation, &last_stderr, now()) + &attempts_text(&allocation))),
+        Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr)),
         Format::Name => print_names([allocation.id.as_str()]),
     }
 }
@@ -86,7 +86,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         listed.more = found.more;
         listed.age_ms = listed.age_ms.max(found.age_ms);
     }
-    listing::tell_age(session, listed.age_ms);
+    listing::report_age(session, listed.age_ms);
     let mut found = listed.allocations;
     live_first(&mut found);
     listed.more |= found.len() > limit;

@@ -17,11 +17,11 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
-            let said = directives::read(name, text)?;
-            for warning in &said.warnings {
+            let parsed = directives::read(name, text)?;
+            for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (args.flags.over(said.flags), program)
+            (args.flags.over(parsed.flags), program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
         None => (args.flags, Program::Command(args.rest)),

@@ -16,7 +16,7 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     if args.read {
         return read(session, key, args.node.unwrap_or_default()).await;
     }
-    let Some(mode) = args.mode else { return tell(session, key).await };
+    let Some(mode) = args.mode else { return print_mode(session, key).await };
     let client = session.connect().await?;
     let duration_ms = args.duration.map_or(0, millis);
     let (id, mode) = (Uuid::new_v4().to_string(), mode.to_string());
@@ -66,7 +66,7 @@ async fn read(session: &Session, key: String, node: String) -> Result<(), Failur
 }
 
 /// The present mode of measurement.
-async fn tell(session: &Session, key: String) -> Result<(), Failure> {
+async fn print_mode(session: &Session, key: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
     // The agent's text begins with the mode.

@@ -333,20 +333,20 @@ n2    2.00 cores  50.0 %        0.9 s
 
     #[test]
     fn what_is_the_stores_is_said() {
-        let mut told = node("n1", 100, 1.5, 0.25);
-        told.measured.truncate(1);
-        told.measured[0].over_source = "store".into();
+        let mut usage = node("n1", 100, 1.5, 0.25);
+        usage.measured.truncate(1);
+        usage.measured[0].over_source = "store".into();
         let want = "\
 METRIC     NOW         MEAN        MAX         NODES  SOURCE         AGE
 cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
 ";
-        assert_eq!(whole(&summary(&[told.clone()]), TableSize::default()), want);
-        assert!(per_node(&[told], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
+        assert_eq!(whole(&summary(&[usage.clone()]), TableSize::default()), want);
+        assert!(per_node(&[usage], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
         let url = "http://vm:8428/".to_owned();
         let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
-        let said = "it has ended: these numbers are of the store at http://vm:8428/, whose newest is 2.5 s old, \
+        let expected = "it has ended: these numbers are of the store at http://vm:8428/, whose newest is 2.5 s old, \
                     from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
-        assert_eq!(of_store(&stored), said);
+        assert_eq!(of_store(&stored), expected);
         stored.lacks = "the store does not answer".into();
         assert_eq!(of_store(&stored), "the store does not answer: MEAN and MAX are of the last hour at most, which agents keep");
     }

@@ -1,6 +1,6 @@
 //! `lattice update`. It continues after a failure; the exit code is that of the first failure.
 
-use super::preempt::{say, told};
+use super::preempt::{print_done, report_failure};
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -22,10 +22,10 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
         };
         match asked {
             Ok(response) => done.push((response.id, response.state)),
-            Err(failure) => exit = told(failure, exit),
+            Err(failure) => exit = report_failure(failure, exit),
         }
     }
     let walltime = clock_text(args.walltime);
-    say(session, &done, |(id, _)| format!("Allocation {} has a walltime of {walltime}\n", short(id)))?;
+    print_done(session, &done, |(id, _)| format!("Allocation {} has a walltime of {walltime}\n", short(id)))?;
     Ok(exit)
 }

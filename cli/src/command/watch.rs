@@ -105,9 +105,9 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
             usage.measured.iter().map(one).collect()
         }
         Some(What::Alert(alert)) => {
-            let word = if alert.raised { "ALERT" } else { "cleared" };
+            let label = if alert.raised { "ALERT" } else { "cleared" };
             let value = format!("{} ({}): {}", alert.alert, alert.severity, alert.text);
-            vec![row(word, value, "agent", age(alert.for_ms))]
+            vec![row(label, value, "agent", age(alert.for_ms))]
         }
         Some(What::Away(why)) => vec![row("away", why.clone(), "", String::new())],
         Some(What::Notice(text)) => vec![row("note", text.clone(), "", String::new())],
@@ -148,9 +148,9 @@ mod tests {
         let one = v1::Measured { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, ..Default::default() };
         let usage = v1::NodeUsage { node: "n1".into(), age_ms: 700, measured: vec![one.clone(), one], ..Default::default() };
         let numbers = event(What::Numbers(usage));
-        let told = rows(&numbers);
-        assert_eq!(told.len(), 2);
-        assert_eq!(told[0][1..], ["n1", "cpu_cores", "1.50 cores", "cgroup2", "0.7 s"]);
+        let lines = rows(&numbers);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0][1..], ["n1", "cpu_cores", "1.50 cores", "cgroup2", "0.7 s"]);
         let alert = v1::MetricAlert {
             alert: "hang".into(),
             severity: "warning".into(),

@@ -104,8 +104,8 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let more: &[&str] = if is_wide { &["FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // If all nodes are alike the column is left out, unless it is requested.
-    let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
-    let differ = nodes.iter().any(|n| told(n) != nodes.first().and_then(told) || told(n).is_some_and(|(_, drifted)| drifted));
+    let group_of = |n: &v1::Node| n.conformance.as_ref().map(|report| (report.fingerprint.clone(), report.drifted_since_ms != 0));
+    let differ = nodes.iter().any(|n| group_of(n) != nodes.first().and_then(group_of) || group_of(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
     let any_gpus = nodes.iter().any(|n| n.gpus > 0);
     let all_alive = nodes.iter().all(|n| n.gossip == "alive");
@@ -120,7 +120,7 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
             free_of(free.map(|free| free.memory_bytes), n.memory_bytes, memory),
             if any_gpus || is_wide { free_of(free.map(|free| free.gpus), n.gpus, |gpus| gpus.to_string()) } else { String::new() },
             if several || is_wide { queue(&n.vcluster).to_owned() } else { String::new() },
-            n.conformance.as_ref().filter(|_| differ || is_wide).map(|told| conformance(told, is_wide)).unwrap_or_default(),
+            n.conformance.as_ref().filter(|_| differ || is_wide).map(|report| conformance(report, is_wide)).unwrap_or_default(),
             match ids[..] {
                 [first, _, ..] if !is_wide => format!("{first}+{}", ids.len() - 1),
                 _ => ids.join(","),
@@ -139,20 +139,20 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
 
 /// The conformance group of a node on a line; wide with the number of its nodes. Without spaces, because people sort by
 /// it and count.
-fn conformance(told: &v1::Conformance, is_wide: bool) -> String {
-    let group = short(&told.fingerprint);
-    let nodes = if is_wide { format!("({})", told.group_nodes.max(1)) } else { String::new() };
-    let stale = if is_wide && told.stale { " stale" } else { "" };
-    let drifted = if told.drifted_since_ms == 0 { "" } else { " drifted" };
+fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
+    let group = short(&report.fingerprint);
+    let nodes = if is_wide { format!("({})", report.group_nodes.max(1)) } else { String::new() };
+    let stale = if is_wide && report.stale { " stale" } else { "" };
+    let drifted = if report.drifted_since_ms == 0 { "" } else { " drifted" };
     format!("{group}{nodes}{stale}{drifted}")
 }
 
 /// A node's report of its software and firmware; null if it has sent none.
 pub fn conformance_json(n: &v1::Node) -> serde_json::Value {
-    n.conformance.as_ref().map_or(serde_json::Value::Null, |told| {
+    n.conformance.as_ref().map_or(serde_json::Value::Null, |report| {
         serde_json::json!({
-            "fingerprint": told.fingerprint, "group_nodes": told.group_nodes, "drifted_since": time(told.drifted_since_ms),
-            "drift": filled(&told.drift), "expected": told.expected, "stale": told.stale,
+            "fingerprint": report.fingerprint, "group_nodes": report.group_nodes, "drifted_since": time(report.drifted_since_ms),
+            "drift": filled(&report.drift), "expected": report.expected, "stale": report.stale,
         })
     })
 }
@@ -234,7 +234,7 @@ n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
 
     #[test]
     fn wide_has_every_column_and_more() {
-        let told = v1::Conformance { fingerprint: "0123456789abcdef".into(), group_nodes: 3, ..Default::default() };
+        let report = v1::Conformance { fingerprint: "0123456789abcdef".into(), group_nodes: 3, ..Default::default() };
         let node = v1::Node {
             id: "n1".into(),
             state: "Ready".into(),
@@ -245,7 +245,7 @@ n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
             gossip: "alive".into(),
             state_since_ms: 1_772_704_800_000,
             mesh_address: "h1:9401".into(),
-            conformance: Some(told.clone()),
+            conformance: Some(report.clone()),
             ..Default::default()
         };
         let want = "\
@@ -254,7 +254,7 @@ n1    Ready  64          512.0 GiB    0          default   01234567(3)  —     
 ";
         assert_eq!(nodes_table(std::slice::from_ref(&node), WIDE), want);
         assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("CONFORMANCE"), "where all are alike it says nothing");
-        let drifted = v1::Conformance { drifted_since_ms: 1, group_nodes: 1, ..told };
+        let drifted = v1::Conformance { drifted_since_ms: 1, group_nodes: 1, ..report };
         let drifted = v1::Node { conformance: Some(drifted), ..node };
         assert!(nodes_table(std::slice::from_ref(&drifted), WIDE).contains("  01234567(1) drifted  "));
         assert!(nodes_table(&[drifted], TERSE).contains("  01234567 drifted  "));

@@ -94,8 +94,8 @@ fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, U
             };
         }
         let text = error.to_string();
-        let told = text.lines().next().unwrap_or_default();
-        UsageError::new(format!("{place}: {marker}: {}", told.strip_prefix("error: ").unwrap_or(told)))
+        let first_line = text.lines().next().unwrap_or_default();
+        UsageError::new(format!("{place}: {marker}: {}", first_line.strip_prefix("error: ").unwrap_or(first_line)))
     })
 }
 

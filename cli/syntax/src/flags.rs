@@ -224,10 +224,10 @@ impl SubmitFlags {
     ///
     /// `pmi` is the wire-up of ranks if these options leave it open.
     pub fn variables(&self, pmi: Option<launch::Pmi>) -> impl Iterator<Item = (String, String)> {
-        let said = self.pmi.map(Wireup::in_model).filter(|said| *said != launch::Pmi::Auto);
+        let given = self.pmi.map(Wireup::in_model).filter(|given| *given != launch::Pmi::Auto);
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
         let asked = self.env.iter().any(|(name, _)| name == PMI_VARIABLE);
-        let pmi = said.or(pmi.filter(|_| !asked)).map(|pmi| (PMI_VARIABLE.to_owned(), pmi.name().to_owned()));
+        let pmi = given.or(pmi.filter(|_| !asked)).map(|pmi| (PMI_VARIABLE.to_owned(), pmi.name().to_owned()));
         self.env.iter().cloned().chain(port).chain(pmi)
     }
 
@@ -243,7 +243,7 @@ impl SubmitFlags {
         let strategy = match (self.checkpoint.as_deref(), self.checkpoint_every) {
             (None | Some("signal"), Some(_)) => "auto",
             (None, None) => "signal",
-            (Some(said), _) => said,
+            (Some(mode), _) => mode,
         };
         given.then(|| v1::Checkpoint {
             strategy: strategy.to_owned(),
@@ -546,8 +546,8 @@ mod tests {
         assert_eq!((whole.exclusive, whole.share_option()), (true, None));
         let share = flags("--cores=2").over(flags("--exclusive"));
         assert_eq!((share.exclusive, share.share_option()), (false, Some("--cores")));
-        let told = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
-        assert!(told.contains("16M") && told.contains("16G"), "{told}");
+        let message = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
+        assert!(message.contains("16M") && message.contains("16G"), "{message}");
     }
 
     #[test]

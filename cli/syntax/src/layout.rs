@@ -40,12 +40,12 @@ pub struct LayoutFlags {
 impl LayoutFlags {
     /// These options; where one is missing, that of `under`.
     pub fn over(self, under: Self) -> Self {
-        let said = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
+        let is_given = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
         Self {
             distribution: self.distribution.or(under.distribution),
             cpus_per_task: self.cpus_per_task.or(under.cpus_per_task),
-            no_kill_on_bad_exit: self.no_kill_on_bad_exit || (!said && under.no_kill_on_bad_exit),
-            kill_on_bad_exit: self.kill_on_bad_exit || (!said && under.kill_on_bad_exit),
+            no_kill_on_bad_exit: self.no_kill_on_bad_exit || (!is_given && under.no_kill_on_bad_exit),
+            kill_on_bad_exit: self.kill_on_bad_exit || (!is_given && under.kill_on_bad_exit),
             slurm_env: self.slurm_env || under.slurm_env,
         }
     }

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn told(line: &str) -> Option<String> {
+    fn explanation(line: &str) -> Option<String> {
         let typed: Vec<OsString> = std::iter::once("lattice").chain(line.split(' ')).map(OsString::from).collect();
         let error = Cli::try_parse_from(&typed).err().unwrap_or_else(|| panic!("{line} was taken"));
         explain(&error, &typed).map(|error| format!("{error}\nhint: {}", error.hint.as_deref().unwrap_or_default()))
@@ -209,16 +209,19 @@ mod tests {
             ("submit --output=x.log job.sh", "--output x.log: -o is the format", "lattice logs ID"),
             ("submit -o slurm-%j.out job.sh", "--output slurm-%j.out: -o is the format", "exec >FILE"),
         ] {
-            let told = told(line).unwrap_or_else(|| panic!("{line}"));
-            assert!(told.starts_with(what) && told.contains("\nhint: ") && told.contains(hint), "{line}: {told}");
-            assert!(!told.contains("--task-group") && !told.contains("--reactive"), "{line}: {told}");
+            let explanation = explanation(line).unwrap_or_else(|| panic!("{line}"));
+            assert!(
+                explanation.starts_with(what) && explanation.contains("\nhint: ") && explanation.contains(hint),
+                "{line}: {explanation}"
+            );
+            assert!(!explanation.contains("--task-group") && !explanation.contains("--reactive"), "{line}: {explanation}");
         }
     }
 
     #[test]
     fn the_parser_speaks_where_it_knows_as_much() {
         for line in ["status -o jsno", "statsu", "submit --nodes=0 x", "node list --stat=x"] {
-            assert_eq!(told(line), None, "{line}");
+            assert_eq!(explanation(line), None, "{line}");
         }
     }
     fn refused(words: &[&str]) -> String {

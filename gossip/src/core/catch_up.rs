@@ -13,12 +13,12 @@ use rand_foca::RngExt;
 use std::net::SocketAddr;
 
 impl Core {
-    /// This node has just joined: a node at `heard_from` answered.
-    pub(super) fn catch_up_with(&mut self, now_ms: u64, heard_from: Option<SocketAddr>) {
+    /// This node has just joined: a node at `sender` answered.
+    pub(super) fn catch_up_with(&mut self, now_ms: u64, sender: Option<SocketAddr>) {
         self.catch_up.done = false;
         self.catch_up.after = None;
         // The node that let us in knows us already; others may not, and would not answer.
-        let host = self.view.others().find(|(peer, _)| Some(peer.addr) == heard_from).map(|(peer, _)| peer.clone());
+        let host = self.view.others().find(|(peer, _)| Some(peer.addr) == sender).map(|(peer, _)| peer.clone());
         match host {
             Some(host) => {
                 self.catch_up.pulled_ms = now_ms;

@@ -56,7 +56,7 @@ impl Core {
         self.join_cursor = self.join_cursor.wrapping_add(at_once);
     }
 
-    pub(super) fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+    pub(super) fn defunct(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
         // Every node that considers us Down sends that message, and foca reports each: one rejoin
         // is enough.
         if let Stage::Defunct = self.stage {
@@ -66,7 +66,7 @@ impl Core {
         let calm = self.rejoined_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REJOIN_CALM_MS);
         self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
         match self.rejoin_pause_ms {
-            0 => self.rejoin(now_ms, heard_from, out),
+            0 => self.rejoin(now_ms, sender, out),
             pause_ms => self.arm(now_ms, pause_ms, Pending::Rejoin, out),
         }
     }
@@ -74,7 +74,7 @@ impl Core {
     /// Comes back under a renewed identity: at once the first time, then after growing pauses,
     /// because two machines that claim one name would otherwise evict each other as fast as the
     /// network allows.
-    pub(super) fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+    pub(super) fn rejoin(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
         // Pending datagrams are sent first: they are sealed under the old identity.
         self.give_out(out);
         self.me = self.next_identity();
@@ -98,7 +98,7 @@ impl Core {
         }
         // The node that sent us our death may be on the other side of a partition that has just
         // healed.
-        if let Some(addr) = heard_from {
+        if let Some(addr) = sender {
             self.announce(addr);
         }
         out.push(Output::News(News::Rejoined));

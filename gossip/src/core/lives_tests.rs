@@ -32,7 +32,7 @@ fn core(node: &str, life: u64) -> Core {
     let me = Identity { node: node.parse().unwrap(), addr: addr(node), incarnation: life };
     let mut core = Core::new(me, Config::default(), &keys(&[1]), "lab", life);
     core.set_clock(0, CLOCK);
-    told(&mut core, 0, Event::SetFact(fact(7)));
+    handle(&mut core, 0, Event::SetFact(fact(7)));
     core
 }
 
@@ -40,7 +40,7 @@ fn fact(digest: u64) -> Fact {
     Fact { state: NodeState::Ready, held: false, schedulable: true, digest }
 }
 
-fn told(core: &mut Core, now_ms: u64, event: Event<'_>) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>) {
+fn handle(core: &mut Core, now_ms: u64, event: Event<'_>) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>) {
     let (mut out, mut datagrams, mut news) = (Vec::new(), Vec::new(), Vec::new());
     core.handle(now_ms, event, &mut out);
     for output in out {
@@ -54,7 +54,7 @@ fn told(core: &mut Core, now_ms: u64, event: Event<'_>) -> (Vec<(SocketAddr, Vec
 }
 
 fn give(core: &mut Core, bytes: &[u8]) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>) {
-    told(core, 0, Event::Datagram { from: addr("t"), bytes })
+    handle(core, 0, Event::Datagram { from: addr("t"), bytes })
 }
 
 /// Gossip from one life to another, with updates of members and their facts.
@@ -102,19 +102,19 @@ fn who_seals_speaks_of_himself_alone() {
 fn the_58_bytes_mute_nobody() {
     let (mut a, victim, me) = (core("a", CLOCK), peer("v", CLOCK - 9), peer("a", CLOCK));
     let mut of_victim = Sealer::new(&keys(&[1]), "lab", &victim, 1);
-    let mut says = |a: &mut Core, digest| {
+    let mut publish = |a: &mut Core, digest| {
         let version = FactVersion { incarnation: victim.incarnation, counter: digest as u32 };
         let item = encode_item(&victim.node, version, &fact(digest), false, &[]);
         give(a, &of_victim.seal(KIND_FOCA, &gossip(&victim, &me, &[], &[item])));
         a.member(&victim.node).and_then(|member| member.fact).map(|fact| fact.digest)
     };
-    assert_eq!(says(&mut a, 1), Some(1));
+    assert_eq!(publish(&mut a, 1), Some(1));
     for life in [u64::MAX, CLOCK + LIFE_AHEAD_MS_MAX + 1, CLOCK + LIFE_AHEAD_MS_MAX, victim.incarnation + 1] {
         let attack = sealed(&peer("v", life), KIND_FOCA, &[], life);
         assert_eq!(attack.len(), 58);
         give(&mut a, &attack);
     }
-    assert_eq!(says(&mut a, 2), Some(2));
+    assert_eq!(publish(&mut a, 2), Some(2));
     let refused = a.counters().refused;
     assert_eq!((refused.life_ahead, refused.undecodable, refused.total()), (2, 2, 4));
     assert_eq!(shown(&a, "v"), Some((victim.incarnation, true, false)));
@@ -162,7 +162,7 @@ fn a_node_outranks_a_life_or_fact_that_it_never_published_and_publishes_that() {
         // Another core receives the new life from the node itself.
         let mut b = core("b", CLOCK);
         give(&mut b, &sealed(&thief, KIND_FOCA, &gossip(&thief, &peer("b", CLOCK), &[foca::Member::down(peer("a", CLOCK))], &[]), 40));
-        told(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(give(&mut b, bytes)));
+        handle(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(give(&mut b, bytes)));
         assert_eq!(shown(&b, "a").map(|(life, alive, _)| (life, alive)), Some((life, true)), "{what}");
         // Its own fact is the newest one again.
         assert_eq!(a.member(&me.node).unwrap().fact, Some(fact(7)), "{what}");
@@ -175,7 +175,7 @@ fn a_stale_sender_is_notified_of_its_later_life_and_outranks_it() {
     let forged = peer("v", CLOCK + 1_000);
     give(&mut a, &sealed(&forged, KIND_FOCA, &gossip(&forged, &peer("a", CLOCK), &[], &[]), 1));
     assert_eq!(shown(&a, "v"), Some((CLOCK + 1_000, true, false)));
-    let mut on_the_way = told(&mut v, 0, Event::Join(addr("a"))).0;
+    let mut on_the_way = handle(&mut v, 0, Event::Join(addr("a"))).0;
     let mut passed = 0;
     while let Some((to, bytes)) = on_the_way.pop() {
         passed += 1;
@@ -194,14 +194,14 @@ fn contradictions_end_after_a_while_and_with_the_key() {
         give(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &[foca::Member::alive(peer("a", CLOCK + 1))], &[]), 1));
         assert_eq!(shown(&a, "a"), Some((CLOCK + 2, true, true)));
         let news = if by_key {
-            told(&mut a, 10, Event::SetKeys(&keys(&[1, 2])));
+            handle(&mut a, 10, Event::SetKeys(&keys(&[1, 2])));
             assert_eq!(shown(&a, "a"), Some((CLOCK + 2, true, true)), "the old key is still in the ring");
-            told(&mut a, 20, Event::SetKeys(&keys(&[2]))).1
+            handle(&mut a, 20, Event::SetKeys(&keys(&[2]))).1
         } else {
             a.check_own_life(super::CONTRADICTED_MS - 1);
             assert_eq!(shown(&a, "a"), Some((CLOCK + 2, true, true)));
             a.check_own_life(super::CONTRADICTED_MS);
-            told(&mut a, super::CONTRADICTED_MS, Event::SetFact(fact(7))).1
+            handle(&mut a, super::CONTRADICTED_MS, Event::SetFact(fact(7))).1
         };
         assert_eq!(news, [News::Fact(me.node.clone())]);
         assert_eq!(shown(&a, "a"), Some((CLOCK + 2, true, false)));
@@ -214,14 +214,14 @@ fn one_whose_clock_is_set_back_begins_a_life_that_others_take() {
     let mut a = core("a", wrong);
     a.set_clock(0, wrong);
     a.check_own_life(0);
-    assert_eq!(told(&mut a, 0, Event::SetFact(fact(7))).1, []);
+    assert_eq!(handle(&mut a, 0, Event::SetFact(fact(7))).1, []);
     a.set_clock(0, CLOCK);
     let mut joined = core("a", wrong);
     give(&mut joined, &sealed(&peer("t", 5), KIND_FOCA, &gossip(&peer("t", 5), &peer("a", wrong), &[], &[]), 1));
     joined.set_clock(0, CLOCK);
     joined.check_own_life(0);
-    assert_eq!(told(&mut joined, 0, Event::SetFact(fact(7))).1, [], "others know it, and go on to");
+    assert_eq!(handle(&mut joined, 0, Event::SetFact(fact(7))).1, [], "others know it, and go on to");
     a.check_own_life(0);
-    assert_eq!(told(&mut a, 0, Event::SetFact(fact(7))).1, [News::Rejoined]);
+    assert_eq!(handle(&mut a, 0, Event::SetFact(fact(7))).1, [News::Rejoined]);
     assert_eq!((shown(&a, "a"), a.member(&"a".parse().unwrap()).unwrap().fact), (Some((CLOCK, true, false)), Some(fact(7))));
 }

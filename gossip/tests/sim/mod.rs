@@ -138,9 +138,9 @@ impl Sim {
         node.incarnation += 1;
         let me = Identity { node: node.id.clone(), addr: node.addr, incarnation: node.incarnation };
         node.core = Some(Core::new(me, self.config.clone(), &node.keys, "lab", seed));
-        self.tell(n, Event::SetFact(fact(n as u64)));
+        self.handle(n, Event::SetFact(fact(n as u64)));
         for seed_node in seeds {
-            self.tell(n, Event::Join(self.nodes[*seed_node].addr));
+            self.handle(n, Event::Join(self.nodes[*seed_node].addr));
         }
     }
 
@@ -151,14 +151,14 @@ impl Sim {
     /// Gives a node these keys.
     pub fn rekey(&mut self, n: usize, keys: &Keyring) {
         self.nodes[n].keys = keys.clone();
-        self.tell(n, Event::SetKeys(keys));
+        self.handle(n, Event::SetKeys(keys));
     }
 
     pub fn core(&self, n: usize) -> &Core {
         self.nodes[n].core.as_ref().expect("it lives")
     }
 
-    pub fn tell(&mut self, n: usize, event: Event<'_>) {
+    pub fn handle(&mut self, n: usize, event: Event<'_>) {
         let mut out = Vec::new();
         let node = &mut self.nodes[n];
         let (from, incarnation) = (node.addr, node.incarnation);
@@ -206,12 +206,12 @@ impl Sim {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Datagram { to, from, bytes } => match self.by_addr.get(&to).copied() {
-                Some(n) => self.tell(n, Event::Datagram { from, bytes: &bytes }),
+                Some(n) => self.handle(n, Event::Datagram { from, bytes: &bytes }),
                 None => self.strayed.push((to, from, bytes)),
             },
             Happening::Timer { node, incarnation, token } => {
                 if self.nodes[node].incarnation == incarnation {
-                    self.tell(node, Event::Timer(token));
+                    self.handle(node, Event::Timer(token));
                 }
             }
         }

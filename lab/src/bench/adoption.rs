@@ -143,13 +143,13 @@ impl Manager {
         let mut bytes = [0; 4096];
         loop {
             let n = self.socket.recv(&mut bytes).context("the agent does not say that it is ready")?;
-            let said = String::from_utf8_lossy(&bytes[..n]).into_owned();
-            if !said.contains("READY=1") {
+            let message = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            if !message.contains("READY=1") {
                 continue;
             }
             let all = format!("{allocations} allocation(s) taken up again, 0 of them lost, 0 not answering");
-            if !said.contains(&all) {
-                bail!("the agent took up something else: {said}");
+            if !message.contains(&all) {
+                bail!("the agent took up something else: {message}");
             }
             return Ok(began.elapsed().as_secs_f64() * 1e3);
         }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// The scrape interval of the documented configuration.
 const SCRAPED_EVERY: Duration = Duration::from_secs(15);
 /// Timeout until the agent exports everything that it measures.
-const TOLD_MAX: Duration = Duration::from_secs(60);
+const EXPORT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The time after which memory that only the start needed has been freed.
 const SETTLED: Duration = Duration::from_secs(5);
 /// It sleeps until it is signalled, and from then on runs briefly every second. It never forks.
@@ -90,11 +90,11 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
         interrupt::check()?;
         let page = scrape(&node.metrics)?;
         let of = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
-        let told = (of("lattice_allocation_memory_bytes{"), of("lattice_gpu_utilization_ratio{"), of("lattice_allocation_gpu_info{"));
-        if told == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
+        let exported = (of("lattice_allocation_memory_bytes{"), of("lattice_gpu_utilization_ratio{"), of("lattice_allocation_gpu_info{"));
+        if exported == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
             break;
         }
-        ensure!(began.elapsed() < TOLD_MAX, "of {allocations} allocations and {gpus} GPUs it tells {told:?}");
+        ensure!(began.elapsed() < EXPORT_WAIT_MAX, "of {allocations} allocations and {gpus} GPUs it tells {exported:?}");
         std::thread::sleep(Duration::from_millis(200));
     }
     std::thread::sleep(SETTLED);

@@ -105,8 +105,9 @@ fn rounds(lattice: &Lattice, dir: &Path, most: u32, rounds: usize) -> Result<Vec
 fn once(lattice: &Lattice, dir: &Path, alloc: &str, of: &mut Measured) -> Result<()> {
     let data = of.nodes * RANKS * (RANK_BYTES + RECORD_BYTES);
     let (bytes, all) = (RANK_BYTES.to_string(), data.to_string());
-    let fences: fences::Told = launch(lattice, alloc, of.nodes, RANKS, &["pmi-fence", "--bytes", &bytes])?;
-    let streams: streams::Told = launch(lattice, alloc, of.nodes, 1, &["pmi-streams", "--bytes", &all, "--dir", &dir.to_string_lossy()])?;
+    let fences: fences::RankReport = launch(lattice, alloc, of.nodes, RANKS, &["pmi-fence", "--bytes", &bytes])?;
+    let streams: streams::RankReport =
+        launch(lattice, alloc, of.nodes, 1, &["pmi-streams", "--bytes", &all, "--dir", &dir.to_string_lossy()])?;
     let most = |wire: &mut dyn Iterator<Item = &Wire>, way: fn(&Wire) -> u64, times: usize| {
         wire.map(way).max().unwrap_or(0) as f64 / times as f64 / f64::from(data)
     };

@@ -95,9 +95,9 @@ impl Slurm {
     fn hold(&self) -> Result<String> {
         let done = run(self.command("salloc").args(["--no-shell", "-N1", "--exclusive", "-J", "held"]), Duration::from_secs(20))?;
         // It prints "Granted job allocation 7" on stderr.
-        let said = done.err() + &done.out();
-        let id = said.lines().find_map(|l| l.split("Granted job allocation ").nth(1)?.split_whitespace().next().map(str::to_owned));
-        id.with_context(|| format!("salloc granted nothing: {}", said.trim()))
+        let output = done.err() + &done.out();
+        let id = output.lines().find_map(|l| l.split("Granted job allocation ").nth(1)?.split_whitespace().next().map(str::to_owned));
+        id.with_context(|| format!("salloc granted nothing: {}", output.trim()))
     }
 
     fn spawn(&mut self, program: &str, args: &[String]) -> Result<()> {

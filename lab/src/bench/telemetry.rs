@@ -20,7 +20,7 @@ use lattice_telemetry::catalogue::allocation as family;
 use lattice_telemetry::exposition::page;
 use lattice_telemetry::procfs::{Stat, TICKS_PER_SECOND};
 use lattice_telemetry::readers::Host;
-use lattice_telemetry::sample::{Collect, Samples as Told, Whose};
+use lattice_telemetry::sample::{Collect, Samples as Metrics, Whose};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -156,32 +156,32 @@ fn ping_pong(place: &Place, counted: bool, account: bool) -> Result<Duration> {
 }
 
 /// A part of the metrics of an agent with many allocations.
-fn told() -> Told {
-    let mut told = Told::new(vec![("node_id", "n1".to_owned())]);
+fn metrics() -> Metrics {
+    let mut metrics = Metrics::new(vec![("node_id", "n1".to_owned())]);
     for n in 0..ALLOCATIONS {
         let id = Uuid::from_u128(n << 64 | 7).to_string();
         for family in family::ALL
             .iter()
             .filter(|family| family.labels == ["allocation"] && family.kind != lattice_telemetry::catalogue::Kind::Histogram)
         {
-            told.count(family, &[&id], n as u64 * 7919);
+            metrics.count(family, &[&id], n as u64 * 7919);
         }
         for stat in ["mean", "p50", "p95", "p99", "max"] {
             for family in [&family::CPU_CORES, &family::MEMORY_USED, &family::IO_READ_RATE, &family::IO_WRITE_RATE] {
-                told.add(family, &[&id, stat], n as f64 / 7.0);
+                metrics.add(family, &[&id, stat], n as f64 / 7.0);
             }
         }
     }
-    told
+    metrics
 }
 
 /// Samples a second on one core.
 fn encoding(rounds: usize) -> Result<Samples> {
-    let told = told();
+    let metrics = metrics();
     let once = || {
         let (began, mut count) = (Instant::now(), 0);
         while began.elapsed() < Duration::from_millis(200) {
-            count += lattice_telemetry::push::encode(&told, &[("job", "lattice-agents"), ("instance", "n1")], 1_700_000_000_000).1;
+            count += lattice_telemetry::push::encode(&metrics, &[("job", "lattice-agents"), ("instance", "n1")], 1_700_000_000_000).1;
         }
         count as f64 / began.elapsed().as_secs_f64()
     };
@@ -196,9 +196,9 @@ fn collecting(rounds: usize) -> Result<Samples> {
     let once = || -> Result<f64> {
         let before = processor_time()?;
         for _ in 0..TIMES {
-            let mut told = Told::new(vec![("node_id", "n1".to_owned())]);
-            host.collect(&mut told, Whose::Ours);
-            ensure!(!page(&told).is_empty(), "nothing was collected");
+            let mut metrics = Metrics::new(vec![("node_id", "n1".to_owned())]);
+            host.collect(&mut metrics, Whose::Ours);
+            ensure!(!page(&metrics).is_empty(), "nothing was collected");
         }
         Ok((processor_time()? - before).as_secs_f64() * 1e3 / f64::from(TIMES))
     };
@@ -272,8 +272,8 @@ pub fn run(options: &Options) -> Result<Report> {
     let more_ms = (counted.median - plain.median).max(0.0);
     let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
     let files = Files::new()?;
-    let (attributed, said) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds)?;
-    notes.extend(said);
+    let (attributed, attribution_notes) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds)?;
+    notes.extend(attribution_notes);
     let exporter = node_exporter(options.rounds).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
     let third = match exporter {
         Some(_) => Target::RatioTo { peer: "one scrape of node_exporter".to_owned(), at_most: 1.0 / 3.0 },

@@ -158,7 +158,7 @@ impl Agent {
                     let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false, running: Some(0) };
                     session.up.send(beat).await.context("the session is over")?;
                 }
-                said = session.down.next() => match said? {
+                message = session.down.next() => match message? {
                     Down::HeartbeatAck { .. } => {
                         acknowledged.fetch_add(1, Ordering::Relaxed);
                     }

@@ -220,7 +220,7 @@ impl<'a> World<'a> {
                 }
                 Event::There(Message::Down(bytes)) => {
                     let now_ns = self.work(part, at_ns);
-                    self.tell(part, now_ns, bytes);
+                    self.send_down(part, now_ns, bytes);
                 }
             }
         }
@@ -241,21 +241,21 @@ impl<'a> World<'a> {
             None => {
                 let bytes = blob.len() as u64;
                 self.blob = blob;
-                self.tell(part, now_ns, bytes);
+                self.send_down(part, now_ns, bytes);
             }
         }
         Ok(())
     }
 
     /// An agent sends the merged fence to its shim, and to all agents below it.
-    fn tell(&mut self, part: u32, now_ns: u64, bytes: u64) {
+    fn send_down(&mut self, part: u32, now_ns: u64, bytes: u64) {
         let costs = &self.scene.costs;
         let shim_ns = self.scene.pairs() * u64::from(costs.pair_ns) + u64::from(self.scene.ranks) * u64::from(costs.rank_ns);
-        let told_ns = self.work(part, now_ns);
-        self.answered_ns = self.answered_ns.max(told_ns + self.scene.wire_ns(bytes) + shim_ns);
+        let handled_ns = self.work(part, now_ns);
+        self.answered_ns = self.answered_ns.max(handled_ns + self.scene.wire_ns(bytes) + shim_ns);
         let children: Vec<u32> = self.agents[part as usize].subtree.children(self.scene.fanout).map(|child| child.first).collect();
         for child in children {
-            self.send(part, child, told_ns, Message::Down(bytes));
+            self.send(part, child, handled_ns, Message::Down(bytes));
         }
     }
 }
@@ -265,7 +265,7 @@ fn simulate(scene: &Scene) -> Result<Done, String> {
     if scene.pairs() > KEYS_MAX as u64 {
         return Err(format!("the ranks put {} keys, more than the {KEYS_MAX} that a launch may have", scene.pairs()));
     }
-    World::new(scene).run().map_err(|refused| refused.told(|from| format!("node {}", from.first)))
+    World::new(scene).run().map_err(|refused| refused.describe(|from| format!("node {}", from.first)))
 }
 
 /// Simulates and prints; returns whether nothing was refused, and no agent received more than the limit with the

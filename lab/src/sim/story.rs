@@ -50,8 +50,8 @@ struct Story<'a> {
     changes: u64,
 }
 
-/// Runs the whole simulation. `say` gets a line from time to time, because this takes minutes.
-pub fn tell(scene: &Scene, mut say: impl FnMut(&str)) -> Result<Measures> {
+/// Runs the whole simulation. `report` gets a line from time to time, because this takes minutes.
+pub fn run(scene: &Scene, mut report: impl FnMut(&str)) -> Result<Measures> {
     let mut story = Story {
         scene,
         world: World::new(scene),
@@ -62,13 +62,13 @@ pub fn tell(scene: &Scene, mut say: impl FnMut(&str)) -> Result<Measures> {
         mistaken_ms: vec![None; scene.nodes],
         changes: 0,
     };
-    story.join(&mut say)?;
-    story.live(&mut say);
+    story.join(&mut report)?;
+    story.live(&mut report);
     Ok(story.end())
 }
 
 impl Story<'_> {
-    fn join(&mut self, say: &mut impl FnMut(&str)) -> Result<()> {
+    fn join(&mut self, report: &mut impl FnMut(&str)) -> Result<()> {
         let empty = memory::allocated_bytes();
         let from_ms = self.world.now_ms;
         for n in 0..self.scene.nodes {
@@ -77,11 +77,11 @@ impl Story<'_> {
             // Each core reports every other one, and nobody reads that.
             self.world.news.clear();
             if n > 0 && n % 1_000 == 0 {
-                say(&format!("{n} agents started"));
+                report(&format!("{n} agents started"));
             }
         }
         loop {
-            self.run_unheard(1_000);
+            self.run_discarding_news(1_000);
             let least = self.world.living().map(|(_, core)| core.alive()).min().unwrap_or(0);
             if least == self.scene.nodes {
                 break;
@@ -92,17 +92,17 @@ impl Story<'_> {
         }
         self.measures.joined_ms = self.world.now_ms - from_ms;
         // The last messages of joining belong to it.
-        self.run_unheard(30_000);
+        self.run_discarding_news(30_000);
         self.measures.joining_peak_bytes = self.world.peak_bytes;
         self.measures.joining_bytes = self.world.sent_bytes / self.scene.nodes as u64;
         self.measures.simulated_bytes = (memory::allocated_bytes().saturating_sub(empty)) / self.scene.nodes as u64;
-        say(&format!("all know all after {:.1} s", self.measures.joined_ms as f64 / 1e3));
+        report(&format!("all know all after {:.1} s", self.measures.joined_ms as f64 / 1e3));
         Ok(())
     }
 
     /// Runs the simulation and discards the cores' messages. While thousands join, these would use more memory than the
     /// cores.
-    fn run_unheard(&mut self, for_ms: u64) {
+    fn run_discarding_news(&mut self, for_ms: u64) {
         let until_ms = self.world.now_ms + for_ms;
         while self.world.now_ms < until_ms {
             self.world.run((self.world.now_ms + LOOK_MS).min(until_ms));
@@ -110,7 +110,7 @@ impl Story<'_> {
         }
     }
 
-    fn live(&mut self, say: &mut impl FnMut(&str)) {
+    fn live(&mut self, report: &mut impl FnMut(&str)) {
         let from_ms = self.world.now_ms;
         let (until_ms, counted) = (from_ms + self.scene.minutes * 60_000, self.totals());
         let (sent, datagrams) = (self.world.sent_bytes, self.world.datagrams);
@@ -119,7 +119,7 @@ impl Story<'_> {
         let spread = self.scene.nodes / self.scene.starved.max(1);
         self.starved = (0..self.scene.starved).map(|i| (i * spread + spread / 2, from_ms + 1_000 * i as u64)).collect();
         let (mut death_ms, mut change_ms) = (from_ms + 10_000, from_ms + 25_000);
-        let mut told_ms = from_ms;
+        let mut reported_ms = from_ms;
         while self.world.now_ms < until_ms {
             let now_ms = self.world.now_ms;
             let time_left = now_ms + SPREAD_MS_MAX < until_ms;
@@ -135,11 +135,14 @@ impl Story<'_> {
             self.raise();
             self.world.run((now_ms + LOOK_MS).min(until_ms));
             self.look();
-            if self.world.now_ms - told_ms >= 300_000 {
-                told_ms = self.world.now_ms;
-                let minutes = (told_ms - from_ms) / 60_000;
+            if self.world.now_ms - reported_ms >= 300_000 {
+                reported_ms = self.world.now_ms;
+                let minutes = (reported_ms - from_ms) / 60_000;
                 let (datagrams, healthy) = (self.world.datagrams - datagrams, self.measures.false_deaths_healthy);
-                say(&format!("{minutes} of {} minutes: {datagrams} datagrams, {healthy} healthy ones taken for dead", self.scene.minutes));
+                report(&format!(
+                    "{minutes} of {} minutes: {datagrams} datagrams, {healthy} healthy ones taken for dead",
+                    self.scene.minutes
+                ));
             }
         }
         let seconds = (self.scene.minutes * 60) as f64;
@@ -193,7 +196,7 @@ impl Story<'_> {
         let node = self.anyone();
         self.changes += 1;
         self.spread(node, What::Change(self.changes));
-        self.world.tell(node, Event::SetFact(fact(self.changes)));
+        self.world.handle(node, Event::SetFact(fact(self.changes)));
     }
 
     fn spread(&mut self, node: usize, what: What) {

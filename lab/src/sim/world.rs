@@ -129,9 +129,9 @@ impl World {
         let core = Core::with_known(me, self.config.clone(), &self.keys, "sim", seed, self.known.clone());
         let node = &mut self.nodes[n];
         (node.life, node.core, node.still_until_ms) = (life, Some(core), 0);
-        self.tell(n, Event::SetFact(fact(0)));
+        self.handle(n, Event::SetFact(fact(0)));
         for seed_node in 0..SEEDS.min(self.nodes.len()) {
-            self.tell(n, Event::Join(addr(seed_node)));
+            self.handle(n, Event::Join(addr(seed_node)));
         }
     }
 
@@ -180,7 +180,7 @@ impl World {
                     }
                     return;
                 }
-                self.tell(to as usize, Event::Datagram { from: addr(from as usize), bytes: &bytes });
+                self.handle(to as usize, Event::Datagram { from: addr(from as usize), bytes: &bytes });
             }
             Happening::Timer { node: n, life, token } => {
                 let node = &mut self.nodes[n as usize];
@@ -191,7 +191,7 @@ impl World {
                     node.timers.push_back(token);
                     return;
                 }
-                self.tell(n as usize, Event::Timer(token));
+                self.handle(n as usize, Event::Timer(token));
             }
             Happening::Runs { node } => self.catch_up(node as usize),
         }
@@ -207,15 +207,15 @@ impl World {
             }
             if datagrams == 0 || (timers > 0 && self.random(2) == 0) {
                 if let Some(token) = self.nodes[n].timers.pop_front() {
-                    self.tell(n, Event::Timer(token));
+                    self.handle(n, Event::Timer(token));
                 }
             } else if let Some((from, bytes)) = self.nodes[n].socket.pop_front() {
-                self.tell(n, Event::Datagram { from: addr(from as usize), bytes: &bytes });
+                self.handle(n, Event::Datagram { from: addr(from as usize), bytes: &bytes });
             }
         }
     }
 
-    pub fn tell(&mut self, n: usize, event: Event<'_>) {
+    pub fn handle(&mut self, n: usize, event: Event<'_>) {
         let mut out = std::mem::take(&mut self.out);
         let Some(core) = self.nodes[n].core.as_mut() else { return };
         core.handle(self.now_ms, event, &mut out);
@@ -258,7 +258,7 @@ impl World {
         self.visitors += 1;
         let me = Identity { node: name(self.nodes.len()), addr: visitor, incarnation: self.visitors };
         let seed = self.random(u64::MAX);
-        let Some(mut told) = self.nodes[host].core.take() else { return 0 };
+        let Some(mut host_core) = self.nodes[host].core.take() else { return 0 };
         let before = super::memory::allocated_bytes();
         let mut core = Core::new(me, self.config.clone(), &self.keys, "sim", seed);
         let mut waiting: VecDeque<(bool, Vec<u8>)> = VecDeque::new();
@@ -276,14 +276,14 @@ impl World {
                 }
             }
             let Some((for_host, bytes)) = waiting.pop_front() else { break };
-            let (from, receiver) = if for_host { (visitor, &mut told) } else { (host_addr, &mut core) };
+            let (from, receiver) = if for_host { (visitor, &mut host_core) } else { (host_addr, &mut core) };
             receiver.handle(now_ms, Event::Datagram { from, bytes: &bytes }, &mut out);
             to_host = !for_host;
         }
         drop((waiting, out));
         let kept = super::memory::allocated_bytes().saturating_sub(before);
         let complete = core.alive() + 1 >= self.living().count();
-        self.nodes[host].core = Some(told);
+        self.nodes[host].core = Some(host_core);
         if complete { kept } else { 0 }
     }
 }

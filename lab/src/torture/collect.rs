@@ -155,9 +155,9 @@ fn log_of(lattice: &Lattice, id: &str) -> Result<Log> {
 }
 
 fn audit(lattice: &Lattice) -> Result<Vec<Record>> {
-    let told = lattice.run(&["audit", "query", "--limit", "1000000", "-o", "json"], LONG_ANSWER)?;
-    ensure!(told.code() == 0, "`lattice audit query` ended with {}: {}", told.code(), told.err().trim());
-    let records: Vec<AuditRecord> = serde_json::from_slice(&told.stdout).context("`lattice audit query -o json` gave no records")?;
+    let output = lattice.run(&["audit", "query", "--limit", "1000000", "-o", "json"], LONG_ANSWER)?;
+    ensure!(output.code() == 0, "`lattice audit query` ended with {}: {}", output.code(), output.err().trim());
+    let records: Vec<AuditRecord> = serde_json::from_slice(&output.stdout).context("`lattice audit query -o json` gave no records")?;
     let record = |r: AuditRecord| Record {
         seq: r.seq,
         at_wall_ms: r.at.0,

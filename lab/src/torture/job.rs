@@ -98,23 +98,23 @@ impl Job {
             Kind::Foreground => vec!["launch".to_owned()],
             _ => ["submit", "-o", "name"].map(str::to_owned).into(),
         };
-        let mut say = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-        say(&["--name", &self.name(), "--export", "none"]);
-        say(&["--nodes", &self.nodes.to_string(), "--tasks-per-node", &self.tasks.to_string()]);
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        add(&["--name", &self.name(), "--export", "none"]);
+        add(&["--nodes", &self.nodes.to_string(), "--tasks-per-node", &self.tasks.to_string()]);
         if !self.whole_nodes {
-            say(&["--cores", &self.tasks.to_string()]);
+            add(&["--cores", &self.tasks.to_string()]);
         }
-        say(&["--walltime", &format!("{}s", self.walltime_s)]);
+        add(&["--walltime", &format!("{}s", self.walltime_s)]);
         if self.stops {
-            say(&["--on-isolation", "stop"]);
+            add(&["--on-isolation", "stop"]);
         }
         match self.requeue {
             Requeue::OnNodeFailure => {}
-            Requeue::Never => say(&["--requeue=never"]),
-            Requeue::Always => say(&["--requeue=always"]),
+            Requeue::Never => add(&["--requeue=never"]),
+            Requeue::Always => add(&["--requeue=always"]),
         }
         if let (Kind::Image, Some(image)) = (self.kind, &place.image) {
-            say(&["--uenv", &image.to_string_lossy()]);
+            add(&["--uenv", &image.to_string_lossy()]);
         }
         match self.kind {
             Kind::Script => arguments.push(self.script(place).to_string_lossy().into_owned()),

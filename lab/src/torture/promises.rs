@@ -228,7 +228,7 @@ pub fn logs_are_whole(facts: &Facts) -> Vec<Violation> {
         let job = &facts.asked_of(allocation)?.job;
         let Some(log) = facts.logs.get(&allocation.id) else { return Some(of_allocation(&allocation.id, "its log was not shown")) };
         let error = log.lines.complete(job.ranks(), job.lines).err()?;
-        Some(of_allocation(&allocation.id, format!("its log is not whole: {error}{}", said(&log.err))))
+        Some(of_allocation(&allocation.id, format!("its log is not whole: {error}{}", stderr_text(&log.err))))
     });
     wrong.collect()
 }
@@ -263,10 +263,10 @@ fn is_whole(call: &Call, ranks: u32, lines: u32) -> Result<(), String> {
     }
     let mut shown = Lines::default();
     call.out.lines().for_each(|line| shown.take(line));
-    shown.complete(ranks, lines).map_err(|error| format!("ended with 0, and did not show all: {error}{}", said(&call.err)))
+    shown.complete(ranks, lines).map_err(|error| format!("ended with 0, and did not show all: {error}{}", stderr_text(&call.err)))
 }
 
-fn said(err: &str) -> String {
+fn stderr_text(err: &str) -> String {
     if err.trim().is_empty() { String::new() } else { format!("; it said {:?}", err.trim()) }
 }
 

@@ -18,7 +18,7 @@ const LAST_FAULTS: usize = 6;
 type Entry = (u64, String);
 
 /// What went wrong, and the events before it.
-pub fn tell(facts: &Facts, violations: &[Violation]) -> String {
+pub fn describe(facts: &Facts, violations: &[Violation]) -> String {
     let mut of: BTreeMap<&Subject, Vec<&str>> = BTreeMap::new();
     for violation in violations {
         of.entry(&violation.subject).or_default().push(&violation.text);
@@ -103,8 +103,8 @@ fn of_allocation(facts: &Facts, times: &[u64], id: &str) -> Vec<Entry> {
 fn of_asked(facts: &Facts, asked: &Asked) -> Vec<Entry> {
     let after = |at_ms: u64| at_ms.saturating_sub(facts.began_ms);
     let answer = |call: &Call| {
-        let said = if call.err.trim().is_empty() { String::new() } else { format!(": {}", call.err.trim()) };
-        if call.timed_out { format!("did not return{said}") } else { format!("ended with {}{said}", call.code) }
+        let detail = if call.err.trim().is_empty() { String::new() } else { format!(": {}", call.err.trim()) };
+        if call.timed_out { format!("did not return{detail}") } else { format!("ended with {}{detail}", call.code) }
     };
     let mut entries = Vec::new();
     if let Some(call) = &asked.submission {
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn a_story_has_what_touched_the_allocation_in_order_and_nothing_else() {
         let violation = Violation { subject: Subject::Allocation("a".to_owned()), text: "it is Failed".to_owned() };
-        let told = tell(&facts(), &[violation]);
-        let words: Vec<&str> = told.lines().map(|line| line.split(" s  ").last().unwrap_or(line)).collect();
+        let text = describe(&facts(), &[violation]);
+        let entries: Vec<&str> = text.lines().map(|line| line.split(" s  ").last().unwrap_or(line)).collect();
         let wanted = [
             "allocation a",
             "  VIOLATED: it is Failed",
@@ -246,10 +246,10 @@ mod tests {
             "rank 0 under epoch 4 on n2 begins",
             "at the end: Failed (lost)",
         ];
-        for (word, wanted) in words.iter().zip(wanted) {
-            assert!(word.starts_with(wanted), "{word:?} is not {wanted:?}:\n{told}");
+        for (entry, wanted) in entries.iter().zip(wanted) {
+            assert!(entry.starts_with(wanted), "{entry:?} is not {wanted:?}:\n{text}");
         }
-        assert!(!told.contains("n3"), "{told}");
+        assert!(!text.contains("n3"), "{text}");
     }
 
     #[test]
@@ -257,16 +257,16 @@ mod tests {
         let mut facts = facts();
         facts.allocations[0].state = "Pending".to_owned();
         let violation = Violation { subject: Subject::Allocation("a".to_owned()), text: "it is still Pending".to_owned() };
-        let told = tell(&facts, &[violation]);
-        assert!(told.contains("FAULT f2: SIGSTOP to the agent of n2, for 0.3 s") && told.contains("FAULT f3"), "{told}");
-        assert!(!told.contains("FAULT f1"), "{told}");
+        let text = describe(&facts, &[violation]);
+        assert!(text.contains("FAULT f2: SIGSTOP to the agent of n2, for 0.3 s") && text.contains("FAULT f3"), "{text}");
+        assert!(!text.contains("FAULT f1"), "{text}");
     }
 
     #[test]
     fn a_long_story_loses_its_middle() {
         let entries: Vec<Entry> = (0..200).map(|at_ms| (at_ms, format!("entry {at_ms}"))).collect();
-        let told = shown(&entries);
-        assert!(told.contains("entry 0\n") && told.contains("entry 199\n") && told.contains("… 140 more …"), "{told}");
-        assert_eq!(told.lines().count(), LINES_MAX + 1);
+        let text = shown(&entries);
+        assert!(text.contains("entry 0\n") && text.contains("entry 199\n") && text.contains("… 140 more …"), "{text}");
+        assert_eq!(text.lines().count(), LINES_MAX + 1);
     }
 }

@@ -172,12 +172,12 @@ fn exported(w: &World) {
     // The present leader signs the pages, even if it has not signed a head yet.
     let signer = whole["pages"][0]["key"].as_str().unwrap().to_owned();
     let keys: Vec<&str> = keys.iter().copied().chain([signer.as_str()]).collect();
-    let (holds, said) = outside(&whole, &folder.0, &keys);
-    assert!(holds && said.contains("signed head"), "{said}");
+    let (holds, output) = outside(&whole, &folder.0, &keys);
+    assert!(holds && output.contains("signed head"), "{output}");
     let some: Value = serde_json::from_str(&w.ok(&["audit", "export", "--alloc", &id, "--type", "logs-read"])).unwrap();
-    let (holds, said) = outside(&some, &folder.0, &keys);
+    let (holds, output) = outside(&some, &folder.0, &keys);
     // One access by `logs`, one by `status` of ended work.
-    assert!(holds && said.contains("2 records"), "{said}");
+    assert!(holds && output.contains("2 records"), "{output}");
     assert!(!query(w, &["--type", "audit-exported", "--user", "root"]).is_empty());
 
     // A bundle that was changed, shortened, or signed with another key fails.
@@ -189,8 +189,8 @@ fn exported(w: &World) {
     for (bundle, keys, why) in
         [(&whole, &[&"0".repeat(64)[..]][..], "not trusted"), (&forged, &keys, "signature"), (&cut, &keys, "no pages")]
     {
-        let (holds, said) = outside(bundle, &folder.0, keys);
-        assert!(!holds && said.contains(why), "{said}");
+        let (holds, output) = outside(bundle, &folder.0, keys);
+        assert!(!holds && output.contains(why), "{output}");
     }
 }
 
@@ -211,8 +211,8 @@ fn archive(w: &World, keys: &[&str]) -> (bool, String) {
     let text = zstd.stdout.take().unwrap();
     let done = Command::new("python3").arg(VERIFIER).arg("-").args(keys).stdin(text).output().unwrap();
     let is_read = zstd.wait().unwrap().success();
-    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
-    (is_read && done.status.success(), said)
+    let output = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    (is_read && done.status.success(), output)
 }
 
 fn archived(w: &World) {
@@ -224,19 +224,19 @@ fn archived(w: &World) {
         let verified = w.lattice.json(&["audit", "verify"]).unwrap();
         verified["keys"].as_array().unwrap().iter().map(|k| text(k, "key")).collect()
     };
-    let all_there = |said: &str| {
-        let count = said.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+    let all_there = |output: &str| {
+        let count = output.split_whitespace().find_map(|word| word.parse::<u64>().ok());
         count.is_some_and(|count| count >= records)
     };
-    let mut said = String::new();
+    let mut output = String::new();
     w.wait("the archive to have it", || {
         let keys = keys(w);
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let (holds, told) = archive(w, &keys);
-        said = told;
-        holds && all_there(&said)
+        let (holds, text) = archive(w, &keys);
+        output = text;
+        holds && all_there(&output)
     });
-    assert!(said.contains("The archive holds") && said.contains("cluster lab"), "{said}");
+    assert!(output.contains("The archive holds") && output.contains("cluster lab"), "{output}");
     // A new leader continues it.
     let leader = w.lattice.leader().unwrap().unwrap();
     faults::kill_member(&w.dir, leader).unwrap();
@@ -249,8 +249,8 @@ fn archived(w: &World) {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         archive(w, &keys).0 && archive_has(w, &id)
     });
-    let (holds, said) = archive(w, &[&"0".repeat(64)]);
-    assert!(!holds && said.contains("not trusted"), "{said}");
+    let (holds, output) = archive(w, &[&"0".repeat(64)]);
+    assert!(!holds && output.contains("not trusted"), "{output}");
 }
 
 fn archive_has(w: &World, id: &str) -> bool {

@@ -77,7 +77,7 @@ fn damage_log(w: &World, id: u64) {
 }
 
 /// Starts a member that must end with this text in its log. It may accept connections before that.
-fn ends_saying(w: &World, id: u64, what: &str) {
+fn ends_with_log(w: &World, id: u64, what: &str) {
     let _may_be_refused = faults::start_member(&w.dir, id);
     let member = w.cluster().member(id).unwrap().daemon.clone();
     w.wait("the member to end with its reason", || !member.alive() && fs::read_to_string(&member.log).is_ok_and(|log| log.contains(what)));
@@ -87,14 +87,14 @@ fn made(w: &World) {
     w.wait("one that the leader made by itself", || !backups(w).is_empty());
     let before = backups(w);
     w.completed(&w.submit(&["--nodes", "1", "--", "/bin/true"]));
-    let (code, said) = quorum(w, 2, &["backup"]);
-    assert!(code == 0 && said.contains("audit records"), "{said}");
-    let name = said.lines().next().unwrap().to_owned();
-    assert!(backups(w).contains(&name) && !before.contains(&name), "{said}");
-    let (code, said) = quorum(w, 3, &["verify"]);
-    assert!(code == 0 && said.contains(&name) && said.contains("every link holds") && said.contains("1 Completed"), "{said}");
-    let (code, said) = quorum(w, 3, &["verify", "--backup", &before[0]]);
-    assert!(code == 0 && said.contains(&before[0]), "{said}");
+    let (code, output) = quorum(w, 2, &["backup"]);
+    assert!(code == 0 && output.contains("audit records"), "{output}");
+    let name = output.lines().next().unwrap().to_owned();
+    assert!(backups(w).contains(&name) && !before.contains(&name), "{output}");
+    let (code, output) = quorum(w, 3, &["verify"]);
+    assert!(code == 0 && output.contains(&name) && output.contains("every link holds") && output.contains("1 Completed"), "{output}");
+    let (code, output) = quorum(w, 3, &["verify", "--backup", &before[0]]);
+    assert!(code == 0 && output.contains(&before[0]), "{output}");
     let there = backups(w).len();
     w.wait("the next one, 10 s later", || backups(w).len() > there);
     // Nothing of the failed download is left.
@@ -103,65 +103,68 @@ fn made(w: &World) {
 }
 
 fn damaged(w: &World) {
-    let (code, said) = quorum(w, 1, &["backup"]);
-    assert_eq!(code, 0, "{said}");
-    let name = said.lines().next().unwrap().to_owned();
+    let (code, output) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{output}");
+    let name = output.lines().next().unwrap().to_owned();
     for object in ["snapshot", "audit"] {
         let path = w.dir.join("backups/backups").join(&name).join(object);
         let middle = fs::metadata(&path).unwrap().len() as usize / 2;
         flip(&path, middle);
-        let (code, said) = quorum(w, 1, &["verify", "--backup", &name]);
-        assert!(code == 1 && said.contains("is damaged") && said.contains(&format!("{name}/{object}")), "{said}");
-        assert!(said.contains("--backup NAME"), "it says what to take instead: {said}");
+        let (code, output) = quorum(w, 1, &["verify", "--backup", &name]);
+        assert!(code == 1 && output.contains("is damaged") && output.contains(&format!("{name}/{object}")), "{output}");
+        assert!(output.contains("--backup NAME"), "it says what to take instead: {output}");
         flip(&path, middle);
     }
     assert_eq!(quorum(w, 1, &["verify", "--backup", &name]).0, 0);
-    let (code, said) = quorum(w, 1, &["verify", "--backup", "yesterday"]);
-    assert!(code == 1 && said.contains(&name), "it names those that there are: {said}");
+    let (code, output) = quorum(w, 1, &["verify", "--backup", "yesterday"]);
+    assert!(code == 1 && output.contains(&name), "it names those that there are: {output}");
     let nowhere = format!("file://{}", w.dir.join("nowhere").display());
-    let (code, said) = quorum(w, 1, &["verify", "--from", &nowhere]);
-    assert!(code == 1 && said.contains("holds no backup"), "{said}");
+    let (code, output) = quorum(w, 1, &["verify", "--from", &nowhere]);
+    assert!(code == 1 && output.contains("holds no backup"), "{output}");
 }
 
 fn plan(w: &World) {
     let plan = |id: u64| {
-        let (code, said) = quorum(w, id, &["recover", "--plan"]);
-        assert_eq!(code, 0, "{said}");
-        said
+        let (code, output) = quorum(w, id, &["recover", "--plan"]);
+        assert_eq!(code, 0, "{output}");
+        output
     };
-    let said = plan(1);
-    assert!(said.contains("This member runs. Nothing is to be done here"), "{said}");
+    let output = plan(1);
+    assert!(output.contains("This member runs. Nothing is to be done here"), "{output}");
     // One member damaged.
     faults::kill_member(&w.dir, 2).unwrap();
     damage_log(w, 2);
-    let said = plan(2);
+    let output = plan(2);
     assert!(
-        said.contains("is damaged at byte") && said.contains("lattice quorum replace 2 4") && !said.contains("recover --config"),
-        "{said}"
+        output.contains("is damaged at byte") && output.contains("lattice quorum replace 2 4") && !output.contains("recover --config"),
+        "{output}"
     );
-    ends_saying(w, 2, "lattice quorum replace");
+    ends_with_log(w, 2, "lattice quorum replace");
     // No majority.
     faults::kill_member(&w.dir, 3).unwrap();
-    let said = plan(1);
-    assert!(said.contains("waits for a majority") && said.contains("these do not answer: 2, 3"), "{said}");
-    let said = plan(3);
-    assert!(said.contains("Its files are whole") && said.contains("Do: lattice-quorum --config"), "{said}");
+    let output = plan(1);
+    assert!(output.contains("waits for a majority") && output.contains("these do not answer: 2, 3"), "{output}");
+    let output = plan(3);
+    assert!(output.contains("Its files are whole") && output.contains("Do: lattice-quorum --config"), "{output}");
     // All damaged.
     faults::kill_member(&w.dir, 1).unwrap();
     damage_log(w, 1);
     damage_log(w, 3);
     for id in [1, 2, 3] {
-        let said = plan(id);
-        assert!(said.contains("If fewer than 2 members have their files") && said.contains("lattice quorum recover --config"), "{said}");
-        assert!(said.contains(&format!("the newest {}", backups(w).last().unwrap())), "{said}");
+        let output = plan(id);
+        assert!(
+            output.contains("If fewer than 2 members have their files") && output.contains("lattice quorum recover --config"),
+            "{output}"
+        );
+        assert!(output.contains(&format!("the newest {}", backups(w).last().unwrap())), "{output}");
     }
     // From a newer version.
     let whose = folder(w, 3).join("data/member.json");
     let text = fs::read_to_string(&whose).unwrap();
     fs::write(&whose, text.replace("\"format\":1", "\"format\":2")).unwrap();
-    let said = plan(3);
-    assert!(said.contains("written by a newer version") && said.contains("install that version"), "{said}");
-    ends_saying(w, 3, "written by a newer version");
+    let output = plan(3);
+    assert!(output.contains("written by a newer version") && output.contains("install that version"), "{output}");
+    ends_with_log(w, 3, "written by a newer version");
     fs::write(&whose, text).unwrap();
     for id in [1, 2, 3] {
         damage_log(w, id);
@@ -171,21 +174,21 @@ fn plan(w: &World) {
 
 fn restored(w: &World) {
     let kept = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
-    let (code, said) = quorum(w, 1, &["backup"]);
-    assert_eq!(code, 0, "{said}");
-    let name = said.lines().next().unwrap().to_owned();
+    let (code, output) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{output}");
+    let name = output.lines().next().unwrap().to_owned();
     let lost = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let before = generation(w);
-    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
-    assert!(code == 1 && said.contains("in use"), "{said}");
+    let (code, output) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 1 && output.contains("in use"), "{output}");
     faults::kill_member(&w.dir, 1).unwrap();
-    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
-    assert!(code == 1 && said.contains("Stop every member first"), "{said}");
+    let (code, output) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 1 && output.contains("Stop every member first"), "{output}");
     kill_all(w);
-    let (code, said) = quorum(w, 1, &["restore", "--backup", &name]);
-    assert!(code == 1 && said.contains("What will be lost") && said.contains("nothing was changed"), "{said}");
-    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
-    assert!(code == 0 && said.contains("is kept in"), "{said}");
+    let (code, output) = quorum(w, 1, &["restore", "--backup", &name]);
+    assert!(code == 1 && output.contains("What will be lost") && output.contains("nothing was changed"), "{output}");
+    let (code, output) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 0 && output.contains("is kept in"), "{output}");
     let aside = fs::read_dir(folder(w, 1)).unwrap().map(|f| f.unwrap().path()).find(|p| p.display().to_string().contains("data.before-"));
     assert!(aside.is_some_and(|aside| aside.join("member.json").exists()), "what was there is kept");
     for id in [2, 3] {
@@ -223,8 +226,8 @@ fn recovered(w: &World) {
     w.ok(&["cancel", &waits]);
     w.wait_log(&unknown, "up");
     w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
-    let (code, said) = quorum(w, 1, &["recover", "--yes"]);
-    assert!(code == 1 && said.contains("is not empty"), "{said}");
+    let (code, output) = quorum(w, 1, &["recover", "--yes"]);
+    assert!(code == 1 && output.contains("is not empty"), "{output}");
 
     kill_all(w);
     fs::write(&go, "").unwrap();

@@ -132,8 +132,8 @@ fn foreign(w: &World) {
     let other = w.dir.join("other-ca");
     ca_ok(&["init", "--dir", &other.to_string_lossy()]);
     begin(w, &issued(&other, "n2", &w.dir.join("foreign"), &ours));
-    let told = || w.at("n2").json(&["node", "status"]).map(|s| s["quorum_detail"].to_string()).unwrap_or_default();
-    w.wait("n2 to say why it has no session", || told().contains("does not take the certificate of n2: it is of another authority"));
+    let detail = || w.at("n2").json(&["node", "status"]).map(|s| s["quorum_detail"].to_string()).unwrap_or_default();
+    w.wait("n2 to say why it has no session", || detail().contains("does not take the certificate of n2: it is of another authority"));
     let counted = refused_of_the_quorum(w);
     assert!(counted["certificates of another authority"].as_u64().unwrap() > 0, "{counted}");
     assert!(count_in(&w.cluster().member(1).unwrap().daemon.log, "refused cause=Authority") > 0);
@@ -154,8 +154,8 @@ fn foreign(w: &World) {
     let log = w.cluster().node("n2").unwrap().daemon.log.clone();
     begin(w, &issued(&w.dir.join("ca"), "n7", &w.dir.join("named"), &ours));
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
-    let said = process::tail(&log, 3);
-    assert!(said.contains("the certificate of \"n7\", the configured node_id is n2"), "{said}");
+    let log_end = process::tail(&log, 3);
+    assert!(log_end.contains("the certificate of \"n7\", the configured node_id is n2"), "{log_end}");
     // Two of the three options are not enough.
     begin(w, &issued(&w.dir.join("ca"), "n2", &w.dir.join("partly"), &ours)[..4]);
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
@@ -221,7 +221,7 @@ fn authority(w: &World) {
     let (dir, out) = (dir.to_string_lossy(), w.dir.join("refused"));
     let out = out.to_string_lossy();
     let issue = |more: &[&str]| ca(&[&["issue", "--dir", &dir, "--out", &out][..], more].concat());
-    for (more, said) in [
+    for (more, expected) in [
         (["--name", "n3", "--role", "api", "--host", "quorum.lattice"], "is a name of the quorum's members"),
         (["--name", "member-9", "--role", "api", "--host", "h"], "kept for the quorum"),
         (["--name", "n3", "--role", "king", "--host", "h"], "is not a role"),
@@ -229,7 +229,7 @@ fn authority(w: &World) {
         (["--name", "n3", "--role", "api", "--lifetime", "long"], "is not a duration"),
     ] {
         let done = issue(&more);
-        assert!(done.code() != 0 && done.err().contains(said), "{more:?}: {} {}", done.code(), done.err());
+        assert!(done.code() != 0 && done.err().contains(expected), "{more:?}: {} {}", done.code(), done.err());
     }
     assert!(!w.dir.join("refused/n3.crt").exists());
     let again = ca(&["init", "--dir", &dir]);
@@ -265,8 +265,8 @@ fn compute_node(w: &World) {
     let as_it_was = configure(&w.dir, "n2", &format!("tls: {{cert: {:?}, key: {:?}}}", file("crt"), file("key")));
     begin(w, &[]);
     w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
-    let said = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
-    assert!(said.contains("tls.cert is of role node") && said.contains("roles: []"), "{said}");
+    let log_end = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
+    assert!(log_end.contains("tls.cert is of role node") && log_end.contains("roles: []"), "{log_end}");
     configure(&w.dir, "n2", "roles: []");
     faults::start_node(&w.dir, "n2").unwrap();
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
@@ -289,13 +289,13 @@ fn compute_node(w: &World) {
     let attached = at_node.run(&["attach", &mine, "--", "/bin/echo", "looked\nhere"], JOB).unwrap();
     assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\nhere\n"), "{}", attached.err());
     w.wait("its end in the audit log", || accesses(w).iter().any(|r| text(r, "action") == "AttachEnded"));
-    let told = accesses(w);
+    let recorded = accesses(w);
     for action in ["LogsRead", "AttachStarted", "AttachEnded"] {
-        let one = told.iter().find(|r| text(r, "action") == action && text(r, "allocation") == mine);
-        let one = one.unwrap_or_else(|| panic!("no {action}: {told:?}"));
+        let one = recorded.iter().find(|r| text(r, "action") == action && text(r, "allocation") == mine);
+        let one = one.unwrap_or_else(|| panic!("no {action}: {recorded:?}"));
         assert!(text(one, "actor") == "root" && text(one, "detail").starts_with("at n2: "), "{one}");
     }
-    assert!(told.iter().any(|r| text(r, "detail").contains("/bin/echo looked\\nhere")), "one line, escaped: {told:?}");
+    assert!(recorded.iter().any(|r| text(r, "detail").contains("/bin/echo looked\\nhere")), "one line, escaped: {recorded:?}");
     // For other allocations the request is refused, with the place to ask.
     let theirs = stays(w, "n1");
     let refused = at_node.run(&["status", &theirs], JOB).unwrap();
@@ -332,7 +332,9 @@ fn stolen(w: &World) {
         let (mut seen, mut complete) = (Vec::new(), false);
         while !complete {
             if let WatchMessage::Changes { changes, complete: last, .. } = watch.next().await.unwrap() {
-                seen.extend(changes.into_iter().filter_map(|c| if let Change::Allocation(told) = c { Some(told.id) } else { None }));
+                seen.extend(
+                    changes.into_iter().filter_map(|c| if let Change::Allocation(allocation) = c { Some(allocation.id) } else { None }),
+                );
                 complete = last;
             }
         }

@@ -135,9 +135,9 @@ impl Chain {
     fn created(&self, w: &World) -> (String, Option<u64>) {
         let done = self.create(w);
         assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
-        let told: Value = serde_json::from_str(&done.out()).unwrap();
-        assert_eq!(text(&told, "state"), "complete");
-        (text(&told, "id"), told["step"].as_u64())
+        let answer: Value = serde_json::from_str(&done.out()).unwrap();
+        assert_eq!(text(&answer, "state"), "complete");
+        (text(&answer, "id"), answer["step"].as_u64())
     }
 
     /// Lets a program continue that waits before it saves itself.
@@ -193,8 +193,8 @@ fn one_node(w: &World) {
     let shown = w.at("n2").json(&["checkpoint", "show", id]).unwrap();
     assert_eq!((text(&shown, "id"), shown["step"].as_u64(), shown["files"].as_u64()), (first.clone(), step, Some(2)), "{shown}");
     assert_eq!(shown["time_seconds"].as_f64(), step.map(|step| step as f64 + 0.25));
-    let told = w.ok(&["checkpoint", "show", id]);
-    assert!(told.contains(&format!("Time:     {}.25 s, simulated\n", step.unwrap())), "{told}");
+    let details = w.ok(&["checkpoint", "show", id]);
+    assert!(details.contains(&format!("Time:     {}.25 s, simulated\n", step.unwrap())), "{details}");
     let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
     assert_eq!(paths, ["bulk", "state/chain"]);
     let audit = w.ok(&["audit", "query", "--alloc", id, "--type", "checkpoint-committed"]);
@@ -332,10 +332,10 @@ fn dies_and_lies(w: &World) {
         ("empty", "the application says that it saved, and no file lies in"),
         ("link", "x is a symbolic link: save files and directories alone"),
     ];
-    for (behave, says) in lies {
+    for (behave, expected) in lies {
         chain.behaves(behave);
         let done = chain.create(w);
-        assert!(done.code() == 1 && done.err().contains(says), "{behave}: {}", done.err());
+        assert!(done.code() == 1 && done.err().contains(expected), "{behave}: {}", done.err());
         chain.keeps(w, &first);
     }
     chain.behaves("die");
@@ -363,7 +363,7 @@ fn two_requests(w: &World) {
         std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], JOB).unwrap())
     };
     let asked: Vec<_> = (0..3).map(|_| ask()).collect();
-    let told: Vec<String> = asked
+    let ids: Vec<String> = asked
         .into_iter()
         .map(|a| a.join().unwrap())
         .map(|f| {
@@ -373,9 +373,9 @@ fn two_requests(w: &World) {
         .collect();
     // A request after the end of the first one makes a new checkpoint; simultaneous ones share one.
     let made = list(w, &chain.id).len();
-    let different: std::collections::BTreeSet<&String> = told.iter().collect();
-    assert_eq!(different.len(), made, "{told:?}");
-    assert!(made < 3, "{told:?}");
+    let different: std::collections::BTreeSet<&String> = ids.iter().collect();
+    assert_eq!(different.len(), made, "{ids:?}");
+    assert!(made < 3, "{ids:?}");
     chain.end(w);
 }
 

@@ -88,16 +88,16 @@ fn shared(w: &World) {
     let config = w.script("shared.yaml", &configs::merged(&config, &shared).unwrap());
     faults::kill_node(&w.dir, NODE).unwrap();
     let run = |args: &[&str]| process::run(Command::new(binaries().agent()).args(args).args(["--config", &config]), JOB).unwrap();
-    let says = |text: &str| {
+    let is_explained = |text: &str| {
         text.contains("is on fuse.sshfs, which other nodes may have as well") && text.contains("checkpoint.store.url: file://")
     };
     let refused = run(&[]);
     let doctor = run(&["doctor"]);
     drop(device);
     umount2(&folder.0, MntFlags::MNT_DETACH).unwrap();
-    assert!(!refused.timed_out && refused.code() != 0 && says(&refused.err()), "{} {}", refused.code(), refused.err());
-    let is_said = |line: &str| line.starts_with("missing ") && line.contains(" checkpoints ") && says(line);
-    assert!(doctor.out().lines().any(is_said), "{}", doctor.out());
+    assert!(!refused.timed_out && refused.code() != 0 && is_explained(&refused.err()), "{} {}", refused.code(), refused.err());
+    let is_reported = |line: &str| line.starts_with("missing ") && line.contains(" checkpoints ") && is_explained(line);
+    assert!(doctor.out().lines().any(is_reported), "{}", doctor.out());
     faults::start_node(&w.dir, NODE).unwrap();
     w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
 }
@@ -147,12 +147,12 @@ fn filled(w: &World) {
     behaves("small");
     w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
     let first = last(w, &id);
-    for (how, says) in
+    for (how, expected) in
         [("careful", "bulk has no room"), ("careless", "its disk is full, and the application does not report how much it saved")]
     {
         behaves(how);
         let done = w.run(&["checkpoint", "create", &id, "--deadline", "20s"]);
-        assert!(done.code() == 1 && done.err().contains(says), "{how}: {}\n{}", done.err(), w.log(&id));
+        assert!(done.code() == 1 && done.err().contains(expected), "{how}: {}\n{}", done.err(), w.log(&id));
         assert_eq!(last(w, &id), first);
         w.ok(&["checkpoint", "verify", &id, &first]);
         w.wait("there to be room again", || disk.free() + (1 << 20) > room);
@@ -195,8 +195,8 @@ fn no_room(w: &World) {
     let done = chain.create(w);
     // The remains of the previous checkpoint are removed first: the request may find a free block, and the saved files
     // do not.
-    let says = ["No space left on device", "its disk is full"];
-    assert!(done.code() == 1 && says.iter().any(|why| done.err().contains(why)), "{}", done.err());
+    let reasons = ["No space left on device", "its disk is full"];
+    assert!(done.code() == 1 && reasons.iter().any(|why| done.err().contains(why)), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
     disk.make_room();
     let done = chain.create(w);
@@ -249,8 +249,8 @@ fn full_store(w: &World) {
     disk.make_room();
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());
-    let told: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
-    assert_eq!(text(&told, "id"), last(w, &chain.id));
+    let created: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+    assert_eq!(text(&created, "id"), last(w, &chain.id));
     w.ok(&["checkpoint", "verify", &chain.id]);
     chain.end(w);
     assert_eq!(agent(w), before);

@@ -31,8 +31,8 @@ fn own_alone(w: &World) {
     let own_last = last(w, &own.id);
     assert!(made.contains(&own_last) && made.ends_with("gave 0\n"), "{made}");
     for asks in ["list", "show", "verify"] {
-        let told = inside(&format!("checkpoint {asks} {}", own.id)).out();
-        assert!(told.ends_with("gave 0\n"), "{asks}: {told}");
+        let output = inside(&format!("checkpoint {asks} {}", own.id)).out();
+        assert!(output.ends_with("gave 0\n"), "{asks}: {output}");
     }
     let other_id = &other.id;
     let asked = [
@@ -50,9 +50,9 @@ fn own_alone(w: &World) {
         "submit -- /bin/true".to_owned(),
     ];
     for asks in asked {
-        let told = inside(&asks).out();
-        let says = format!("this process is work of allocation {} and may act for that one alone", &own.id[..8]);
-        assert!(told.contains(&says) && told.ends_with("gave 4\n"), "{asks}: {told}");
+        let output = inside(&asks).out();
+        let expected = format!("this process is work of allocation {} and may act for that one alone", &own.id[..8]);
+        assert!(output.contains(&expected) && output.ends_with("gave 4\n"), "{asks}: {output}");
     }
     assert_eq!(last(w, other_id), others_last, "it was not asked");
     other.end(w);

@@ -72,8 +72,12 @@ fn cut_off(w: &World) {
     let late = whole().into_iter().find(|made| *made != first && *made != second).unwrap();
     assert_eq!(text(&w.status(id)["checkpoint"], "id"), second);
     faults::heal_node(&w.dir, "n3").unwrap();
-    let told = asking.join().unwrap();
-    assert!(told.code() == 1 && told.err().contains("the quorum refuses it") && told.err().contains("claimed anew"), "{}", told.err());
+    let answer = asking.join().unwrap();
+    assert!(
+        answer.code() == 1 && answer.err().contains("the quorum refuses it") && answer.err().contains("claimed anew"),
+        "{}",
+        answer.err()
+    );
     w.wait("what it saved to be gone", || !allocation.join(&late).exists() || whole().len() == 2);
     let listed = w.lattice.json(&["checkpoint", "list", id]).unwrap();
     let ids: Vec<String> = listed.as_array().unwrap().iter().map(|c| text(c, "id")).collect();

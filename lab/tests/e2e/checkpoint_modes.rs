@@ -211,14 +211,14 @@ impl Counting {
     fn created(&self, w: &World) -> (String, u64) {
         let done = self.create(w, "20s");
         assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
-        let told: Value = serde_json::from_str(&done.out()).unwrap();
-        (text(&told, "id"), told["step"].as_u64().unwrap())
+        let created: Value = serde_json::from_str(&done.out()).unwrap();
+        (text(&created, "id"), created["step"].as_u64().unwrap())
     }
 
     /// Checks that a request failed for this reason, and that the earlier checkpoint is unchanged.
-    fn fails(&self, w: &World, says: &str, deadline: &str, first: &str) {
+    fn fails(&self, w: &World, expected: &str, deadline: &str, first: &str) {
         let done = self.create(w, deadline);
-        assert!(done.code() == 1 && done.err().contains(says), "{says}: {}\n{}", done.err(), w.log(&self.id));
+        assert!(done.code() == 1 && done.err().contains(expected), "{expected}: {}\n{}", done.err(), w.log(&self.id));
         self.keeps(w, first);
     }
 
@@ -327,7 +327,7 @@ fn memory_misbehaves(w: &World) {
     });
     counting.behaves("odd");
     counting.fails(w, "step is ", "20s", &first);
-    shows_whether_it_heard(w, &counting);
+    shows_acknowledgement(w, &counting);
     let first = text(&w.status(&counting.id)["checkpoint"], "id");
     counting.behaves("defer");
     let (second, _) = counting.created(w);
@@ -344,25 +344,25 @@ fn memory_misbehaves(w: &World) {
 struct Asking {
     child: Child,
     /// Its output.
-    said: PathBuf,
+    output: PathBuf,
 }
 
 impl Asking {
     fn begin(w: &World, id: &str) -> Self {
-        let said = fresh_dir("modes-said");
-        let (out, err) = (Stdio::null(), fs::File::create(&said).unwrap());
+        let output = fresh_dir("modes-said");
+        let (out, err) = (Stdio::null(), fs::File::create(&output).unwrap());
         let mut command = w.lattice.command(&["checkpoint", "create", id, "--deadline", "30s"]);
-        Self { child: command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap(), said }
+        Self { child: command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap(), output }
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+    fn output(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
     }
 
     /// Checks that it is complete.
     fn complete(mut self) {
         let ended = self.child.wait().unwrap();
-        assert!(ended.success(), "{ended}: {}", self.said());
+        assert!(ended.success(), "{ended}: {}", self.output());
     }
 }
 
@@ -370,22 +370,22 @@ impl Drop for Asking {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_file(&self.said);
+        let _ = fs::remove_file(&self.output);
     }
 }
 
 /// A program that looks late, and then takes its time: the two are shown differently.
-fn shows_whether_it_heard(w: &World, counting: &Counting) {
+fn shows_acknowledgement(w: &World, counting: &Counting) {
     counting.behaves("deaf");
     let asking = Asking::begin(w, &counting.id);
-    w.wait("it to be asked", || asking.said().contains(": requested, waits for n"));
+    w.wait("it to be asked", || asking.output().contains(": requested, waits for n"));
     counting.behaves("slow");
-    w.wait("it to have heard", || asking.said().contains(": acknowledged, waits for n"));
+    w.wait("it to have heard", || asking.output().contains(": acknowledged, waits for n"));
     counting.behaves("wait");
-    w.wait("how far it is to be shown", || asking.said().contains("(40 %, 9 s left)"));
-    let words = asking.said();
-    let at = |word: &str| words.find(&format!(": {word}, ")).unwrap_or_else(|| panic!("never {word}: {words}"));
-    assert!(at("requested") < at("acknowledged") && at("acknowledged") < at("writing"), "{words}");
+    w.wait("how far it is to be shown", || asking.output().contains("(40 %, 9 s left)"));
+    let output = asking.output();
+    let at = |state: &str| output.find(&format!(": {state}, ")).unwrap_or_else(|| panic!("never {state}: {output}"));
+    assert!(at("requested") < at("acknowledged") && at("acknowledged") < at("writing"), "{output}");
     counting.release();
     asking.complete();
 }
@@ -459,8 +459,8 @@ fn memory_killed_between(w: &World) {
         faults::start_node(&w.dir, &node).unwrap();
         let done = asking.join().unwrap();
         assert_eq!(done.code(), 0, "{point}: {}", done.err());
-        let told: Value = serde_json::from_str(&done.out()).unwrap();
-        assert_eq!(text(&w.status(&counting.id)["checkpoint"], "id"), text(&told, "id"), "{point}");
+        let created: Value = serde_json::from_str(&done.out()).unwrap();
+        assert_eq!(text(&w.status(&counting.id)["checkpoint"], "id"), text(&created, "id"), "{point}");
         w.ok(&["checkpoint", "verify", &counting.id]);
         // Afterwards it is asked as usual.
         counting.created(w);
@@ -491,7 +491,7 @@ fn calls(w: &World) {
     counting.behaves("wait");
     let asking = Asking::begin(w, id);
     w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
-    w.wait("how far they are to be shown", || asking.said().contains("(40 %, 9 s left)"));
+    w.wait("how far they are to be shown", || asking.output().contains("(40 %, 9 s left)"));
     counting.behaves_well();
     counting.release();
     asking.complete();
@@ -561,14 +561,14 @@ fn calls_foreign(w: &World) {
     w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);
     let lattice = format!("LATTICE={}", binaries().lattice().display());
     let asks = format!("\"$LATTICE\" checkpoint done {token}; echo code $?");
-    for (more, says) in [(vec!["--checkpoint=grpc"], "is not asked for now"), (vec![], "submitted without --checkpoint=grpc")] {
+    for (more, expected) in [(vec!["--checkpoint=grpc"], "is not asked for now"), (vec![], "submitted without --checkpoint=grpc")] {
         let mut args = vec!["--env", &lattice, "--cores", "1", "--nodes", "1"];
         args.extend(more);
         args.extend(["--", "/bin/sh", "-c", &asks]);
         let other = w.submit(&args);
         w.completed(&other);
         let log = w.log(&other);
-        assert!(log.contains("code 4") && log.contains(says), "{log}");
+        assert!(log.contains("code 4") && log.contains(expected), "{log}");
     }
     w.ok(&["node", "uncordon", if node == "n1" { "n2" } else { "n1" }]);
     counting.release();
@@ -578,21 +578,21 @@ fn calls_foreign(w: &World) {
 }
 
 fn deaf(w: &World) {
-    for (mode, says) in [("shmem", "no process listens on the page"), ("grpc", "nothing of it waits at its agent's socket")] {
+    for (mode, expected) in [("shmem", "no process listens on the page"), ("grpc", "nothing of it waits at its agent's socket")] {
         let id = w.submit(&[&format!("--checkpoint={mode}"), "--", "/bin/sleep", "600"]);
         w.running(&id);
         let done = w.run(&["checkpoint", "create", &id]);
-        assert!(done.code() == 1 && done.err().contains(says) && done.err().contains("nothing was asked"), "{}", done.err());
+        assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was asked"), "{}", done.err());
         assert_eq!(text(&w.status(&id), "state"), "Running");
         w.ok(&["cancel", &id]);
         w.ended(&id);
     }
-    for (args, says) in [
+    for (args, expected) in [
         (&["--checkpoint=shmem", "--checkpoint-port=9999"][..], "a port is for grpc"),
         (&["--checkpoint-port=9999"], "a port is for grpc"),
         (&["--checkpoint=shmem", "--checkpoint-signal=USR2"], "a signal is for --checkpoint=signal"),
     ] {
         let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
-        assert!([2, 4].contains(&refused.code()) && refused.err().contains(says), "{}", refused.err());
+        assert!([2, 4].contains(&refused.code()) && refused.err().contains(expected), "{}", refused.err());
     }
 }

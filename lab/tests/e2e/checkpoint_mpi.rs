@@ -28,8 +28,8 @@ fn one_of_four(w: &World) {
     w.wait_log(&id, "step 0 5\n");
     let done = w.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "json"]);
     assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&id));
-    let told: Value = serde_json::from_str(&done.out()).unwrap();
-    let saved = told["step"].as_u64().unwrap();
+    let created: Value = serde_json::from_str(&done.out()).unwrap();
+    let saved = created["step"].as_u64().unwrap();
     // The program has continued for a while when the node is lost.
     w.wait_log(&id, &format!("step 0 {}\n", saved + 3));
     let lost = w.status(&id)["nodes"][2].as_str().unwrap().to_owned();

@@ -72,9 +72,9 @@ impl Served {
         assert_eq!(over["preempted_count"], 1, "{over}");
         let log = w.log(&self.id);
         let (_, after) = log.split_once(&restored).unwrap_or_else(|| panic!("step {step}: {log}"));
-        let told = |word: &str| after.lines().filter_map(|l| l.strip_prefix(word)?.parse().ok()).collect::<Vec<u64>>();
-        let last = told("final ");
-        assert_eq!((told("step "), last.len()), ((step + 1..=last[0]).collect(), 1), "{log}");
+        let numbers_after = |prefix: &str| after.lines().filter_map(|l| l.strip_prefix(prefix)?.parse().ok()).collect::<Vec<u64>>();
+        let last = numbers_after("final ");
+        assert_eq!((numbers_after("step "), last.len()), ((step + 1..=last[0]).collect(), 1), "{log}");
     }
 }
 
@@ -89,20 +89,20 @@ impl Drop for Served {
 fn served(w: &World) {
     let served = Served::submit(w, port(), &[], &["--defer"]);
     let id = &served.id;
-    let said = fresh_dir("port-said");
+    let output_file = fresh_dir("port-said");
     let mut create = w.lattice.command(&["checkpoint", "create", id, "--deadline", "30s"]);
-    let mut asking = create.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap()).spawn().unwrap();
-    let says = || fs::read_to_string(&said).unwrap();
-    w.wait("how far it is to be shown", || says().contains("(40 %, 9 s left)"));
-    assert!(says().contains("deferred"), "{}", says());
+    let mut asking = create.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&output_file).unwrap()).spawn().unwrap();
+    let output = || fs::read_to_string(&output_file).unwrap();
+    w.wait("how far it is to be shown", || output().contains("(40 %, 9 s left)"));
+    assert!(output().contains("deferred"), "{}", output());
     let log = w.log(id);
     let asked: Vec<&str> = log.lines().filter_map(|l| l.strip_prefix("asked ")).collect();
     let deferred = log.lines().find_map(|l| l.strip_prefix("deferred ")).unwrap();
     assert!(asked.len() == 2 && asked[0] == deferred && asked[1] != deferred, "{log}");
     served.release();
     let ended = asking.wait().unwrap();
-    assert!(ended.success(), "{}", says());
-    let _ = fs::remove_file(&said);
+    assert!(ended.success(), "{}", output());
+    let _ = fs::remove_file(&output_file);
     let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
     assert_eq!((text(&shown["nodes"][0]["list"][0], "path").as_str(), shown["files"].as_u64()), ("n", Some(1)), "{shown}");
     w.ok(&["checkpoint", "verify", id]);
@@ -169,9 +169,9 @@ fn foreign(w: &World) {
     w.ok(&["node", "cordon", "n2", "--reason", "the test's"]);
     let silent = w.submit(&["--checkpoint=grpc", &port_flag, "--nodes=1", "--cores=1", "--", "/bin/sleep", "600"]);
     w.running(&silent);
-    let refused = |says: &str| {
+    let refused = |expected: &str| {
         let done = w.run_for(&["checkpoint", "create", &silent, "--deadline", "60s"], Duration::from_secs(20));
-        assert!(done.code() == 1 && done.err().contains(says), "{says}: {}", done.err());
+        assert!(done.code() == 1 && done.err().contains(expected), "{expected}: {}", done.err());
         assert_eq!(text(&w.status(&silent), "state"), "Running");
     };
     refused(&format!("nothing listens at 127.0.0.1:{at}: nothing was asked"));

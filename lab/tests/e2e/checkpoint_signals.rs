@@ -89,7 +89,7 @@ impl Family {
         args.extend(what);
         let id = w.submit(&args);
         w.running(&id);
-        begun.iter().for_each(|word| w.wait_log(&id, word));
+        begun.iter().for_each(|line| w.wait_log(&id, line));
         Self { id, go }
     }
 
@@ -116,13 +116,13 @@ impl Drop for Family {
     }
 }
 
-fn of(told: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    told.iter().map(|(who, count)| ((*who).to_owned(), *count)).collect()
+fn of(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    counts.iter().map(|(who, count)| ((*who).to_owned(), *count)).collect()
 }
 
 /// The same for both ranks.
-fn both(told: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    ["0", "1"].iter().flat_map(|rank| told.iter().map(move |(who, count)| (format!("{who}{rank}"), *count))).collect()
+fn both(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    ["0", "1"].iter().flat_map(|rank| counts.iter().map(move |(who, count)| (format!("{who}{rank}"), *count))).collect()
 }
 
 fn to_all(w: &World) {
@@ -146,15 +146,15 @@ fn to_ranks(w: &World) {
     // One of them does not catch it.
     let family = Family::submit(w, "ranks:QUIT", 3, &["DEAF=1"]);
     let done = w.run(&["checkpoint", "create", &family.id]);
-    let says = "1 of its 2 ranks does not catch SIGQUIT";
-    assert!(done.code() == 1 && done.err().contains(says) && done.err().contains("nothing was sent"), "{}", done.err());
+    let expected = "1 of its 2 ranks does not catch SIGQUIT";
+    assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was sent"), "{}", done.err());
     assert_eq!(text(&w.status(&family.id), "state"), "Running");
     assert_eq!(family.asked(w), both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
     // If the signal goes to all, the other one saves both.
     let family = Family::submit(w, "QUIT", 3, &["DEAF=1"]);
     family.created(w);
-    let heard = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];
-    assert_eq!(family.asked(w), of(&[&heard[..], &[("rank1", 0), ("same1", 0), ("group1", 0), ("session1", 0)]].concat()));
+    let reached = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];
+    assert_eq!(family.asked(w), of(&[&reached[..], &[("rank1", 0), ("same1", 0), ("group1", 0), ("session1", 0)]].concat()));
     w.assert_nothing_left();
 }
 
@@ -177,7 +177,7 @@ fn of_a_script(w: &World) {
 fn uncatchable(w: &World) {
     for signal in ["KILL", "19", "33", "SIGRTMAX+1", "all:USR1"] {
         let refused = w.run(&["submit", "--checkpoint-signal", signal, "--", "/bin/true"]);
-        let says = format!("{signal:?} is no signal that can ask for a checkpoint");
-        assert!([2, 4].contains(&refused.code()) && refused.err().contains(&says), "{signal}: {}", refused.err());
+        let expected = format!("{signal:?} is no signal that can ask for a checkpoint");
+        assert!([2, 4].contains(&refused.code()) && refused.err().contains(&expected), "{signal}: {}", refused.err());
     }
 }

@@ -106,8 +106,8 @@ fn stands_still(w: &World) {
         moto::stop();
         chain.release();
         // It has reported that everything is written, and continues to count.
-        let said = steps(w, &chain.id);
-        w.wait("it to count on", || steps(w, &chain.id) > said + 10);
+        let saved_step = steps(w, &chain.id);
+        w.wait("it to count on", || steps(w, &chain.id) > saved_step + 10);
         let too_early = asked.is_finished();
         moto::go_on();
         assert!(!too_early, "nothing is whole that is not in the store");
@@ -144,8 +144,8 @@ fn started_again(w: &World) {
     let gone = server_killed(w);
     chain.release();
     let directory = w.cluster().run_dir.join("n1/state/checkpoints").join(id);
-    let said = || fs::read_dir(&directory).unwrap().flatten().any(|e| e.path().extension().is_some_and(|e| e == "done"));
-    w.wait("it to have said that it is saved", said);
+    let is_saved = || fs::read_dir(&directory).unwrap().flatten().any(|e| e.path().extension().is_some_and(|e| e == "done"));
+    w.wait("it to have said that it is saved", is_saved);
     assert_eq!(text(&w.status(id), "state"), "Running", "it is not in the store");
     server_started(w, gone);
     w.wait("it to be suspended", || text(&w.status(id), "state") == "Suspended");
@@ -154,8 +154,8 @@ fn started_again(w: &World) {
     w.wait("what it wrote to be in the store", || w.run(&["logs", id]).out().contains("asked "));
     let gone = server_killed(w);
     w.ok(&["resume", id]);
-    let told = || w.lattice.json(&["node", "status"]).unwrap().to_string();
-    w.wait("it to wait for the store", || told().contains("what it saved waits for the checkpoint store"));
+    let status = || w.lattice.json(&["node", "status"]).unwrap().to_string();
+    w.wait("it to wait for the store", || status().contains("what it saved waits for the checkpoint store"));
     server_started(w, gone);
     w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
     chain.end(w);

@@ -106,8 +106,8 @@ fn forgets_nothing(w: &World, member: u64) {
     let wrong = Instant::now();
     jobs.push(w.submit(&["--", "/bin/true"]));
     w.completed(&jobs[3]);
-    let said = || w.lattice.json(&["quorum", "status"]).unwrap()["clocks"].clone();
-    w.wait("the wrong clock to be told of", || !text_of(&said()).is_empty() && wrong.elapsed() > Duration::from_secs(2));
+    let clock_status = || w.lattice.json(&["quorum", "status"]).unwrap()["clocks"].clone();
+    w.wait("the wrong clock to be told of", || !text_of(&clock_status()).is_empty() && wrong.elapsed() > Duration::from_secs(2));
     faults::shift_member_clock(&w.dir, member, 0).unwrap();
     jobs.push(w.submit(&["--", "/bin/true"]));
     let last = w.completed(&jobs[4]);
@@ -136,7 +136,7 @@ fn forgets_nothing(w: &World, member: u64) {
         nodes.as_array().unwrap().iter().any(|n| text(n, "id") == "n2" && n["holds"].as_array().is_some_and(|holds| !holds.is_empty()));
     assert!(held, "the hold of an hour is over: {nodes}");
     w.ok(&["node", "uncordon", "n2"]);
-    w.wait("the clocks to agree", || text_of(&said()).is_empty());
+    w.wait("the clocks to agree", || text_of(&clock_status()).is_empty());
 }
 
 fn text_of(value: &serde_json::Value) -> String {
@@ -159,13 +159,13 @@ fn leader_stays_wrong(w: &World) {
     let job = w.submit(&["--", "/bin/true"]);
     let off_ms = i64::try_from(ms(&w.completed(&job), "ended_at")).unwrap() - now() * 1000;
     assert!(off_ms.abs() < 30_000, "it ended {off_ms} ms from now");
-    let said = || text_of(&w.lattice.json(&["quorum", "status"]).unwrap()["clocks"]);
+    let clock_text = || text_of(&w.lattice.json(&["quorum", "status"]).unwrap()["clocks"]);
     // A difference is shown in whole seconds.
-    let told = [HOUR - 1, HOUR].map(|seconds| format!("the clock of member {leader} is {seconds} s ahead"));
-    w.wait("whose clock it is", || told.iter().any(|told| said().contains(told)));
+    let expected = [HOUR - 1, HOUR].map(|seconds| format!("the clock of member {leader} is {seconds} s ahead"));
+    w.wait("whose clock it is", || expected.iter().any(|expected| clock_text().contains(expected)));
     assert_ne!(w.leader(), leader);
     faults::shift_member_clock(&w.dir, leader, 0).unwrap();
-    w.wait("the clocks to agree", || said().is_empty());
+    w.wait("the clocks to agree", || clock_text().is_empty());
 }
 
 /// A client that holds leases in its name.
@@ -216,10 +216,10 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
     let mut last = 0;
     for (member, client) in &clients {
         for jump in [HOUR, -HOUR, TEN_YEARS, -TEN_YEARS, 0] {
-            let told = format!("member {member}, a jump to {jump} s");
+            let case = format!("member {member}, a jump to {jump} s");
             let token = first.acquire("short", SHORT).await.unwrap();
             let granted = Instant::now();
-            assert!(token > last, "{told}");
+            assert!(token > last, "{case}");
             hosts.shift_clock(*member, jump).unwrap();
             assert_wrong_by(client, jump).await;
             // Nobody else gets it before its time is over, and somebody soon after.
@@ -227,15 +227,15 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
                 match second.acquire("short", SHORT).await {
                     Ok(next) => break next,
                     Err(CallError::Refused(Refusal::LeaseHeld { .. })) => {}
-                    Err(other) => panic!("{told}: {other}"),
+                    Err(other) => panic!("{case}: {other}"),
                 }
-                assert!(granted.elapsed() < SHORT + LATE, "{told}: it is held for ever");
+                assert!(granted.elapsed() < SHORT + LATE, "{case}: it is held for ever");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             };
-            assert!(granted.elapsed() >= SHORT - Duration::from_millis(50), "{told}: it ended after {:?}", granted.elapsed());
-            assert!(last > token, "{told}");
+            assert!(granted.elapsed() >= SHORT - Duration::from_millis(50), "{case}: it ended after {:?}", granted.elapsed());
+            assert!(last > token, "{case}");
             let held = first.acquire("kept", SHORT).await;
-            assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{told}: {held:?}");
+            assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{case}: {held:?}");
             // The next round begins with a free lease.
             while !matches!(release(&second, last).await, Ok(Answer::Done { .. })) {}
             // A leader whose clock stays wrong would transfer the leadership.

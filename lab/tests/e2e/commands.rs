@@ -73,9 +73,9 @@ fn faults() {
 
     let nowhere = lab(&["node", "cut", "n3", "--from", "n9", "--dir", &at], JOB);
     assert!(nowhere.code() == 1 && nowhere.err().contains("n9"), "{}{}", nowhere.out(), nowhere.err());
-    for (wrong, says) in [(["node", "cut", "n9"], "n9"), (["node", "stop", "n9"], "n9"), (["node", "kill", "x"], "x")] {
+    for (wrong, expected) in [(["node", "cut", "n9"], "n9"), (["node", "stop", "n9"], "n9"), (["node", "kill", "x"], "x")] {
         let done = lab(&[&wrong[..], &["--dir", &at]].concat(), JOB);
-        assert!(done.code() == 1 && done.err().contains(says), "{wrong:?}: {}{}", done.out(), done.err());
+        assert!(done.code() == 1 && done.err().contains(expected), "{wrong:?}: {}{}", done.out(), done.err());
     }
     let keeper = cluster.networks.as_ref().unwrap().keeper.clone();
     assert!(did(&["down"]).ends_with("is gone\n"));

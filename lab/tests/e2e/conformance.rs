@@ -70,7 +70,7 @@ fn beside(name: &str) -> PathBuf {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], told),
+        CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], facts_of_another_node),
         CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
         CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
         LOOKS.test("a_node_is_never_ready_without_what_it_is_made_of", &[], from_the_start),
@@ -104,7 +104,7 @@ fn nodes_of(job: &Value) -> Vec<&str> {
 }
 
 /// An agent returns all documented facts about a node that is not its own.
-fn told(w: &World) {
+fn facts_of_another_node(w: &World) {
     let (image, go) = (w.image().to_string_lossy().into_owned(), w.dir.join("told.end"));
     let script = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
     let job = w.submit(&["--nodes", "3", "--uenv", &image, "--", "/bin/sh", "-c", &script]);
@@ -112,16 +112,16 @@ fn told(w: &World) {
     let mut n3 = Value::Null;
     w.wait("n1 to be told all of it", || {
         n3 = w.lattice.json(&["node", "status", "n3"]).unwrap();
-        let (said, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
-        said["images_all"] == 1 && said["fingerprint"].is_string() && now["running"].to_string().contains(&job)
+        let (fact, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
+        fact["images_all"] == 1 && fact["fingerprint"].is_string() && now["running"].to_string().contains(&job)
     });
-    let (said, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
-    assert_eq!((&said["state"], &said["cores"], &said["memory_bytes"]), (&"Ready".into(), &n3["cores"], &n3["memory_bytes"]), "{n3}");
-    assert_eq!((&said["gpus"][0]["healthy"], &said["gpus"][0]["allocatable"]), (&1.into(), &1.into()), "{n3}");
-    assert!(said["holds"] == serde_json::json!([]) && said["features"].is_array() && said["schedulable"] == true, "{n3}");
-    assert_eq!(text(said, "topology_group"), "row-7");
+    let (fact, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
+    assert_eq!((&fact["state"], &fact["cores"], &fact["memory_bytes"]), (&"Ready".into(), &n3["cores"], &n3["memory_bytes"]), "{n3}");
+    assert_eq!((&fact["gpus"][0]["healthy"], &fact["gpus"][0]["allocatable"]), (&1.into(), &1.into()), "{n3}");
+    assert!(fact["holds"] == serde_json::json!([]) && fact["features"].is_array() && fact["schedulable"] == true, "{n3}");
+    assert_eq!(text(fact, "topology_group"), "row-7");
     assert_eq!(
-        (text(said, "fingerprint"), said["images"].as_array().map(Vec::len)),
+        (text(fact, "fingerprint"), fact["images"].as_array().map(Vec::len)),
         (text(&n3["conformance"], "fingerprint"), Some(1)),
         "{n3}"
     );
@@ -200,8 +200,8 @@ fn drift(w: &World) {
     }
     w.completed(&three);
     let history = w.ok(&["node", "history", "n2"]);
-    for said in ["ConformanceChanged", "ConformanceAccepted", "the new firmware"] {
-        assert!(history.contains(said), "{said}: {history}");
+    for expected in ["ConformanceChanged", "ConformanceAccepted", "the new firmware"] {
+        assert!(history.contains(expected), "{expected}: {history}");
     }
 }
 
@@ -218,16 +218,16 @@ fn from_the_start(w: &World) {
         w.wait("n3 to register", || registrations() > before);
         let records = history();
         let at = records.iter().rposition(|r| text(r, "action") == "NodeRegistered").unwrap();
-        let told = records[at..].iter().find(|r| text(r, "action") == "ConformanceChanged");
-        let told = told.unwrap_or_else(|| panic!("it registered, and did not say what it is made of: {records:?}"));
-        assert_eq!(told["at"], records[at]["at"], "{records:?}");
+        let record = records[at..].iter().find(|r| text(r, "action") == "ConformanceChanged");
+        let record = record.unwrap_or_else(|| panic!("it registered, and did not say what it is made of: {records:?}"));
+        assert_eq!(record["at"], records[at]["at"], "{records:?}");
         w.ok(&["node", "accept-drift", "n3", "--reason", "as is meant"]);
-        text(told, "detail")
+        text(record, "detail")
     };
-    let told = again(&|| becomes(w, "n3", "2.79"));
-    assert!(told.ends_with("bmc firmware: absent -> 2.79"), "{told}");
-    let told = again(&|| fs::remove_file(w.cluster().run_dir.join("n3/bmc")).unwrap());
-    assert!(told.ends_with("bmc firmware: 2.79 -> absent"), "{told}");
+    let detail = again(&|| becomes(w, "n3", "2.79"));
+    assert!(detail.ends_with("bmc firmware: absent -> 2.79"), "{detail}");
+    let detail = again(&|| fs::remove_file(w.cluster().run_dir.join("n3/bmc")).unwrap());
+    assert!(detail.ends_with("bmc firmware: 2.79 -> absent"), "{detail}");
 }
 
 fn looks(w: &World) {
@@ -257,8 +257,8 @@ fn looks(w: &World) {
 }
 
 fn stale(w: &World) {
-    let told = || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3);
-    w.wait("all to have told what they are", told);
+    let all_reported = || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3);
+    w.wait("all to have told what they are", all_reported);
     let bmc = w.cluster().run_dir.join("n3").join("bmc");
     fs::create_dir(&bmc).unwrap();
     w.wait("what n3 told to be too old", || node(w, "n3")["conformance"]["stale"] == true);
@@ -271,7 +271,7 @@ fn stale(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     fs::remove_dir(&bmc).unwrap();
     w.completed(&three);
-    w.wait("it to be of their group again", told);
+    w.wait("it to be of their group again", all_reported);
     let history = w.ok(&["node", "history", "n3"]);
     assert!(history.contains("told too long ago") && history.contains("told anew"), "{history}");
 }

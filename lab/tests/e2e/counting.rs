@@ -74,15 +74,15 @@ impl Load {
     fn wait(w: &World, (id, begun): (String, Instant), datagrams: u32, mebibytes: u32) -> Self {
         w.wait_log(&id, "counted ");
         let log = w.ok(&["logs", &id]);
-        let said = log.lines().find_map(|line| line.split_once("counted ")).unwrap_or_else(|| panic!("{log}")).1;
-        let numbers: Vec<f64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let counts = log.lines().find_map(|line| line.split_once("counted ")).unwrap_or_else(|| panic!("{log}")).1;
+        let numbers: Vec<f64> = counts.split_whitespace().map(|word| word.parse().unwrap()).collect();
         Self { id, begun, switches: [numbers[0], numbers[1]], datagrams: f64::from(datagrams), mebibytes: f64::from(mebibytes) }
     }
 }
 
 /// Equal within one percent, plus a few unrelated events.
-fn about(what: &str, told: f64, known: f64, besides: f64) {
-    assert!((told - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {told} is told");
+fn about(what: &str, counted: f64, known: f64, besides: f64) {
+    assert!((counted - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {counted} is told");
 }
 
 fn counting(w: &World) {
@@ -181,14 +181,14 @@ fn written(w: &World) {
         assert!(Path::new("/sys/block").join(&disk).exists(), "{disk}");
         let diag = w.ok(&["diag", id, "--storage"]);
         assert!(diag.contains(&format!("disk {disk}")) && diag.contains("written so far"), "{diag}");
-        let said = w.lattice.json(&["diag", id, "--storage"]).unwrap();
-        let findings = said["nodes"][0]["findings"].as_array().unwrap();
-        let of = |about: &str| findings.iter().find(|f| f["about"] == about).unwrap_or_else(|| panic!("no {about}: {said:#}"));
+        let diagnosis = w.lattice.json(&["diag", id, "--storage"]).unwrap();
+        let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
+        let of = |about: &str| findings.iter().find(|f| f["about"] == about).unwrap_or_else(|| panic!("no {about}: {diagnosis:#}"));
         let writes = text(of("writes of all disks"), "text");
         let (count, took) = writes.split_once(" so far, ").unwrap_or_else(|| panic!("{writes}"));
         assert!(count.parse::<f64>().unwrap() >= requests && ["p50 ", "p95 ", "p99 "].iter().all(|p| took.contains(p)), "{writes}");
         // It is from an earlier measurement.
-        assert!(of(&format!("disk {disk}"))["age_ms"].as_u64().is_some_and(|age| age < 10_000), "{said:#}");
+        assert!(of(&format!("disk {disk}"))["age_ms"].as_u64().is_some_and(|age| age < 10_000), "{diagnosis:#}");
         assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "block_write"), ("source", "ebpf")]), 1.0);
         w.ok(&["cancel", id]);
         w.ended(id);
@@ -282,10 +282,10 @@ fn without(w: &World) {
     faults::start_node(&w.dir, &node).unwrap();
     w.wait("its processor time", || Page::agent(w, &node).cpu_seconds(&id) > 0.0);
     let page = Page::agent(w, &node);
-    let told = names(&page, &id);
-    assert!(told.is_subset(&with), "{told:?} is told without programs, and with them {with:?}");
+    let measured = names(&page, &id);
+    assert!(measured.is_subset(&with), "{measured:?} is told without programs, and with them {with:?}");
     for name in ["cpu_seconds_total", "memory_bytes", "page_faults_total", "processes", "threads"] {
-        assert!(told.contains(&format!("lattice_allocation_{name}")), "{told:?}");
+        assert!(measured.contains(&format!("lattice_allocation_{name}")), "{measured:?}");
     }
     // Values without another source are absent, not 0.
     assert_eq!(switches(&page), None);

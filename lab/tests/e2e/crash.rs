@@ -158,8 +158,8 @@ impl Lane {
     fn dies(&self, point: &str, what: &str) {
         let died = process::until(DEATH, || self.alive() < self.victims.len());
         assert!(died, "no agent came to {point} ({what})\n{}", self.logs());
-        let said = format!("failpoint {point}: this process kills itself");
-        assert!(self.logs().contains(&said), "an agent died, and not at {point}\n{}", self.logs());
+        let expected = format!("failpoint {point}: this process kills itself");
+        assert!(self.logs().contains(&expected), "an agent died, and not at {point}\n{}", self.logs());
         self.kill();
     }
 
@@ -306,16 +306,16 @@ fn every_point_of_a_terminal() {
         let mut last = None;
         // Not at once: the armed agent first recovers its work, and its peers must see it again.
         let died = process::until(DEATH, || {
-            let said = attach();
+            let outcome = attach();
             let dead = lane.alive() == 0;
-            last = Some(said);
+            last = Some(outcome);
             dead
         });
         assert!(died, "no agent came to {point}: {last:?}\n{}", lane.logs());
         let (code, _, err) = last.unwrap();
         // At the last point its caller may have received the end already.
-        let told = matches!(code, Some(5 | 125)) && err.contains("error: ");
-        assert!(told || (point == "terminal-closed" && code == Some(4)), "{point}: {code:?} {err}");
+        let is_reported = matches!(code, Some(5 | 125)) && err.contains("error: ");
+        assert!(is_reported || (point == "terminal-closed" && code == Some(4)), "{point}: {code:?} {err}");
         lane.dies(&point, &id);
         lane.start(None);
         lane.wait("a terminal to be there again", || attach() == whole);

@@ -87,7 +87,7 @@ pub fn trials() -> Vec<Trial> {
         CARRIED.test("one_that_starts_while_it_is_cut_from_the_quorum_finds_the_peers_that_it_knew", &[Need::Hosts], found_again),
         CARRIED.test("gossip_alone_keeps_new_work_off_a_node_and_ends_none", &[Need::Hosts], gossip_alone),
         PLACES.test("the_only_scheduler_places_again_soon_after_a_cut_of_some_seconds", &[Need::Hosts], places_again),
-        ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
+        ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], reached_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
         ALONE.test("cut_from_all_within_its_grace_and_beyond_nothing_runs_twice", &[Need::Hosts], both_ways),
         LAPSING.test("a_launch_with_a_node_that_is_back_just_behind_its_lapse_is_requeued_and_not_aborted", &[Need::Hosts], lapsed),
@@ -138,8 +138,8 @@ fn carried(w: &World) {
         cut.elapsed() > LEASE + Duration::from_secs(2)
     });
     assert!(["n1", "n2"].contains(&through.as_str()), "{}", shown(w, "n3"));
-    let told = w.at("n3").ok(&["node", "status"]).unwrap();
-    assert!(told.contains(&format!("carried by {through}")), "{told}");
+    let status = w.at("n3").ok(&["node", "status"]).unwrap();
+    assert!(status.contains(&format!("carried by {through}")), "{status}");
     assert_eq!(text(&w.status(&job), "state"), "Running");
     // When it loses its carrier, another peer carries it; its end is reported that way as well.
     faults::cut_node(&w.dir, "n3", &From::Peer(through.clone()), Direction::Both).unwrap();
@@ -238,7 +238,7 @@ fn places_again(w: &World) {
     assert!(healed.elapsed() < Duration::from_secs(40), "it was placed after {:?}", healed.elapsed());
 }
 
-fn heard_by_others(w: &World) {
+fn reached_by_others(w: &World) {
     let (job, go) = begin(w, "n3", &["--on-isolation", "stop", "--requeue"]);
     faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::In).unwrap();
     faults::cut_node(&w.dir, "n2", &From::All, Direction::Both).unwrap();
@@ -285,23 +285,23 @@ fn one_way(w: &World) {
 /// Work that prints at short intervals: a line with its attempt and the time in nanoseconds.
 struct Beats {
     id: String,
-    said: PathBuf,
+    output: PathBuf,
     go: PathBuf,
 }
 
 impl Beats {
     fn submit(w: &World, on_isolation: &str) -> Self {
-        let (said, go) = (w.dir.join(format!("said-{on_isolation}")), w.dir.join(format!("go-{on_isolation}")));
-        [&said, &go].into_iter().for_each(|file| drop(fs::remove_file(file)));
-        let line = format!("echo $LATTICE_REQUEUE_COUNT $(date +%s%N) >> {}", said.display());
+        let (output, go) = (w.dir.join(format!("said-{on_isolation}")), w.dir.join(format!("go-{on_isolation}")));
+        [&output, &go].into_iter().for_each(|file| drop(fs::remove_file(file)));
+        let line = format!("echo $LATTICE_REQUEUE_COUNT $(date +%s%N) >> {}", output.display());
         let script = format!("until [ -e {} ]; do {line}; sleep 0.05; done", go.display());
         let id = w.submit(&["--cores", "1", "--requeue", "--on-isolation", on_isolation, "--", "/bin/sh", "-c", &script]);
-        Self { id, said, go }
+        Self { id, output, go }
     }
 
     /// Each line's attempt and time.
     fn lines(&self) -> Vec<(u64, u128)> {
-        let text = fs::read_to_string(&self.said).unwrap_or_default();
+        let text = fs::read_to_string(&self.output).unwrap_or_default();
         // The last line may be incomplete.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().map(|line| line.split_once(' ').map(|(n, at)| (n.parse().unwrap(), at.parse().unwrap())).unwrap()).collect()
@@ -454,8 +454,8 @@ fn three_of_ten(w: &World) {
     w.wait("them to be Degraded", || silent.iter().all(|node| state(w, node) == "Degraded"));
     let held_back = || w.lattice.json(&["quorum", "status"]).unwrap()["held_back"].clone();
     w.wait("them to be held back", || held_back() == 3);
-    let told = w.ok(&["quorum", "status"]);
-    assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
+    let status = w.ok(&["quorum", "status"]);
+    assert!(status.contains("3 nodes fell silent at once") && status.contains("confirm-dead"), "{status}");
     // Well after the time at which a single node would be Down.
     let since = Instant::now();
     w.wait("that time to be over", || {

@@ -56,8 +56,8 @@ fn objects() {
         assert!(lines.iter().any(|line| line["message"] == "ready"), "{lines:#?}");
     }
     let of_work = |line: &Value| line["allocation_id"] == id.as_str();
-    let told = until(JOB, || all()[0].iter().any(of_work));
-    assert!(told && all()[0].iter().all(|line| line["allocation"].is_null()), "{:#?}", all()[0]);
+    let is_logged = until(JOB, || all()[0].iter().any(of_work));
+    assert!(is_logged && all()[0].iter().all(|line| line["allocation"].is_null()), "{:#?}", all()[0]);
     guard.down(JOB).unwrap();
 }
 

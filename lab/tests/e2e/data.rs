@@ -85,9 +85,9 @@ fn refused(w: &World) {
         (&["--data-mount", "/tmp:/data/../etc"], "absolute path"),
         (&["--scratch-per-node", "much"], "500GB"),
     ];
-    for (options, told) in cases {
+    for (options, expected) in cases {
         let done = w.run(&[&["submit"], options, &["--", "/bin/true"]].concat());
-        assert!([2, 4].contains(&done.code()) && done.err().contains(told), "{options:?}: {} {}", done.code(), done.err());
+        assert!([2, 4].contains(&done.code()) && done.err().contains(expected), "{options:?}: {} {}", done.code(), done.err());
     }
     let id = w.submit(&["--data-mount", "/tmp:/etc", "--", "/bin/true"]);
     let ended = w.ended(&id);

@@ -90,8 +90,8 @@ fn kept(w: &World) {
     assert!(!counts_in_kernel() || loaded.iter().all(|of| of.len() >= 8), "{loaded:?}");
     // Through the agent of the other node.
     let began = Instant::now();
-    let said = w.at("n2").ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=10m"]).unwrap();
-    assert!(said.contains("debug") && said.contains(&format!("{id}/telemetry/")), "{said}");
+    let answer = w.at("n2").ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=10m"]).unwrap();
+    assert!(answer.contains("debug") && answer.contains(&format!("{id}/telemetry/")), "{answer}");
     let is_so = lattice_lab::process::until(JOB, || in_debug(w, &id));
     let took = began.elapsed();
     eprintln!("in debug mode after {took:.2?}");
@@ -215,8 +215,8 @@ fn refused(w: &World) {
         assert_eq!(ask(NOBODY, wrong).code(), 2, "{wrong:?}");
     }
     let owner = ask(NOBODY, &["--mode=debug", "-o", "json"]);
-    let said: Value = serde_json::from_str(&owner.out()).unwrap_or_else(|e| panic!("{e}: {}", owner.err()));
-    assert_eq!((&said["mode"], &said["duration_ms"]), (&"debug".into(), &1_800_000.into()));
+    let answer: Value = serde_json::from_str(&owner.out()).unwrap_or_else(|e| panic!("{e}: {}", owner.err()));
+    assert_eq!((&answer["mode"], &answer["duration_ms"]), (&"debug".into(), &1_800_000.into()));
     w.wait("debug mode", || in_debug(w, &nobodys));
     w.ok(&["cancel", &nobodys]);
     w.ended(&nobodys);

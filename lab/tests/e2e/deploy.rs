@@ -27,10 +27,10 @@ fn promtool(args: &[&str], path: &Path) -> String {
 }
 
 fn rules() {
-    let told = promtool(&["check", "rules"], &deploy("prometheus/rules.yaml"));
-    assert!(told.contains("SUCCESS"), "{told}");
-    let told = promtool(&["test", "rules"], &deploy("prometheus/rules-test.yaml"));
-    assert!(told.contains("SUCCESS"), "{told}");
+    let output = promtool(&["check", "rules"], &deploy("prometheus/rules.yaml"));
+    assert!(output.contains("SUCCESS"), "{output}");
+    let output = promtool(&["test", "rules"], &deploy("prometheus/rules-test.yaml"));
+    assert!(output.contains("SUCCESS"), "{output}");
 }
 
 fn queries() {
@@ -53,7 +53,7 @@ fn queries() {
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("queries.yaml");
     fs::write(&file, text).unwrap();
-    let told = promtool(&["check", "rules"], &file);
-    assert!(count > 40 && told.contains(&format!("{count} rules found")), "{told}");
+    let output = promtool(&["check", "rules"], &file);
+    assert!(count > 40 && output.contains(&format!("{count} rules found")), "{output}");
     fs::remove_dir_all(&dir).unwrap();
 }

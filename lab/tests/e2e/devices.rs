@@ -84,9 +84,9 @@ fn with_gpu(w: &World) -> (String, String) {
     w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
     let id = w.submit(&["--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
     w.running(&id);
-    let told = per_gpu(w, &id);
-    let gpus = told["nodes"][0]["gpus"].as_array().unwrap_or_else(|| panic!("{told}"));
-    assert_eq!(gpus.len(), 1, "{told}");
+    let usage = per_gpu(w, &id);
+    let gpus = usage["nodes"][0]["gpus"].as_array().unwrap_or_else(|| panic!("{usage}"));
+    assert_eq!(gpus.len(), 1, "{usage}");
     (id, text(&gpus[0], "id"))
 }
 
@@ -95,13 +95,13 @@ fn per_gpu(w: &World, id: &str) -> Value {
 }
 
 /// The number of its only GPU.
-fn of_gpu(told: &Value, name: &str) -> Option<f64> {
-    let measured = told["nodes"][0]["gpus"][0]["measured"].as_array()?;
+fn of_gpu(usage: &Value, name: &str) -> Option<f64> {
+    let measured = usage["nodes"][0]["gpus"][0]["measured"].as_array()?;
     measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
 }
 
-fn of_node(told: &Value, name: &str) -> Option<f64> {
-    let measured = told["nodes"][0]["measured"].as_array()?;
+fn of_node(usage: &Value, name: &str) -> Option<f64> {
+    let measured = usage["nodes"][0]["measured"].as_array()?;
     measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
 }
 
@@ -123,18 +123,18 @@ fn apart(w: &World) {
     load(w, &others, 0.03125, 0.96875, 1020.0);
     w.wait("what was drawn", || (drawn(w, &one), drawn(w, &other)) == (Some(500.0), Some(20.0)));
     // Through n1 itself, and through another agent.
-    let (told, of_other) = (per_gpu(w, &one), w.at("n2").json(&["top", &other, "--per-gpu"]).unwrap());
-    for (told, busy, used, watts) in [(&told, 0.75, 0.5, 750.0), (&of_other, 0.03125, 0.96875, 31.25)] {
-        assert_eq!(of_gpu(told, "gpu_utilization"), Some(busy), "{told}");
-        assert_eq!(of_gpu(told, "gpu_memory_used"), Some(used * GIB as f64), "{told}");
-        assert_eq!(of_gpu(told, "gpu_power_draw"), Some(watts), "{told}");
+    let (usage, of_other) = (per_gpu(w, &one), w.at("n2").json(&["top", &other, "--per-gpu"]).unwrap());
+    for (usage, busy, used, watts) in [(&usage, 0.75, 0.5, 750.0), (&of_other, 0.03125, 0.96875, 31.25)] {
+        assert_eq!(of_gpu(usage, "gpu_utilization"), Some(busy), "{usage}");
+        assert_eq!(of_gpu(usage, "gpu_memory_used"), Some(used * GIB as f64), "{usage}");
+        assert_eq!(of_gpu(usage, "gpu_power_draw"), Some(watts), "{usage}");
         // The same combined, for one GPU, with the energy since the work began.
-        assert_eq!(of_node(told, "gpu_utilization"), Some(busy), "{told}");
-        assert_eq!(of_node(told, "gpu_memory_ratio"), Some(used), "{told}");
+        assert_eq!(of_node(usage, "gpu_utilization"), Some(busy), "{usage}");
+        assert_eq!(of_node(usage, "gpu_memory_ratio"), Some(used), "{usage}");
     }
-    assert_eq!((of_node(&told, "gpu_energy"), of_node(&of_other, "gpu_energy")), (Some(500.0), Some(20.0)));
-    assert_eq!(told["nodes"][0]["gpus"][0]["throttled"][0], "power_cap");
-    assert!(!told.to_string().contains(&others) && !of_other.to_string().contains(&its), "{told}\n{of_other}");
+    assert_eq!((of_node(&usage, "gpu_energy"), of_node(&of_other, "gpu_energy")), (Some(500.0), Some(20.0)));
+    assert_eq!(usage["nodes"][0]["gpus"][0]["throttled"][0], "power_cap");
+    assert!(!usage.to_string().contains(&others) && !of_other.to_string().contains(&its), "{usage}\n{of_other}");
     let table = w.ok(&["top", &one, "--per-gpu"]);
     assert!(
         table.starts_with("NODE  GPU") && table.contains("75.0 %") && table.contains("750 W") && table.contains("simulated"),
@@ -208,23 +208,23 @@ fn diagnosed(w: &World) {
     of_all("n2", &GpuLoad { utilization: Some(0.0), ecc_uncorrected: Some(2), throttled, ..busy });
     let id = w.submit(&["-N", "2", "--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
     w.running(&id);
-    let mut told = Value::Null;
-    let find = |told: &Value, node: &str, about: &str| {
-        let mut nodes = told["nodes"].as_array().into_iter().flatten().filter(|of| of["node"] == node);
+    let mut diagnosis = Value::Null;
+    let find = |diagnosis: &Value, node: &str, about: &str| {
+        let mut nodes = diagnosis["nodes"].as_array().into_iter().flatten().filter(|of| of["node"] == node);
         let findings = nodes.next()?["findings"].as_array()?;
         findings.iter().find(|f| f["part"] == "gpus" && f["about"] == about).map(|f| (text(f, "text"), f["wrong"] == true))
     };
     w.wait("the GPUs of both", || {
-        told = w.lattice.json(&["diag", &id]).unwrap();
+        diagnosis = w.lattice.json(&["diag", &id]).unwrap();
         // The newest reading may be from before anything ran.
-        let is = |node: &str, what: &str| find(&told, node, "ECC errors").is_some_and(|(text, _)| text.contains(what));
+        let is = |node: &str, what: &str| find(&diagnosis, node, "ECC errors").is_some_and(|(text, _)| text.contains(what));
         is("n1", "not corrected: none") && is("n2", "not corrected: 2 of")
     });
-    let (well, ill) = (|about: &str| find(&told, "n1", about).unwrap(), |about: &str| find(&told, "n2", about).unwrap());
-    assert_eq!(well("1 GPU"), ("busy 90.0 %; memory 512 MiB of 1.0 GiB used, the fullest 50.0 %".to_owned(), false), "{told:#}");
+    let (well, ill) = (|about: &str| find(&diagnosis, "n1", about).unwrap(), |about: &str| find(&diagnosis, "n2", about).unwrap());
+    assert_eq!(well("1 GPU"), ("busy 90.0 %; memory 512 MiB of 1.0 GiB used, the fullest 50.0 %".to_owned(), false), "{diagnosis:#}");
     assert_eq!(well("ECC errors"), ("not corrected: none".to_owned(), false));
     assert_eq!(well("clocks"), ("nothing holds them down".to_owned(), false));
-    assert!(well("NVLink").0.contains("/s sent") && !well("NVLink").1, "{told:#}");
+    assert!(well("NVLink").0.contains("/s sent") && !well("NVLink").1, "{diagnosis:#}");
     let (errors, wrong) = ill("ECC errors");
     assert!(wrong && errors.starts_with("not corrected: 2 of SIM-"), "{errors}");
     let (clocks, wrong) = ill("clocks");
@@ -232,7 +232,7 @@ fn diagnosed(w: &World) {
     // An idle GPU while that of the other node is busy.
     let (balance, wrong) = ill("balance");
     assert!(wrong && balance.contains("does nothing while others are busy") && balance.contains("of n1 90.0 %"), "{balance}");
-    assert_eq!(find(&told, "n1", "balance"), None);
+    assert_eq!(find(&diagnosis, "n1", "balance"), None);
     // Links also belong to the network's report, the other values of GPUs do not.
     let network = w.ok(&["diag", &id, "--network"]);
     assert!(network.contains("NVLink") && !network.contains("ECC"), "{network}");
@@ -274,17 +274,17 @@ fn hung(w: &World) {
     let index: u32 = gpu.trim_start_matches("SIM-").parse().unwrap();
     fault(&w.dir.join("n1"), index, &Fault::Hang).unwrap();
     w.wait("its silence", || {
-        let told = per_gpu(w, &id);
-        assert!(of_node(&told, "cpu_cores").is_some() && told["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{told}");
-        text(&told["nodes"][0]["gpus"][0], "silent").contains("does not answer")
+        let usage = per_gpu(w, &id);
+        assert!(of_node(&usage, "cpu_cores").is_some() && usage["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{usage}");
+        text(&usage["nodes"][0]["gpus"][0], "silent").contains("does not answer")
     });
-    let told = per_gpu(w, &id);
-    assert_eq!((of_gpu(&told, "gpu_utilization"), of_node(&told, "gpu_utilization")), (None, None), "{told}");
+    let usage = per_gpu(w, &id);
+    assert_eq!((of_gpu(&usage, "gpu_utilization"), of_node(&usage, "gpu_utilization")), (None, None), "{usage}");
     let now = page(w);
     assert!(series(&now, &["lattice_gpu_reading_age_seconds{"]).is_some_and(|age| age > 5.0), "{now}");
     assert!(!now.contains("lattice_gpu_utilization_ratio{"), "{now}");
-    let said = w.run(&["top", &id, "--per-gpu"]);
-    assert!(said.code() == 0 && said.err().contains("has no numbers"), "{}", said.err());
+    let done = w.run(&["top", &id, "--per-gpu"]);
+    assert!(done.code() == 0 && done.err().contains("has no numbers"), "{}", done.err());
     // It answers again.
     let path = lattice_runtime::topology::load_file(&w.dir.join("n1").join(gpu.replace("SIM-", "gpu")));
     let mut writer = fs::OpenOptions::new().write(true).open(path).unwrap();

@@ -90,10 +90,10 @@ fn submit(w: &World, name: &str, script: &str) -> String {
 
 fn keyed(w: &World) {
     let _manager = Manager::start(&[]);
-    let say = "echo $0 $FI_CXI_DEFAULT_VNI ${FI_CXI_AUTH_KEY:-none} ${FI_PROVIDER:-none}";
+    let print_keys = "echo $0 $FI_CXI_DEFAULT_VNI ${FI_CXI_AUTH_KEY:-none} ${FI_PROVIDER:-none}";
     let go = w.dir.join("fabric.go");
     nix::unistd::mkfifo(&go, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let script = format!("lattice launch sh -c '{say}' rank\nsh -c '{say}' script\nread -r go < {}\n", go.display());
+    let script = format!("lattice launch sh -c '{print_keys}' rank\nsh -c '{print_keys}' script\nread -r go < {}\n", go.display());
     let id = submit(w, "keyed.sh", &script);
     w.wait_log(&id, "script ");
     let [service] = of(&id).try_into().unwrap();
@@ -104,13 +104,13 @@ fn keyed(w: &World) {
     assert_eq!(w.status(&id)["nodes"], serde_json::json!(nodes));
     // A job with one launch; the user's own setting of the provider stays. Without a domain there is no key, and the
     // manager gets no request.
-    let say = ["--nodes", "2", "--cores", "1", "--", "/bin/sh", "-c", say, "rank"];
-    let launch = w.submit(&[&["--network-domain", "ml", "--env", "FI_PROVIDER=tcp"], &say[..]].concat());
+    let arguments = ["--nodes", "2", "--cores", "1", "--", "/bin/sh", "-c", print_keys, "rank"];
+    let launch = w.submit(&[&["--network-domain", "ml", "--env", "FI_PROVIDER=tcp"], &arguments[..]].concat());
     w.completed(&launch);
     let key = of(&launch)[0].auth_key.clone();
     assert_ne!(key, auth_key);
     assert_eq!(w.log(&launch), format!("rank {vni} {key} tcp\n").repeat(2));
-    let plain = w.submit(&say);
+    let plain = w.submit(&arguments);
     w.completed(&plain);
     assert_eq!((w.log(&plain).as_str(), of(&plain).len()), ("rank none none\nrank none none\n", 0));
     w.wait("the key of what has ended to be revoked", || of(&launch)[0].revoked);
@@ -138,14 +138,14 @@ fn killed(w: &World) {
     drop(manager);
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    let told = || w.at(&head).ok(&["node", "status"]).unwrap();
-    w.wait("its node to say so", || told().contains("keys of work that has ended are not revoked"));
+    let status = || w.at(&head).ok(&["node", "status"]).unwrap();
+    w.wait("its node to say so", || status().contains("keys of work that has ended are not revoked"));
     faults::kill_node(&w.dir, &head).unwrap();
     faults::start_node(&w.dir, &head).unwrap();
     assert_eq!(standing(), 1);
     let _manager = Manager::start(&[]);
     w.wait("its key to be revoked", || standing() == 0);
-    w.wait("its node to be well again", || !told().contains("keys of work"));
+    w.wait("its node to be well again", || !status().contains("keys of work"));
     w.assert_nothing_left();
 }
 

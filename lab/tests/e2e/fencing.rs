@@ -174,8 +174,8 @@ fn stops(w: &World) {
     let cut = agent(w, &node);
     kill(cut, Signal::SIGSTOP).unwrap();
     w.wait("its node to be Down", || state(w, &node) == "Down");
-    let told = w.ok(&["explain", &id]);
-    assert!(told.contains("run lease expires") || requeued(w, &id), "{told}");
+    let explanation = w.ok(&["explain", &id]);
+    assert!(explanation.contains("run lease expires") || requeued(w, &id), "{explanation}");
     w.wait("it to run elsewhere", || !beats.of(1).is_empty());
     beats.never_twice();
     let now = w.status(&id);
@@ -195,8 +195,8 @@ fn stops(w: &World) {
 fn quorum_away(w: &World) {
     let dir = Folder::new("away");
     let (go, begun) = (dir.0.join("go"), dir.0.join("begun"));
-    let say = format!("echo $LATTICE_ALLOC_ID $LATTICE_REQUEUE_COUNT >> {}", begun.display());
-    let submit = |then: &str| w.submit(&["--on-isolation", "stop", "--requeue", "--", "/bin/sh", "-c", &format!("{say}; {then}")]);
+    let record = format!("echo $LATTICE_ALLOC_ID $LATTICE_REQUEUE_COUNT >> {}", begun.display());
+    let submit = |then: &str| w.submit(&["--on-isolation", "stop", "--requeue", "--", "/bin/sh", "-c", &format!("{record}; {then}")]);
     let times = |id: &str| {
         let text = fs::read_to_string(&begun).unwrap_or_default();
         text.lines().filter_map(|line| line.split_once(' ').filter(|(of, _)| *of == id).map(|(_, n)| n.to_owned())).collect::<Vec<_>>()
@@ -268,16 +268,20 @@ fn borrowed(w: &World) {
 fn continues(w: &World) {
     let (id, beats) = Beats::submit(w, &[]);
     let node = node_of(w, &id);
-    let heard = w.run(&["node", "confirm-dead", &node, "--yes", "--reason", "x"]);
-    assert!(heard.code() == 4 && heard.err().contains("still sends heartbeats") && heard.err().contains("node disable"), "{}", heard.err());
+    let refused = w.run(&["node", "confirm-dead", &node, "--yes", "--reason", "x"]);
+    assert!(
+        refused.code() == 4 && refused.err().contains("still sends heartbeats") && refused.err().contains("node disable"),
+        "{}",
+        refused.err()
+    );
     faults::kill_node(&w.dir, &node).unwrap();
     w.wait("its node to be Down", || state(w, &node) == "Down");
     // Longer than any lease lasts: it is not begun elsewhere, and continues.
     let down = beats.of(0).last().unwrap().1;
     w.wait("it to go on", || beats.of(0).last().unwrap().1 - down > LEASE.as_nanos() * 3 / 2);
     assert_eq!(text(&w.status(&id), "state"), "Running");
-    for told in [w.ok(&["explain", &id]), w.ok(&["status", &id])] {
-        assert!(told.contains(&format!("lattice node confirm-dead {node} --yes")), "{told}");
+    for shown in [w.ok(&["explain", &id]), w.ok(&["status", &id])] {
+        assert!(shown.contains(&format!("lattice node confirm-dead {node} --yes")), "{shown}");
     }
     let listed = w.ok(&["status"]);
     assert!(listed.contains(&format!("node {node} is Down: confirm-dead")), "the list says it too: {listed}");
@@ -312,8 +316,8 @@ fn crowd(w: &World) {
     let stopped = silent.map(|node| agent(w, node));
     stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     w.wait("all three to be held back", || held_back() == 3);
-    let told = w.ok(&["quorum", "status"]);
-    assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
+    let status = w.ok(&["quorum", "status"]);
+    assert!(status.contains("3 nodes fell silent at once") && status.contains("confirm-dead"), "{status}");
     w.ok(&["node", "confirm-dead", "n4", "--yes", "--reason", "its rack has no power"]);
     assert_eq!(state(w, "n4"), "Down");
     // Longer than it takes for a single node.
@@ -357,7 +361,7 @@ fn dead_before(w: &World) {
     let leader = w.leader();
     faults::kill_member(&w.dir, leader).unwrap();
     w.wait("another leader", || {
-        w.lattice.json(&["quorum", "status"]).is_ok_and(|told| told["leader"].as_u64().is_some_and(|l| l != leader))
+        w.lattice.json(&["quorum", "status"]).is_ok_and(|status| status["leader"].as_u64().is_some_and(|l| l != leader))
     });
     faults::start_member(&w.dir, leader).unwrap();
     w.wait("the nodes to be heard by it", || ["n1", &node, others[2]].iter().all(|node| state(w, node) == "Ready"));
@@ -376,15 +380,15 @@ fn dead_before(w: &World) {
 fn by_hook(w: &World) {
     let (id, beats) = Beats::submit(w, &["--on-isolation=continue"]);
     let node = node_of(w, &id);
-    let said = |ending: &str| PathBuf::from(format!("{}.{ending}", hook().display()));
-    let called = || fs::read_to_string(said("called")).unwrap_or_default();
-    fs::write(said(&node), "").unwrap();
+    let hook_file = |ending: &str| PathBuf::from(format!("{}.{ending}", hook().display()));
+    let called = || fs::read_to_string(hook_file("called")).unwrap_or_default();
+    fs::write(hook_file(&node), "").unwrap();
     let earlier = called().len();
     faults::kill_node(&w.dir, &node).unwrap();
     // The hook's answer is true here.
     kill(Pid::from_raw(beats.of(0)[0].0), Signal::SIGKILL).unwrap();
     w.wait("it to run elsewhere", || !beats.of(1).is_empty());
-    fs::remove_file(said(&node)).unwrap();
+    fs::remove_file(hook_file(&node)).unwrap();
     let line = format!("{node} {id} env {node} {id}\n");
     assert_eq!(called()[earlier..].matches(&line).count(), 1, "once for a node that went Down: {}", called());
     let audit = w.ok(&["audit", "query", "--node", &node, "--type", "node-confirmed-dead"]);

@@ -154,12 +154,12 @@ fn refused_for_a_while(w: &World) {
     ready(w);
     disk.fill();
     let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
-    let mut told = String::new();
+    let mut explanation = String::new();
     w.wait("the reason to name the node and the time", || {
-        told = w.ok(&["explain", &id]);
-        told.contains("No space left") && told.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
+        explanation = w.ok(&["explain", &id]);
+        explanation.contains("No space left") && explanation.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
     });
-    assert!(told.contains("is excluded until 20") && told.contains("once its checks are well again"), "{told}");
+    assert!(explanation.contains("is excluded until 20") && explanation.contains("once its checks are well again"), "{explanation}");
     // The work behind it does not wait.
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();

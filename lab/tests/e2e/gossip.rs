@@ -25,7 +25,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         GOSSIP.test("what_nodes_say_follows_them_and_is_asked_of_them_without_a_quorum", &[], facts),
         GOSSIP.test("hostile_datagrams_are_refused_and_counted_and_gossip_goes_on", &[], hostile),
-        GOSSIP.test("one_that_stands_still_refutes_and_one_that_is_killed_is_down", &[], told),
+        GOSSIP.test("one_that_stands_still_refutes_and_one_that_is_killed_is_down", &[], refutes_or_dies),
     ]
 }
 
@@ -77,9 +77,9 @@ fn facts(w: &World) {
     let shown: Vec<_> = listed.iter().map(|n| (text(n, "id"), text(n, "state"), n["by_gossip"] == true)).collect();
     assert_eq!(shown, ["n1", "n2", "n3"].map(|node| (node.to_owned(), "Ready".to_owned(), true)));
     for at in ["n1", "n2", "n3"] {
-        let told = asked(at, &there);
-        let runs = told["allocations"].to_string() + &told["fact"]["now"]["running"].to_string();
-        assert!(runs.contains(&job), "asked at {at}: {told}");
+        let answer = asked(at, &there);
+        let runs = answer["allocations"].to_string() + &answer["fact"]["now"]["running"].to_string();
+        assert!(runs.contains(&job), "asked at {at}: {answer}");
     }
     // Every change is refused, and the message names the node.
     let verbs: [&[&str]; 16] = [
@@ -106,9 +106,9 @@ fn facts(w: &World) {
     });
     for (verb, child) in verbs.into_iter().zip(begun) {
         let done = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(5), "{verb:?}: {said}");
-        assert!(said.contains("n2"), "{verb:?} says of whom: {said}");
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(5), "{verb:?}: {stderr}");
+        assert!(stderr.contains("n2"), "{verb:?} says of whom: {stderr}");
     }
     // A node that cannot be reached is shown as it is known.
     faults::kill_node(&w.dir, "n2").unwrap();
@@ -193,10 +193,10 @@ fn hostile(w: &World) {
         }
         w.wait("noise to be refused", || refused(w, "n1", "") >= before + 16);
     }
-    let told = w.lattice.json(&["node", "status"]).unwrap();
+    let status = w.lattice.json(&["node", "status"]).unwrap();
     assert!(
-        told["refused"].as_object().unwrap().iter().any(|(what, count)| what.contains("gossip") && count.as_u64() >= Some(sent)),
-        "{told}"
+        status["refused"].as_object().unwrap().iter().any(|(what, count)| what.contains("gossip") && count.as_u64() >= Some(sent)),
+        "{status}"
     );
     let members = w.lattice.json(&["gossip", "members"]).unwrap();
     let names: Vec<String> = members.as_array().unwrap().iter().map(|m| text(m, "node")).collect();
@@ -210,7 +210,7 @@ fn hostile(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-fn told(w: &World) {
+fn refutes_or_dies(w: &World) {
     let alive =
         || w.lattice.json(&["gossip", "members"]).unwrap().as_array().unwrap().iter().filter(|m| text(m, "liveness") == "alive").count();
     w.wait("all three to be alive", || alive() == 3);
@@ -239,7 +239,7 @@ fn told(w: &World) {
     assert!(of_n3(&watching).iter().filter(|what| *what == "suspected").count() == 2, "{:?}", of_n3(&watching));
     faults::start_node(&w.dir, "n3").unwrap();
     let next_life = ["restarted", "back", "state"];
-    w.wait("its next life to be seen", || of_n3(&watching).windows(3).any(|told| told == next_life));
+    w.wait("its next life to be seen", || of_n3(&watching).windows(3).any(|states| states == next_life));
     assert!(counter(w, "bytes_out") > 1_000 && counter(w, "datagrams_in") > 10);
     assert_eq!(counter(w, "refused_not_sealed"), not_sealed);
 }

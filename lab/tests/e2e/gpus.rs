@@ -129,10 +129,10 @@ pub fn looked_at_behind(w: &World) {
     gpu(w, "3", &["ecc", "2"]);
     fs::write(sites(".finds"), "echo it is loud; exit 1").unwrap();
     w.completed(&w.submit(&["--cores", "1", "--", "/bin/true"]));
-    let told = ["SIM-3: 2 memory errors that could not be corrected", "fan: warning", "it is loud"];
+    let expected = ["SIM-3: 2 memory errors that could not be corrected", "fan: warning", "it is loud"];
     w.wait("what is amiss to be told", || {
         let status = w.ok(&["node", "status"]);
-        told.iter().all(|told| status.contains(told))
+        expected.iter().all(|expected| status.contains(expected))
     });
     for file in ["", ".finds"] {
         fs::remove_file(sites(file)).unwrap();
@@ -252,10 +252,10 @@ fn warned(w: &World) {
     // Work that has them gets the same information.
     let id = w.submit(&["--cores", "1", "--gpus", "2", "--", "/bin/sh", "-c", &until(w, "go-4")]);
     w.wait_log(&id, "up");
-    let told: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();
-    let findings = told["nodes"][0]["findings"].as_array().unwrap();
+    let diagnosis: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();
+    let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
     for (gpu, what) in [("SIM-0", "90 °C, at which it slows itself down"), ("SIM-1", "3 memory errors that could not be corrected")] {
-        let of = findings.iter().find(|f| f["part"] == "gpus" && f["about"] == gpu).unwrap_or_else(|| panic!("{told:#}"));
+        let of = findings.iter().find(|f| f["part"] == "gpus" && f["about"] == gpu).unwrap_or_else(|| panic!("{diagnosis:#}"));
         assert!(of["wrong"] == true && text(of, "text").contains(what), "{of}");
     }
     std::fs::write(w.dir.join("go-4"), "").unwrap();

@@ -44,8 +44,8 @@ fn sleeping(w: &World, more: &[&str]) -> String {
 /// The text of the alert.
 fn hang(watch: &Watching) -> String {
     watch.wait_within(HANG, "the hang", |event| is_alert(event, "hang", true));
-    let told = watch.events().into_iter().rfind(|event| is_alert(event, "hang", true)).unwrap();
-    text(&told, "text")
+    let alert = watch.events().into_iter().rfind(|event| is_alert(event, "hang", true)).unwrap();
+    text(&alert, "text")
 }
 
 fn gpu(w: &World) {
@@ -54,16 +54,16 @@ fn gpu(w: &World) {
     let watch = Watching::begin(w, "has-gpu", &[&has, "--alerts-only"]);
     // The alert comes for a launch without a GPU that began later.
     let none = sleeping(w, &[]);
-    let told = hang(&Watching::begin(w, "no-gpu", &[&none, "--alerts-only"]));
-    assert!(told.contains("looked at: cpu") && !told.contains("gpu"), "{told}");
+    let alert_text = hang(&Watching::begin(w, "no-gpu", &[&none, "--alerts-only"]));
+    assert!(alert_text.contains("looked at: cpu") && !alert_text.contains("gpu"), "{alert_text}");
     let of_hang = |raised| watch.events().iter().any(|event| is_alert(event, "hang", raised));
     assert!(!of_hang(true), "{:?}", watch.events());
     busy(w, 0.0);
-    let told = hang(&watch);
-    let (looked_at, not) = told.split_once("looked at: ").map(|(_, of)| of.split_once(';').unwrap_or((of, ""))).unwrap();
-    assert!(looked_at.contains("cpu") && looked_at.contains("gpu"), "{told}");
+    let alert_text = hang(&watch);
+    let (looked_at, not) = alert_text.split_once("looked at: ").map(|(_, of)| of.split_once(';').unwrap_or((of, ""))).unwrap();
+    assert!(looked_at.contains("cpu") && looked_at.contains("gpu"), "{alert_text}");
     let side = if counts_in_kernel() { looked_at } else { not };
-    assert!(side.contains("network"), "{told}");
+    assert!(side.contains("network"), "{alert_text}");
     busy(w, 0.8);
     watch.wait_within(HANG, "that it moves", |event| is_alert(event, "hang", false) && text(event, "text").contains("moves again"));
     for id in [&has, &none] {
@@ -82,8 +82,8 @@ fn network(w: &World) {
     w.running(&sends);
     let watch = Watching::begin(w, "sends", &[&sends, "--alerts-only"]);
     let none = sleeping(w, &[]);
-    let told = hang(&Watching::begin(w, "silent", &[&none, "--alerts-only"]));
-    assert!(told.contains("network") && !told.contains("not measured"), "{told}");
+    let alert_text = hang(&Watching::begin(w, "silent", &[&none, "--alerts-only"]));
+    assert!(alert_text.contains("network") && !alert_text.contains("not measured"), "{alert_text}");
     assert!(!watch.events().iter().any(|event| is_alert(event, "hang", true)), "{:?}", watch.events());
     for id in [&sends, &none] {
         w.ok(&["cancel", id]);

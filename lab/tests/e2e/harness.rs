@@ -369,8 +369,8 @@ impl World {
     /// Waits until it has ended.
     pub fn ended(&self, id: &str) -> Value {
         self.lattice.ended_within(id, JOB).unwrap_or_else(|e| {
-            let tells = |what| self.run(&[what, id]).out();
-            panic!("{e:#}\n{}\nits log:\n{}", tells("explain"), tells("logs"))
+            let output_of = |what| self.run(&[what, id]).out();
+            panic!("{e:#}\n{}\nits log:\n{}", output_of("explain"), output_of("logs"))
         })
     }
 

@@ -35,7 +35,7 @@ fn here(w: &World) -> String {
 }
 
 /// The rest of the log's line after this text.
-fn said(log: &str, before: &str) -> String {
+fn rest_of_line(log: &str, before: &str) -> String {
     let found = log.lines().find_map(|line| line.strip_prefix(before));
     found.unwrap_or_else(|| panic!("no {before:?} in the log:\n{log}")).to_owned()
 }
@@ -63,12 +63,12 @@ fn mpich(w: &World) {
     let now = w.ended(&id);
     let log = w.log(&id);
     assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "9"), "{now}\n{log}");
-    assert_eq!(said(&log, "code "), "0", "{log}");
+    assert_eq!(rest_of_line(&log, "code "), "0", "{log}");
     one_world(&log);
-    let told: Vec<&str> = log.lines().filter(|line| line.starts_with("told ")).collect();
-    assert_eq!(told, ["told nothing 3 n1", "told nothing 3 n2", "told nothing 3 n3"], "{log}");
+    let reported: Vec<&str> = log.lines().filter(|line| line.starts_with("told ")).collect();
+    assert_eq!(reported, ["told nothing 3 n1", "told nothing 3 n2", "told nothing 3 n3"], "{log}");
     w.assert_nothing_left();
-    let hosts = said(&log, "hosts ");
+    let hosts = rest_of_line(&log, "hosts ");
     w.wait("its hostfile to be gone", || !Path::new(&hosts).exists());
 }
 
@@ -90,7 +90,7 @@ fn open_mpi(w: &World) {
     let now = w.ended(&id);
     let log = w.log(&id);
     assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "9"), "{now}\n{log}");
-    assert_eq!(said(&log, "code "), "0", "{log}");
+    assert_eq!(rest_of_line(&log, "code "), "0", "{log}");
     one_world(&log);
     w.assert_nothing_left();
 }
@@ -111,7 +111,7 @@ fn ended(w: &World) {
     w.wait_log(&id, "line 2 on n3");
     // Six ranks, and mpiexec itself.
     assert_eq!(with_argument(rounds), 7, "{}", w.log(&id));
-    let first: i32 = said(&w.log(&id), "first ").parse().unwrap();
+    let first: i32 = rest_of_line(&w.log(&id), "first ").parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), nix::sys::signal::Signal::SIGKILL).unwrap();
     // A killed mpirun leaves nothing on the other nodes; the script continues.
     w.wait_log(&id, "second");
@@ -144,9 +144,17 @@ fn launcher(w: &World) {
     std::fs::remove_file(&fifo).unwrap();
     w.wait_log(&id, "shell ");
     let log = w.log(&id);
-    assert_eq!((said(&log, "on "), said(&log, "err "), said(&log, "code ")), ("n3".into(), "none".into(), "5".into()), "{log}");
-    assert_eq!(said(&log, "ended "), "143", "{log}");
-    assert_eq!((said(&log, "other "), said(&log, "user "), said(&log, "shell ")), ("125".into(), "125".into(), "2".into()), "{log}");
+    assert_eq!(
+        (rest_of_line(&log, "on "), rest_of_line(&log, "err "), rest_of_line(&log, "code ")),
+        ("n3".into(), "none".into(), "5".into()),
+        "{log}"
+    );
+    assert_eq!(rest_of_line(&log, "ended "), "143", "{log}");
+    assert_eq!(
+        (rest_of_line(&log, "other "), rest_of_line(&log, "user "), rest_of_line(&log, "shell ")),
+        ("125".into(), "125".into(), "2".into()),
+        "{log}"
+    );
     assert!(log.contains("n9 is not one of the allocation's nodes (n[1-3])") && log.contains("nosuchuser"), "{log}");
     w.wait("what was launched to be gone", || with_argument("1000019") == 0);
     // Under its name anywhere, as another user: outside of an allocation, and inside another user's.

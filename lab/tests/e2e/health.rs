@@ -38,8 +38,8 @@ pub fn trials() -> Vec<Trial> {
         HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
         HEALTH.test("a_node_that_registers_and_is_not_well_was_never_ready", &[], registers_unwell),
-        HEALTH.test("what_a_node_saw_while_nobody_heard_it_is_in_its_history", &[], unheard),
-        HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], told),
+        HEALTH.test("what_a_node_saw_while_nobody_heard_it_is_in_its_history", &[], unreported_changes),
+        HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], warning_and_hanging_check),
     ]
 }
 
@@ -101,12 +101,12 @@ fn absent(w: &World) {
         (format!("mount {}", mount.display()), "nothing is mounted there"),
         ("gpus".to_owned(), "0 of 4 GPUs"),
     ];
-    let told = |(name, why): &(String, &str)| {
+    let is_reported = |(name, why): &(String, &str)| {
         let is_it =
             |line: &str| line.starts_with(&format!("  {name}: critical")) && line.contains(why) && line.contains("no new work here");
         status(w, "n3").lines().any(is_it)
     };
-    w.wait("all three to be told", || [&nic, &mounted, &gpus].iter().all(|check| told(check)));
+    w.wait("all three to be told", || [&nic, &mounted, &gpus].iter().all(|check| is_reported(check)));
     w.wait("n3 to be Degraded for all three", || {
         let (state, why) = stands(w, "n3");
         state == "Degraded"
@@ -120,10 +120,10 @@ fn absent(w: &World) {
     let seen = w.ok(&["node", "status", "n3"]);
     assert!(seen.contains("0 of 4 GPUs"), "{seen}");
     nix::mount::mount(None::<&str>, &mount, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k")).unwrap();
-    w.wait("the mount to be well", || !told(&mounted));
-    assert!(told(&nic) && told(&gpus) && stands(w, "n3").0 == "Degraded");
+    w.wait("the mount to be well", || !is_reported(&mounted));
+    assert!(is_reported(&nic) && is_reported(&gpus) && stands(w, "n3").0 == "Degraded");
     nix::mount::umount(&mount).unwrap();
-    w.wait("it to be missed again", || told(&mounted));
+    w.wait("it to be missed again", || is_reported(&mounted));
     fs::write(&config, &before).unwrap();
     faults::restart_node(&w.dir, "n3").unwrap();
     w.completed(&waits);
@@ -178,8 +178,8 @@ fn silent_unwell(w: &World) {
     let both = w.run(&["node", "confirm-dead", "n[1-2]", "--yes", "--reason", "no power"]);
     assert!(both.code() == 4 && both.err().contains("node n1") && both.out().contains("Node n2 is Down"), "{}{}", both.out(), both.err());
     assert_eq!(stands(w, "n2").0, "Down");
-    let told = w.ok(&["node", "history", "n[1-2]"]);
-    assert!(told.contains("NODE") && told.contains("NodeConfirmedDead"), "{told}");
+    let history = w.ok(&["node", "history", "n[1-2]"]);
+    assert!(history.contains("NODE") && history.contains("NodeConfirmedDead"), "{history}");
     faults::start_node(&w.dir, "n2").unwrap();
     is_well("n2");
     w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
@@ -205,8 +205,8 @@ fn failed(w: &World) {
     w.ok(&["node", "fail", "n2", "--reason", "PSU 1"]);
     assert!(stands(w, "n2").0 == "Down" && stands(w, "n2").1.contains("its hardware failed, says root@n1: PSU 1"));
     assert_eq!(text(&w.status(&job), "state"), "Running", "nobody vouched that it does not run");
-    let said = w.ok(&["node", "fail", "n2", "--reason", "PSU 1", "--off", "--yes"]);
-    assert!(said.contains("lattice node repaired n2"), "{said}");
+    let output = w.ok(&["node", "fail", "n2", "--reason", "PSU 1", "--off", "--yes"]);
+    assert!(output.contains("lattice node repaired n2"), "{output}");
     let ended = w.completed(&job);
     assert_eq!((text(&ended, "requeue_count").as_str(), &ended["nodes"]), ("1", &serde_json::json!(["n1"])), "{ended}");
     assert_eq!(ended["submitted_at"], before["submitted_at"]);
@@ -225,7 +225,7 @@ fn failed(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-fn told(w: &World) {
+fn warning_and_hanging_check(w: &World) {
     finds("n1", "echo the fan is loud; exit 1");
     w.wait("the warning", || status(w, "n1").contains("the fan is loud"));
     assert_eq!(stands(w, "n1").0, "Ready");
@@ -265,17 +265,17 @@ fn registers_unwell(w: &World) {
 }
 
 /// The quorum is down, and the agent is killed again and again, before and after it reported.
-fn unheard(w: &World) {
+fn unreported_changes(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
-    let told = || {
+    let recorded = || {
         let records = w.lattice.json(&["node", "history", "n2"]).unwrap();
         let records = records.as_array().unwrap().iter().filter(|record| text(record, "action") == "NodeUnheard");
         // A change reported by an agent that died before the acknowledgement is reported again, with the same time.
-        let mut words: Vec<String> = records.map(|record| text(record, "detail")).collect();
-        words.dedup();
-        words
+        let mut details: Vec<String> = records.map(|record| text(record, "detail")).collect();
+        details.dedup();
+        details
     };
-    let before = told().len();
+    let before = recorded().len();
     faults::kill_member(&w.dir, 1).unwrap();
     w.wait("n2 to miss the quorum", || status(w, "n2").contains("no session"));
     finds("n2", "echo link 9 is down; exit 2");
@@ -295,9 +295,9 @@ fn unheard(w: &World) {
     faults::start_node(&w.dir, "n2").unwrap();
     // In this order, whatever a busy machine's checks found in between.
     w.wait("its history to have both", || {
-        let told = told();
-        let mut words = told[before..].iter();
-        words.any(|word| word.ends_with(": not well: fabric: link 9 is down")) && words.any(|word| word.ends_with(": well"))
+        let recorded = recorded();
+        let mut details = recorded[before..].iter();
+        details.any(|detail| detail.ends_with(": not well: fabric: link 9 is down")) && details.any(|detail| detail.ends_with(": well"))
     });
     w.wait("all to be Ready", || w.lattice.nodes().unwrap().iter().all(|(_, state)| state == "Ready"));
 }

@@ -71,7 +71,7 @@ enum CoreAsk {
 }
 
 #[derive(Clone, Debug)]
-enum CoreTold {
+enum CoreAnswer {
     Claimed,
     /// It has a claim already.
     NotPending,
@@ -83,24 +83,24 @@ enum CoreTold {
 impl Model for Cores {
     type State = BTreeSet<AllocationId>;
     type Input = CoreAsk;
-    type Output = CoreTold;
+    type Output = CoreAnswer;
 
     fn initial() -> Self::State {
         BTreeSet::new()
     }
 
-    fn step(held: &Self::State, input: &CoreAsk, output: Option<&CoreTold>) -> Option<Self::State> {
+    fn step(held: &Self::State, input: &CoreAsk, output: Option<&CoreAnswer>) -> Option<Self::State> {
         let full = held.len() == SIZE_CORES;
         let taken = |id: &AllocationId| held.iter().copied().chain([*id]).collect();
         match (input, output) {
-            (CoreAsk::Claim(id), Some(CoreTold::Claimed)) => (!full && !held.contains(id)).then(|| taken(id)),
+            (CoreAsk::Claim(id), Some(CoreAnswer::Claimed)) => (!full && !held.contains(id)).then(|| taken(id)),
             // Claimed before, or by this same command, whose first answer was lost.
-            (CoreAsk::Claim(id), Some(CoreTold::NotPending)) => (held.contains(id) || !full).then(|| taken(id)),
-            (CoreAsk::Claim(id), Some(CoreTold::Conflict)) => (full && !held.contains(id)).then(|| held.clone()),
+            (CoreAsk::Claim(id), Some(CoreAnswer::NotPending)) => (held.contains(id) || !full).then(|| taken(id)),
+            (CoreAsk::Claim(id), Some(CoreAnswer::Conflict)) => (full && !held.contains(id)).then(|| held.clone()),
             (CoreAsk::Claim(id), None) => Some(if full { held.clone() } else { taken(id) }),
-            (CoreAsk::Look(id), Some(CoreTold::Seen(claimed))) => (held.contains(id) == *claimed).then(|| held.clone()),
+            (CoreAsk::Look(id), Some(CoreAnswer::Seen(claimed))) => (held.contains(id) == *claimed).then(|| held.clone()),
             (CoreAsk::Look(_), None) => Some(held.clone()),
-            (CoreAsk::Claim(_), Some(CoreTold::Seen(_))) | (CoreAsk::Look(_), Some(_)) => None,
+            (CoreAsk::Claim(_), Some(CoreAnswer::Seen(_))) | (CoreAsk::Look(_), Some(_)) => None,
         }
     }
 }
@@ -119,7 +119,7 @@ enum LeaseAsk {
 }
 
 #[derive(Clone, Debug)]
-enum LeaseTold {
+enum LeaseAnswer {
     Held(u64),
     HeldByOther,
     Released,
@@ -137,16 +137,16 @@ struct LeaseState {
 impl Model for LeaseOf {
     type State = LeaseState;
     type Input = LeaseAsk;
-    type Output = LeaseTold;
+    type Output = LeaseAnswer;
 
     fn initial() -> LeaseState {
         LeaseState { holder: None, token: 0 }
     }
 
-    fn step(state: &LeaseState, input: &LeaseAsk, output: Option<&LeaseTold>) -> Option<LeaseState> {
+    fn step(state: &LeaseState, input: &LeaseAsk, output: Option<&LeaseAnswer>) -> Option<LeaseState> {
         let free = LeaseState { holder: None, token: state.token };
         match (input, output) {
-            (LeaseAsk::Acquire(who), Some(LeaseTold::Held(token))) => {
+            (LeaseAsk::Acquire(who), Some(LeaseAnswer::Held(token))) => {
                 let granted = LeaseState { holder: Some((*who, Some(*token))), token: *token };
                 match state.holder {
                     Some((holder, Some(known))) => (holder == *who && known == *token).then_some(granted),
@@ -154,26 +154,26 @@ impl Model for LeaseOf {
                     None => (*token > state.token).then_some(granted),
                 }
             }
-            (LeaseAsk::Acquire(who), Some(LeaseTold::HeldByOther)) => {
+            (LeaseAsk::Acquire(who), Some(LeaseAnswer::HeldByOther)) => {
                 state.holder.is_some_and(|(holder, _)| holder != *who).then(|| state.clone())
             }
             (LeaseAsk::Acquire(who), None) => Some(LeaseState { holder: state.holder.or(Some((*who, None))), token: state.token }),
-            (LeaseAsk::Release(token), Some(LeaseTold::Released)) => match state.holder {
+            (LeaseAsk::Release(token), Some(LeaseAnswer::Released)) => match state.holder {
                 Some((_, known)) => (known == Some(*token)).then_some(free),
                 None => Some(free),
             },
             // If it was sent twice, the first one may have released it.
-            (LeaseAsk::Release(token), Some(LeaseTold::Stale) | None) => {
+            (LeaseAsk::Release(token), Some(LeaseAnswer::Stale) | None) => {
                 Some(if state.holder.is_some_and(|(_, known)| known == Some(*token)) { free } else { state.clone() })
             }
-            (LeaseAsk::Acquire(_), Some(LeaseTold::Released | LeaseTold::Stale))
-            | (LeaseAsk::Release(_), Some(LeaseTold::Held(_) | LeaseTold::HeldByOther)) => None,
+            (LeaseAsk::Acquire(_), Some(LeaseAnswer::Released | LeaseAnswer::Stale))
+            | (LeaseAsk::Release(_), Some(LeaseAnswer::Held(_) | LeaseAnswer::HeldByOther)) => None,
         }
     }
 }
 
-type CoreHistory = Arc<Mutex<Vec<Operation<CoreAsk, CoreTold>>>>;
-type LeaseHistory = Arc<Mutex<Vec<Operation<LeaseAsk, LeaseTold>>>>;
+type CoreHistory = Arc<Mutex<Vec<Operation<CoreAsk, CoreAnswer>>>>;
+type LeaseHistory = Arc<Mutex<Vec<Operation<LeaseAsk, LeaseAnswer>>>>;
 
 async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
     drop(Agents::open(members, NODES, Duration::from_secs(10)).await.unwrap());
@@ -225,9 +225,10 @@ async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
     if let Some(key) = on_cores.or(on_leases) {
         panic!("LATTICE_TEST_SEED={seed}: no order explains the history of {key}:\n{}", shown(&key));
     }
-    let answered = |told: &dyn Fn(&CoreTold) -> bool| cores.iter().filter(|o| o.returned.as_ref().is_some_and(|(_, t)| told(t))).count();
-    let (claimed, refused) = (answered(&|t| matches!(t, CoreTold::Claimed)), answered(&|t| matches!(t, CoreTold::Conflict)));
-    let granted = leases.iter().filter(|o| matches!(o.returned, Some((_, LeaseTold::Held(_))))).count();
+    let answered =
+        |is_wanted: &dyn Fn(&CoreAnswer) -> bool| cores.iter().filter(|o| o.returned.as_ref().is_some_and(|(_, t)| is_wanted(t))).count();
+    let (claimed, refused) = (answered(&|t| matches!(t, CoreAnswer::Claimed)), answered(&|t| matches!(t, CoreAnswer::Conflict)));
+    let granted = leases.iter().filter(|o| matches!(o.returned, Some((_, LeaseAnswer::Held(_))))).count();
     eprintln!(
         "{} submissions, {} operations on {NODES} nodes ({claimed} claimed, {refused} in conflict), {} on leases ({granted} granted); {}",
         submitted.len(),
@@ -372,15 +373,15 @@ impl Scheduler {
 
     async fn ask(&self, node: &NodeId, input: CoreAsk, request: &Request) {
         let called = self.began.elapsed();
-        let told = match self.client.call(request, PATIENCE).await {
-            Ok(Answer::Claimed { .. }) => Some(CoreTold::Claimed),
-            Ok(Answer::Allocation(a)) => Some(CoreTold::Seen(is_claimed(&a))),
-            Err(CallError::Refused(Refusal::Conflict { .. })) => Some(CoreTold::Conflict),
-            Err(CallError::Refused(Refusal::NotPending { .. })) => Some(CoreTold::NotPending),
+        let answer = match self.client.call(request, PATIENCE).await {
+            Ok(Answer::Claimed { .. }) => Some(CoreAnswer::Claimed),
+            Ok(Answer::Allocation(a)) => Some(CoreAnswer::Seen(is_claimed(&a))),
+            Err(CallError::Refused(Refusal::Conflict { .. })) => Some(CoreAnswer::Conflict),
+            Err(CallError::Refused(Refusal::NotPending { .. })) => Some(CoreAnswer::NotPending),
             Err(CallError::Unavailable { .. }) => None,
             other => panic!("{request:?}: {other:?}"),
         };
-        let returned = told.map(|told| (self.began.elapsed(), told));
+        let returned = answer.map(|answer| (self.began.elapsed(), answer));
         self.history.lock().unwrap().push(Operation { key: node.to_string(), called, returned, input });
     }
 }
@@ -411,8 +412,8 @@ impl Holder {
                 let name = format!("history:{}", self.rng.random_range(0..LEASES));
                 let holder = self.name.parse().unwrap();
                 let request = Request::AcquireLease { name: name.clone(), holder, ttl_ms: LEASE_MS, user: None };
-                let told = self.ask(&name, LeaseAsk::Acquire(self.number), &request).await;
-                if let Some(LeaseTold::Held(token)) = told {
+                let answer = self.ask(&name, LeaseAsk::Acquire(self.number), &request).await;
+                if let Some(LeaseAnswer::Held(token)) = answer {
                     held.retain(|(n, _)| *n != name);
                     held.push((name, token));
                 }
@@ -420,24 +421,24 @@ impl Holder {
         }
     }
 
-    async fn ask(&self, name: &str, input: LeaseAsk, request: &Request) -> Option<LeaseTold> {
+    async fn ask(&self, name: &str, input: LeaseAsk, request: &Request) -> Option<LeaseAnswer> {
         let called = self.began.elapsed();
-        let told = match self.client.call(request, PATIENCE).await {
-            Ok(Answer::Lease { token, .. }) => Some(LeaseTold::Held(token)),
-            Ok(Answer::Done { .. }) => Some(LeaseTold::Released),
-            Err(CallError::Refused(Refusal::LeaseHeld { .. })) => Some(LeaseTold::HeldByOther),
-            Err(CallError::Refused(Refusal::StaleLease { .. })) => Some(LeaseTold::Stale),
+        let answer = match self.client.call(request, PATIENCE).await {
+            Ok(Answer::Lease { token, .. }) => Some(LeaseAnswer::Held(token)),
+            Ok(Answer::Done { .. }) => Some(LeaseAnswer::Released),
+            Err(CallError::Refused(Refusal::LeaseHeld { .. })) => Some(LeaseAnswer::HeldByOther),
+            Err(CallError::Refused(Refusal::StaleLease { .. })) => Some(LeaseAnswer::Stale),
             Err(CallError::Unavailable { .. }) => None,
             other => panic!("{request:?}: {other:?}"),
         };
         let now = self.began.elapsed();
-        let operation = Operation { key: name.to_owned(), called, returned: told.clone().map(|told| (now, told)), input };
+        let operation = Operation { key: name.to_owned(), called, returned: answer.clone().map(|answer| (now, answer)), input };
         let mut history = self.history.lock().unwrap();
         if operation.returned.is_some() && now - called > SENT_TWICE && matches!(operation.input, LeaseAsk::Acquire(_)) {
             // A stopped member may still forward the first one, after everything else.
             history.push(Operation { returned: None, ..operation.clone() });
         }
         history.push(operation);
-        told
+        answer
     }
 }

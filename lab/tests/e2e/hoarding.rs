@@ -324,10 +324,10 @@ fn open_keys(w: &World) {
         } else {
             faults::start_member(&w.dir, 1).unwrap();
         }
-        let said = done.out() + &done.err();
+        let output = done.out() + &done.err();
         assert!(!done.timed_out && done.code() != 0, "{} starts with {} of mode {mode:o}", daemon.name, key.display());
         let name = key.file_name().unwrap().to_string_lossy().into_owned();
-        assert!(said.contains(&name) && said.contains(&format!("mode {mode:o}")) && said.contains("chmod 600"), "{said}");
+        assert!(output.contains(&name) && output.contains(&format!("mode {mode:o}")) && output.contains("chmod 600"), "{output}");
     }
 }
 

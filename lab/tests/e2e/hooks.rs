@@ -152,9 +152,9 @@ fn interrupted(w: &World) {
     let pid = Pid::from_raw(launch.id().cast_signed());
     w.wait("it to mind Ctrl-C", || catches(pid, Signal::SIGINT));
     kill(pid, Signal::SIGINT).unwrap();
-    let mut said = String::new();
-    BufReader::new(launch.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("ending the launch"), "{said}");
+    let mut line = String::new();
+    BufReader::new(launch.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("ending the launch"), "{line}");
     fs::write(&gate, "").unwrap();
     let mut code = None;
     w.wait("the launch to end", || {

@@ -39,14 +39,14 @@ impl HungMount {
         Self::mounted(dir, false)
     }
 
-    fn mounted(dir: &Path, tells_room: bool) -> Self {
+    fn mounted(dir: &Path, answers_statfs: bool) -> Self {
         std::fs::create_dir(dir).unwrap();
         let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK, Mode::empty()).unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
         mount(Some("hung"), dir, Some("fuse"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str())).unwrap();
         let [stop, read] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (device, stopped, was_read) = (File::from(device), Arc::clone(&stop), Arc::clone(&read));
-        let server = std::thread::spawn(move || serve(device, tells_room, &stopped, &was_read));
+        let server = std::thread::spawn(move || serve(device, answers_statfs, &stopped, &was_read));
         Self { dir: dir.to_owned(), stop, read, server: Some(server) }
     }
 
@@ -65,7 +65,7 @@ impl Drop for HungMount {
     }
 }
 
-fn serve(mut device: File, tells_room: bool, stop: &AtomicBool, was_read: &AtomicBool) {
+fn serve(mut device: File, answers_statfs: bool, stop: &AtomicBool, was_read: &AtomicBool) {
     let mut request = vec![0; REQUEST_BYTES_MAX];
     while !stop.load(Ordering::Relaxed) {
         let _ = poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLIN)], PollTimeout::from(50u8));
@@ -84,7 +84,7 @@ fn serve(mut device: File, tells_room: bool, stop: &AtomicBool, was_read: &Atomi
             // OPEN and OPENDIR, past the page cache.
             14 | 27 => Ok(words(&[0, 1])),
             // STATFS
-            17 if !tells_room => continue,
+            17 if !answers_statfs => continue,
             // READ
             15 => {
                 was_read.store(true, Ordering::Relaxed);

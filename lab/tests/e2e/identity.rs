@@ -63,9 +63,9 @@ fn claimed_groups(w: &World) {
         client.call(&request, JOB).await.unwrap();
     });
     let id = id.to_string();
-    let says = || w.ok(&["explain", &id]);
+    let explanation = || w.ok(&["explain", &id]);
     let refused = "groups that it does not have on this node (gid 0, 6, 42)";
-    assert!(process::until(JOB, || says().contains(refused)), "{}", says());
+    assert!(process::until(JOB, || explanation().contains(refused)), "{}", explanation());
     w.ok(&["cancel", &id]);
     w.ended(&id);
     assert_eq!(w.ok(&["logs", &id]), "", "it never began; the account's own groups are {own}");

@@ -142,7 +142,7 @@ fn contradictions(w: &World) -> u64 {
 }
 
 /// The victim's own messages reach all other nodes.
-fn is_heard(w: &World) {
+fn victim_reaches_all(w: &World) {
     for held in [true, false] {
         let verb: &[&str] = if held { &["node", "cordon", VICTIM, "--reason", "fan"] } else { &["node", "uncordon", VICTIM] };
         w.ok(verb);
@@ -155,7 +155,7 @@ fn restart(w: &World) {
     faults::kill_node(&w.dir, VICTIM).unwrap();
     faults::start_node(&w.dir, VICTIM).unwrap();
     w.wait("the victim's next life in all views", || is_well(w) && OTHERS.iter().all(|at| life(w, at) > before));
-    is_heard(w);
+    victim_reaches_all(w);
 }
 
 fn played(w: &World) {
@@ -169,9 +169,9 @@ fn played(w: &World) {
     w.wait("it to be refused", || OTHERS.iter().all(|at| refused(w, at, "life_ahead") == 1));
     thief.mutes(w, now + HOUR_MS);
     w.wait("it to be read", || OTHERS.iter().all(|at| refused(w, at, "undecodable") == 1));
-    is_heard(w);
+    victim_reaches_all(w);
     assert!(!thief.plays(w, u64::MAX), "nobody answers a life that is ahead of the clock");
-    is_heard(w);
+    victim_reaches_all(w);
     assert!(is_well(w) && OTHERS.iter().all(|at| life(w, at) == own) && all_show(w, false));
     assert_eq!(contradictions(w), 0);
 
@@ -179,7 +179,7 @@ fn played(w: &World) {
     assert!(thief.plays(w, now + HOUR_MS), "else this proves nothing");
     w.wait("the victim to hear of it", || contradictions(w) > 0);
     w.wait("the victim to be well again, in a life above", || is_well(w) && NODES.iter().all(|at| life(w, at) > now + HOUR_MS));
-    is_heard(w);
+    victim_reaches_all(w);
     w.wait("all to show it", || all_show(w, true));
     let shown = w.at("n3").run(&["gossip", "members"], JOB).unwrap();
     assert!(shown.err().contains("n1: for ") && shown.err().contains("it never published"), "{}", shown.err());
@@ -196,7 +196,7 @@ fn played(w: &World) {
     thief.mutes(w, now + 2 * HOUR_MS);
     assert!(!thief.plays(w, now + 2 * HOUR_MS), "nobody opens what he seals");
     w.wait("him to be refused", || OTHERS.iter().all(|at| refused(w, at, "unknown_key") > 0));
-    is_heard(w);
+    victim_reaches_all(w);
     restart(w);
     assert!(all_show(w, false));
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));

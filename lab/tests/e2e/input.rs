@@ -52,7 +52,7 @@ struct Fed {
 }
 
 /// Its output and its exit code.
-struct Said {
+struct Outcome {
     code: Option<i32>,
     out: String,
     err: String,
@@ -73,7 +73,7 @@ impl Fed {
         (Self { child, out: reader(out), err: reader(err) }, stdin)
     }
 
-    fn ended(mut self) -> Said {
+    fn ended(mut self) -> Outcome {
         let done = process::until(JOB, || self.child.try_wait().unwrap().is_some());
         if !done {
             self.child.kill().unwrap();
@@ -81,7 +81,7 @@ impl Fed {
         let code = self.child.wait().unwrap().code();
         let (out, err) = (self.out.join().unwrap(), self.err.join().unwrap());
         assert!(done, "it hangs; so far: {out}{err}");
-        Said { code, out, err }
+        Outcome { code, out, err }
     }
 
     /// Its peak memory, in KiB.
@@ -91,7 +91,7 @@ impl Fed {
     }
 }
 
-fn fed(command: Command, input: &[u8]) -> Said {
+fn fed(command: Command, input: &[u8]) -> Outcome {
     let (fed, mut stdin) = Fed::begin(command);
     // A program that does not read closes its input.
     let _ = stdin.write_all(input);
@@ -111,9 +111,9 @@ fn endless(mut stdin: ChildStdin) -> (Arc<AtomicUsize>, JoinHandle<()>) {
     (count, writer)
 }
 
-fn sorted(said: &Said) -> Vec<&str> {
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    let mut lines: Vec<&str> = said.out.lines().collect();
+fn sorted(outcome: &Outcome) -> Vec<&str> {
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    let mut lines: Vec<&str> = outcome.out.lines().collect();
     lines.sort_unstable();
     lines
 }
@@ -198,9 +198,9 @@ fn killed(w: &World) {
     }
     drop(to);
     writer.join().unwrap();
-    let said = job.ended();
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert_eq!(said.out, hash.repeat(14), "{}", said.err);
+    let outcome = job.ended();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert_eq!(outcome.out, hash.repeat(14), "{}", outcome.err);
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.assert_nothing_left();
@@ -229,8 +229,8 @@ fn ahead(w: &World) {
     faults::start_node(&w.dir, &nodes[0]).unwrap();
     std::fs::write(&go, "").unwrap();
     writer.join().unwrap();
-    let said = job.ended();
-    assert_eq!((said.code, said.out.as_str()), (Some(0), hash.repeat(7).as_str()), "{}", said.err);
+    let outcome = job.ended();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), hash.repeat(7).as_str()), "{}", outcome.err);
     std::fs::remove_file(&go).unwrap();
     std::fs::remove_file(&copy).unwrap();
     w.ok(&["cancel", &id]);
@@ -255,8 +255,8 @@ fn silent(w: &World) {
     // The other rank continues to read after this one has ended, and is then ended too.
     w.wait("the input to go on", || written.load(Ordering::Relaxed) > HELD_BYTES_MAX);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(job.child.id().cast_signed()), nix::sys::signal::Signal::SIGINT).unwrap();
-    let said = job.ended();
-    assert_eq!(said.code, Some(130), "{}", said.err);
+    let outcome = job.ended();
+    assert_eq!(outcome.code, Some(130), "{}", outcome.err);
     writer.join().unwrap();
     std::fs::remove_file(&go).unwrap();
     w.ok(&["cancel", &id]);
@@ -278,8 +278,8 @@ fn closed(w: &World) {
         assert_eq!(w.run(&["launch", "--alloc", &id, "-n", "7", "echo", "well"]).out(), "well\n".repeat(7));
     }
     std::fs::write(&go, "").unwrap();
-    let said = job.ended();
-    assert_eq!((said.code, said.out.as_str()), (Some(0), "over\nover\n"), "{}", said.err);
+    let outcome = job.ended();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "over\nover\n"), "{}", outcome.err);
     writer.join().unwrap();
     assert!(written.load(Ordering::Relaxed) < HELD_BYTES_MAX);
     std::fs::remove_file(&go).unwrap();

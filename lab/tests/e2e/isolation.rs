@@ -14,7 +14,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         ISOLATION.test("jobs_share_nodes_and_the_one_too_many_waits_with_the_reason", &[], shared_nodes),
         ISOLATION.test("the_limits_of_a_share_are_in_the_kernel", &[], limits_in_the_kernel),
-        ISOLATION.test("what_is_not_limited_here_is_said", &[], unlimited_is_said),
+        ISOLATION.test("what_is_not_limited_here_is_said", &[], shows_what_is_unlimited),
         ISOLATION.test("a_fork_bomb_comes_to_its_limit_and_is_ended", &[], fork_bomb),
         ISOLATION.test("a_program_that_ignores_sigterm_is_killed", &[], ignores_sigterm),
         ISOLATION.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
@@ -47,8 +47,8 @@ fn shared_nodes(w: &World) {
     assert!(w.ok(&["nodes"]).contains("0 of "), "the table says that nothing is free: {}", w.ok(&["nodes"]));
     // Neither a share nor a whole node is free, and explain shows what there is.
     let late = w.submit(&["--cores", "1", "--", "/bin/true"]);
-    let told = w.ok(&["explain", &late]);
-    assert!(told.contains("wants 1 core of one node") && told.contains("1 core is wanted, 0 free"), "{told}");
+    let explanation = w.ok(&["explain", &late]);
+    assert!(explanation.contains("wants 1 core of one node") && explanation.contains("1 core is wanted, 0 free"), "{explanation}");
     let whole = w.submit(&["--", "/bin/true"]);
     assert!(w.ok(&["explain", &whole]).contains("is taken by allocation"), "{}", w.ok(&["explain", &whole]));
     w.ok(&["cancel", &jobs[0]]);
@@ -95,7 +95,9 @@ fn limits_in_the_kernel(w: &World) {
             let value: u64 = weight.split_whitespace().next_back().unwrap().parse().unwrap();
             assert!(value == part || value == (part / 10).max(1), "{weight}: its part, in the kernel's terms");
         }
-        (None, said) => assert!(said || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking"),
+        (None, is_shown) => {
+            assert!(is_shown || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking")
+        }
         (Some(weight), true) => panic!("{weight}, and said to be lacking"),
     }
     // The work itself is in these groups, since its first instruction.
@@ -114,7 +116,7 @@ fn limits_in_the_kernel(w: &World) {
 }
 
 /// The lab does not use memory under version 1; it does use it in the v2 tree.
-fn unlimited_is_said(w: &World) {
+fn shows_what_is_unlimited(w: &World) {
     let status = w.ok(&["node", "status"]);
     let v2_has = sweep::scopes_root(&w.cluster().cgroup_root)
         .and_then(|root| std::fs::read_to_string(root.join("cgroup.controllers")).ok())

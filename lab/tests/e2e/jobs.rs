@@ -159,7 +159,7 @@ fn sbatch_refused(w: &World) {
 }
 
 fn never_served(w: &World) {
-    for (args, told) in [
+    for (args, expected) in [
         (&["-N", "100"][..], "wants 100 nodes; this cluster has 3 that could ever serve it"),
         (&["--mem", "500000G"], "of memory; 500000.0 GiB are wanted"),
         (&["--gpus", "4"], "4 are wanted"),
@@ -167,12 +167,12 @@ fn never_served(w: &World) {
     ] {
         let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
         assert!(
-            refused.code() == 4 && refused.err().contains(told) && refused.err().contains("--wait-for-nodes"),
+            refused.code() == 4 && refused.err().contains(expected) && refused.err().contains("--wait-for-nodes"),
             "{args:?}: {}",
             refused.err()
         );
         let launched = w.run(&[&["launch"], args, &["/bin/true"]].concat());
-        assert!(launched.code() == 125 && launched.err().contains(told), "{args:?}: {}", launched.err());
+        assert!(launched.code() == 125 && launched.err().contains(expected), "{args:?}: {}", launched.err());
     }
     let waits = w.run(&["submit", "-q", "-o", "name", "-N", "100", "--wait-for-nodes", "--", "/bin/true"]);
     assert!(waits.code() == 0 && waits.err().contains("warning: it waits until there are other nodes"), "{}", waits.err());
@@ -304,9 +304,9 @@ fn machine_views(w: &World) {
     let verified = w.run(&["audit", "verify"]);
     assert_eq!(verified.code(), 0, "{}", verified.err());
     let doctor = w.run(&["doctor"]);
-    let said = doctor.out() + &doctor.err();
-    let lines: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
+    let output = doctor.out() + &doctor.err();
+    let lines: Vec<&str> = output.lines().filter(|l| !l.trim().is_empty()).collect();
     let honest = |line: &&str| ["ok ", "unsupported ", "degraded ", "missing "].iter().any(|health| line.starts_with(health));
-    assert!(lines.len() >= 17 && lines.iter().all(honest), "an honest line for each subject: {said}");
-    assert!(said.contains("log store"), "{said}");
+    assert!(lines.len() >= 17 && lines.iter().all(honest), "an honest line for each subject: {output}");
+    assert!(output.contains("log store"), "{output}");
 }

@@ -193,16 +193,16 @@ fn own_file(w: &World) {
 }
 
 fn went_back(w: &World) {
-    let (code, said) = quorum(w, 1, &["backup"]);
-    assert_eq!(code, 0, "{said}");
-    let backup = said.lines().next().unwrap().to_owned();
+    let (code, output) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{output}");
+    let backup = output.lines().next().unwrap().to_owned();
     let before = newest(&keys(w));
     w.ok(&["gossip", "keys", "rotate"]);
     w.wait("all to be alive in all views", || all_alive(w));
     nobody_is_lost(w, || {
         kill_all(w);
-        let (code, said) = quorum(w, 1, &["restore", "--backup", &backup, "--yes"]);
-        assert_eq!(code, 0, "{said}");
+        let (code, output) = quorum(w, 1, &["restore", "--backup", &backup, "--yes"]);
+        assert_eq!(code, 0, "{output}");
         for id in [2, 3] {
             std::fs::remove_dir_all(folder(w, id).join("data")).unwrap();
         }

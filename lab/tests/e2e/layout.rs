@@ -111,14 +111,14 @@ fn bad_ends(w: &World) {
     assert_eq!(done.code(), 5, "{}", done.err());
     assert!(done.err().contains(&format!("rank 1 on {} exited with code 5", nodes[1])), "{}", done.err());
     assert!(began.elapsed() < AT_ONCE, "the others were not brought down: {:?}", began.elapsed());
-    let told: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let row = |rank: usize, ended: &str, code: u32| json!({"rank": rank, "node": nodes[rank], "ended": ended, "code": code});
-    assert_eq!(told, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));
+    assert_eq!(rows, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));
     // If one fails before others have begun, these were not started; no node was lost.
     for _ in 0..4 {
         let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], "[ $LATTICE_RANK = 1 ] && exit 5; exec sleep 300");
-        let told: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
-        let ends: Vec<_> = told.iter().map(|end| (end["ended"].as_str().unwrap(), end["code"].as_u64().unwrap())).collect();
+        let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
+        let ends: Vec<_> = rows.iter().map(|end| (end["ended"].as_str().unwrap(), end["code"].as_u64().unwrap())).collect();
         let known = |end: &(&str, u64)| [("signalled", 143), ("not_started", 126)].contains(end);
         assert!(done.code() == 5 && ends[1] == ("exited", 5) && known(&ends[0]) && known(&ends[2]), "{ends:?} {}", done.err());
     }
@@ -151,17 +151,17 @@ fn bad_ends(w: &World) {
     // An own job uses the same words, and one whose ranks end normally prints nothing.
     let done = w.run(&["launch", "-N", "3", "-n", "3", "--", "/bin/sh", "-c", "[ $LATTICE_RANK = 1 ] && kill -SEGV $$; exec sleep 300"]);
     let why = |node: &String| format!("lattice: the launch was ended: rank 1 on {node} was killed by signal 11\n");
-    let said: Vec<String> =
+    let reasons: Vec<String> =
         done.err().lines().filter(|line| line.contains("the launch was ended")).map(|line| format!("{line}\n")).collect();
-    assert!(done.code() == 139 && said.len() == 1 && nodes.iter().any(|node| said[0] == why(node)), "{} {}", done.code(), done.err());
+    assert!(done.code() == 139 && reasons.len() == 1 && nodes.iter().any(|node| reasons[0] == why(node)), "{} {}", done.code(), done.err());
     let done = w.run(&["launch", "--", "/bin/sh", "-c", "exit 5"]);
     assert!(done.code() == 5 && !done.err().contains("the launch was ended"), "{} {}", done.code(), done.err());
 }
 
 fn own(w: &World) {
     let folder = Folder::new("per-rank");
-    let says = "echo rank $LATTICE_RANK; echo err $LATTICE_RANK >&2; echo end";
-    let mut command = w.lattice.command(&["launch", "-q", "-N", "3", "-n", "4", "-o", "per-rank", "--", "/bin/sh", "-c", says]);
+    let script = "echo rank $LATTICE_RANK; echo err $LATTICE_RANK >&2; echo end";
+    let mut command = w.lattice.command(&["launch", "-q", "-N", "3", "-n", "4", "-o", "per-rank", "--", "/bin/sh", "-c", script]);
     let done = process::run(command.current_dir(&folder.0), JOB).unwrap();
     assert_eq!((done.code(), done.out().as_str(), done.err().as_str()), (0, "", ""));
     let mut found: Vec<(String, String)> = std::fs::read_dir(&folder.0)
@@ -192,8 +192,8 @@ fn own(w: &World) {
     assert_eq!(log.lines().count(), 5, "{log}");
     for (rank, place) in ["0 0 0", "1 0 1", "2 0 2", "3 1 0"].iter().enumerate() {
         let line = log.lines().find(|l| l.starts_with(place)).unwrap_or_else(|| panic!("rank {rank}: {log}"));
-        let (told, node) = line.split_once(" cyclic, ").unwrap_or_else(|| panic!("{line}"));
-        assert_eq!(format!("{told} cyclic"), format!("{place} {common}"));
+        let (line_start, node) = line.split_once(" cyclic, ").unwrap_or_else(|| panic!("{line}"));
+        assert_eq!(format!("{line_start} cyclic"), format!("{place} {common}"));
         assert!(node.split_once(" = ").is_some_and(|(a, b)| a == b), "{line}");
     }
     assert!(log.lines().any(|l| l == "script 3 0"), "{log}");

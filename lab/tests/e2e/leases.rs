@@ -18,10 +18,10 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The CLI must end with this code, with this text and a remedy.
-fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+fn refused(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
-    for piece in says {
+    for piece in pieces {
         assert!(done.err().contains(piece), "`lattice {}` should say {piece:?}: {}", args.join(" "), done.err());
     }
 }
@@ -71,9 +71,9 @@ fn others(w: &World) {
     assert_eq!((token_of("scheduler/default"), token_of("roots"), token_of("theirs")), (Value::Null, Value::Null, theirs.into()));
     // Root sees them. Even the right token does not allow anybody to release another's lease.
     let schedulers = lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string();
-    for (name, token, says) in [("scheduler/default", &schedulers, "node n"), ("roots", &token, "is root's")] {
+    for (name, token, expected) in [("scheduler/default", &schedulers, "node n"), ("roots", &token, "is root's")] {
         let refused = w.run_as(NOBODY, &["lease", "release", name, "--token", token]);
-        assert!(refused.code() == 4 && refused.err().contains(says), "{name}: {}", refused.err());
+        assert!(refused.code() == 4 && refused.err().contains(expected), "{name}: {}", refused.err());
     }
     assert_eq!(lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string(), schedulers, "it is held as before");
     w.ok(&["lease", "revoke", "roots", "theirs"]);

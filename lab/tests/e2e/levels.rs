@@ -44,8 +44,8 @@ fn start_as(w: &World, id: u64, level_max: u32) {
 
 fn too_early(w: &World) {
     let refused = w.run(TRIAL);
-    let says = ["not yet at this cluster level", "needs level 2", "agreed on 1", "lattice quorum status"];
-    assert!(refused.code() == 4 && says.iter().all(|part| refused.err().contains(part)), "{}", refused.err());
+    let expected = ["not yet at this cluster level", "needs level 2", "agreed on 1", "lattice quorum status"];
+    assert!(refused.code() == 4 && expected.iter().all(|part| refused.err().contains(part)), "{}", refused.err());
 }
 
 fn level(w: &World) -> u64 {

@@ -39,10 +39,10 @@ fn listed(w: &World, more: &[&str]) -> Vec<String> {
     w.ok(&[&["node", "list", "-o", "name"], more].concat()).lines().map(str::to_owned).collect()
 }
 
-fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+fn refused(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), code, "`lattice {}`: {}{}", args.join(" "), done.out(), done.err());
-    for piece in says {
+    for piece in pieces {
         assert!(done.err().contains(piece), "`lattice {}` should say {piece:?}: {}", args.join(" "), done.err());
     }
 }
@@ -90,9 +90,9 @@ impl Job {
 
 /// `lattice` in the background, with its stderr in a file.
 fn begin(w: &World, args: &[&str]) -> (Child, PathBuf) {
-    let said = w.dir.join("said");
+    let stderr_file = w.dir.join("said");
     let mut command = w.lattice.command(args);
-    (command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&said).unwrap()).spawn().unwrap(), said)
+    (command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&stderr_file).unwrap()).spawn().unwrap(), stderr_file)
 }
 
 fn history(w: &World, name: &str) -> Vec<(String, String)> {
@@ -131,8 +131,8 @@ fn drain(w: &World) {
     // New work avoids it.
     let around = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert!(!around["nodes"].to_string().contains("n3"), "{around}");
-    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "fan", "--wait"]);
-    w.wait("it to say what for", || fs::read_to_string(&said).unwrap().contains(&job.id[..8]));
+    let (mut waiting, stderr_file) = begin(w, &["node", "drain", "n3", "--reason", "fan", "--wait"]);
+    w.wait("it to say what for", || fs::read_to_string(&stderr_file).unwrap().contains(&job.id[..8]));
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
     job.end(w);
     w.wait("the drain to be over", || waiting.try_wait().unwrap().is_some());
@@ -177,13 +177,13 @@ fn stuck(w: &World) {
     let job = w.submit(&["--requeue=never", "--", "/bin/sh", "-c", &script]);
     w.wait("it to read", || hung.is_read());
     w.ok(&["node", "uncordon", "n[1-2]"]);
-    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "disk", "--deadline", "1s", "--wait"]);
+    let (mut waiting, stderr_file) = begin(w, &["node", "drain", "n3", "--reason", "disk", "--deadline", "1s", "--wait"]);
     let mount = format!("with files on {} (fuse)", hung.dir.display());
-    let names = |told: &str| ["pid ", ", state D", &mount, &job[..8]].iter().all(|piece| told.contains(piece));
-    w.wait("it to say what it waits for", || names(&fs::read_to_string(&said).unwrap()));
+    let names = |output: &str| ["pid ", ", state D", &mount, &job[..8]].iter().all(|piece| output.contains(piece));
+    w.wait("it to say what it waits for", || names(&fs::read_to_string(&stderr_file).unwrap()));
     for place in ["n1", "n3"] {
-        let told = w.at(place).ok(&["node", "status", "n3"]).unwrap();
-        assert!(names(&told) && told.contains("ended, not released"), "{place}: {told}");
+        let output = w.at(place).ok(&["node", "status", "n3"]).unwrap();
+        assert!(names(&output) && output.contains("ended, not released"), "{place}: {output}");
     }
     assert!(text(&node(w, "n3"), "state") == "Draining" && waiting.try_wait().unwrap().is_none(), "it waits");
     assert_eq!(text(&w.status(&job), "state"), "Failed", "whoever waits for the job does not wait for its process");

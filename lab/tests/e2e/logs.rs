@@ -211,8 +211,8 @@ fn three_restarts(w: &World) {
     };
     first.read_to_end(&mut head).unwrap();
     check(head, "through the restarted agent");
-    let (bytes, said, code) = followed(w, readers.pop().unwrap());
-    assert_eq!(code, Some(0), "{said}");
+    let (bytes, stderr, code) = followed(w, readers.pop().unwrap());
+    assert_eq!(code, Some(0), "{stderr}");
     check(bytes, "through the other agent");
     assert!(readers.pop().unwrap().wait().unwrap().success());
     w.completed(&id);
@@ -263,9 +263,9 @@ fn ring(w: &World) {
     });
     let most = most.into_inner().unwrap();
     assert!(most < 26_000_000, "a part of it was made room of while it ran: {most} bytes at once");
-    let (bytes, said, code) = followed(w, reader);
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(said, "", "nothing is missing");
+    let (bytes, stderr, code) = followed(w, reader);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stderr, "", "nothing is missing");
     assert_numbers(std::str::from_utf8(&bytes).unwrap(), 3_000_000);
     w.completed(&id);
     let after = logs(w, &[&id]);
@@ -326,9 +326,9 @@ fn truncating(w: &World) {
     let id = w.submit(&["--", "/bin/sh", "-c", program]);
     w.running(&id);
     let reader = follow(w, "n1", &[&id]);
-    let (bytes, said, code) = followed(w, reader);
-    assert_eq!((String::from_utf8(bytes).unwrap().as_str(), code), ("one\ntwo\nthree\n", Some(0)), "{said}");
-    assert_eq!(said.matches("rank 0 truncated its own stdout").count(), 1, "{said}");
+    let (bytes, stderr, code) = followed(w, reader);
+    assert_eq!((String::from_utf8(bytes).unwrap().as_str(), code), ("one\ntwo\nthree\n", Some(0)), "{stderr}");
+    assert_eq!(stderr.matches("rank 0 truncated its own stdout").count(), 1, "{stderr}");
     let dir = all_flushed(w, &node_of(w, &id), &id);
     for (what, gone) in [("with its files", false), ("from the store", true)] {
         if gone {
@@ -347,8 +347,8 @@ fn node_gone(w: &World) {
     let dir = alloc_dir(w, "n2", &id);
     w.wait("it to be flushed", || std::fs::read_to_string(dir.join("spool.json")).is_ok_and(|t| t.contains("\"end\":")));
     // The index goes into the store after the one on the node.
-    let said = || objects(&w.dir.join("objects")).iter().any(|k| k.contains(&id) && k.ends_with("n2.json"));
-    w.wait("the store to know of it", said);
+    let is_stored = || objects(&w.dir.join("objects")).iter().any(|k| k.contains(&id) && k.ends_with("n2.json"));
+    w.wait("the store to know of it", is_stored);
     faults::kill_node(&w.dir, "n2").unwrap();
     let read = logs(w, &[&id]);
     assert!(read.out().contains("kept by n1\n") && read.out().contains("kept by n2\n"), "{}", read.out());
@@ -377,9 +377,9 @@ fn too_many_streams(w: &World) {
     // An own job waits for a free stream, without harm.
     let mut job = w.at("n1").command(&["launch", "--", "/bin/echo", "its turn"]);
     let mut job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = String::new();
-    BufReader::new(job.stderr.take().unwrap()).read_line(&mut told).unwrap();
-    assert!(told.contains("log streams"), "{told}");
+    let mut line = String::new();
+    BufReader::new(job.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("log streams"), "{line}");
     let mut one = readers.pop().unwrap();
     one.kill().unwrap();
     one.wait().unwrap();
@@ -444,8 +444,8 @@ fn attempts(w: &World) {
     assert!(none.code() == 3 && none.err().contains("no attempt 7") && none.err().contains("1, 2"), "{}", none.err());
     assert_eq!(w.run(&["logs", "-f", "--previous", &id]).code(), 2);
     for what in ["status", "explain"] {
-        let told = w.ok(&[what, &id]);
-        assert!(told.contains("this is attempt 2") && told.contains("exit_code 3") && told.contains(&by), "{what}: {told}");
+        let shown = w.ok(&[what, &id]);
+        assert!(shown.contains("this is attempt 2") && shown.contains("exit_code 3") && shown.contains(&by), "{what}: {shown}");
     }
     let once = w.submit(&["--", "/bin/true"]);
     w.completed(&once);
@@ -469,15 +469,15 @@ fn following_what_waits(w: &World) {
     let holder = w.submit(&["--nodes", "2", "--", "/bin/sleep", "600"]);
     w.running(&holder);
     let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo ran"]);
-    let said = w.dir.join("waiting.err");
+    let stderr_file = w.dir.join("waiting.err");
     let mut command = w.at("n1").command(&["logs", "-f", &id]);
     let out = Stdio::piped();
-    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(std::fs::File::create(&said).unwrap()).spawn().unwrap();
-    let told = || std::fs::read_to_string(&said).unwrap();
-    w.wait("it to say what it waits for", || told().contains("is Pending: wants 2 nodes, 0 are free"));
+    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(std::fs::File::create(&stderr_file).unwrap()).spawn().unwrap();
+    let stderr = || std::fs::read_to_string(&stderr_file).unwrap();
+    w.wait("it to say what it waits for", || stderr().contains("is Pending: wants 2 nodes, 0 are free"));
     w.ok(&["cancel", &holder]);
     w.wait("logs -f to end", || child.try_wait().unwrap().is_some());
     let done = child.wait_with_output().unwrap();
-    assert!(done.status.success() && String::from_utf8_lossy(&done.stdout) == "ran\nran\n", "{done:?} {}", told());
-    assert_eq!(told().matches("wants 2 nodes, 0 are free").count(), 1, "once: {}", told());
+    assert!(done.status.success() && String::from_utf8_lossy(&done.stdout) == "ran\nran\n", "{done:?} {}", stderr());
+    assert_eq!(stderr().matches("wants 2 nodes, 0 are free").count(), 1, "once: {}", stderr());
 }

@@ -85,7 +85,7 @@ impl<'a> SmallDisk<'a> {
         fs::remove_file(self.at.join("fill")).unwrap();
     }
 
-    fn said(&self) -> String {
+    fn shortage_text(&self) -> String {
         format!("member {}: the disk of {} is full", self.id, self.at.display())
     }
 
@@ -140,11 +140,11 @@ fn submissions(w: &World, many: u32) {
     }
 }
 
-fn is_refused(w: &World, args: &[&str], words: &[&str]) {
+fn is_refused(w: &World, args: &[&str], expected: &[&str]) {
     let refused = w.run(args);
     assert_eq!(refused.code(), 5, "{args:?}: {}{}", refused.out(), refused.err());
-    for word in words {
-        assert!(refused.err().contains(word), "{args:?}, {word:?}: {}", refused.err());
+    for piece in expected {
+        assert!(refused.err().contains(piece), "{args:?}, {piece:?}: {}", refused.err());
     }
 }
 
@@ -167,7 +167,7 @@ fn follower(w: &World) {
     let disk = SmallDisk::under(w, id);
     let before = term(w);
     disk.fill();
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disk.said()));
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disk.shortage_text()));
     // For a while its reserve has space for what the others commit.
     submissions(w, 5);
     w.wait("the follower to write it down", || no_lag(w, id));
@@ -220,17 +220,17 @@ fn leading(w: &World) {
     let token = w.ok(&["lease", "grant", "a", "--ttl", "60s", "-o", "name"]);
     let before = term(w);
     disk.fill();
-    let said = disk.said();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing new is taken", "make room", "transfer-leader"]);
-    is_refused(w, &["lease", "grant", "b"], &[&said]);
+    let shortage = disk.shortage_text();
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing new is taken", "make room", "transfer-leader"]);
+    is_refused(w, &["lease", "grant", "b"], &[&shortage]);
     let there = backups(w);
     let (code, backup) = quorum(w, leads, &["backup"]);
     let full = format!("the disk of {} is full", disk.at.display());
     assert!(code == 1 && backup.contains("a snapshot needs room first") && backup.contains(&full), "{backup}");
     assert_eq!(backups(w), there);
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&said));
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&shortage));
     let why = w.ok(&["explain", &waits]);
-    assert!(why.contains("nothing new is placed now") && why.contains(&said), "{why}");
+    assert!(why.contains("nothing new is placed now") && why.contains(&shortage), "{why}");
     // Existing state is served, and ends are accepted.
     assert_eq!(text(&w.status(&first), "state"), "Running");
     assert_eq!(w.lattice.nodes().unwrap().len(), 2);
@@ -239,7 +239,7 @@ fn leading(w: &World) {
     assert_eq!(text(&w.ended(&cancelled), "state"), "Cancelled");
     fs::write(go("first"), "").unwrap();
     w.completed(&first);
-    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
     assert_eq!(term(w), before);
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
     disk.make_room();
@@ -251,10 +251,10 @@ fn leading(w: &World) {
     // Others used up the reserve as well: now even an end must wait.
     let second = begin(&until("second"));
     disk.fill();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
     disk.fill_all();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing is taken"]);
-    is_refused(w, &["cancel", &second], &[&said]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing is taken"]);
+    is_refused(w, &["cancel", &second], &[&shortage]);
     fs::write(go("second"), "").unwrap();
     w.wait_log(&second, "over");
     assert_eq!(text(&w.status(&second), "state"), "Running");
@@ -267,7 +267,7 @@ fn leading(w: &World) {
 
     // The remedy if no space can be freed at once.
     disk.fill();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
     w.ok(&["quorum", "transfer-leader"]);
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|id| id != leads));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
@@ -304,8 +304,8 @@ fn rotten(w: &World) {
     let member = || w.cluster().member(follower).unwrap().daemon.clone();
     w.wait("the follower to refuse", || !member().alive());
     let refused = fs::read_to_string(member().log).unwrap();
-    for words in ["data/log/", "is damaged at byte", "acknowledged", "lattice quorum replace"] {
-        assert!(refused.contains(words), "{words:?}: {refused}");
+    for expected in ["data/log/", "is damaged at byte", "acknowledged", "lattice quorum replace"] {
+        assert!(refused.contains(expected), "{expected:?}: {refused}");
     }
     let unknown = w.run(&["status", &id]);
     assert_eq!(unknown.code(), 5, "one member alone answers nothing: {}{}", unknown.out(), unknown.err());
@@ -325,11 +325,11 @@ fn majority(w: &World) {
     let disks: Vec<SmallDisk<'_>> = (1..=3).filter(|id| *id != leads).map(|id| SmallDisk::under(w, id)).collect();
     let before = term(w);
     disks[0].fill();
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disks[0].said()));
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disks[0].shortage_text()));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disks[1].fill();
-    w.wait("both to be said", || w.ok(&["quorum", "status"]).contains(&disks[1].said()));
-    let short = disks.iter().filter(|disk| disk.id != w.leader()).map(SmallDisk::said).collect::<Vec<_>>();
+    w.wait("both to be said", || w.ok(&["quorum", "status"]).contains(&disks[1].shortage_text()));
+    let short = disks.iter().filter(|disk| disk.id != w.leader()).map(SmallDisk::shortage_text).collect::<Vec<_>>();
     is_refused(w, &["submit", "--", "/bin/true"], &short.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(term(w), before);
     disks[0].make_room();

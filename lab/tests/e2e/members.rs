@@ -110,8 +110,8 @@ fn transfer(w: &World) {
     let load = Load::begin(&w.lattice);
     let old = w.leader();
     let new = votes(w).into_iter().find(|id| *id != old).unwrap();
-    let said = w.ok(&["quorum", "transfer-leader", &new.to_string()]);
-    assert!(said.contains(&format!("member {new} leads")), "{said}");
+    let output = w.ok(&["quorum", "transfer-leader", &new.to_string()]);
+    assert!(output.contains(&format!("member {new} leads")), "{output}");
     assert_eq!(w.leader(), new);
     w.ok(&["quorum", "transfer-leader"]);
     assert_ne!(w.leader(), new);

@@ -140,9 +140,9 @@ fn alerts(w: &World) {
         assert_eq!(status.code(), Some(0));
         let last = events.last().unwrap();
         assert_eq!((&last["event"], &last["state"], &last["node"]), (&"end".into(), &"Cancelled".into(), &Value::Null));
-        let told: Vec<&Value> = events.iter().filter(|event| event["event"] == "numbers").collect();
-        assert_eq!(!told.is_empty(), numbers);
-        for event in told {
+        let number_events: Vec<&Value> = events.iter().filter(|event| event["event"] == "numbers").collect();
+        assert_eq!(!number_events.is_empty(), numbers);
+        for event in number_events {
             for one in event["measured"].as_array().unwrap() {
                 let wanted = match text(one, "name").as_str() {
                     "cpu_cores" | "memory_used" => ["cgroup2", "procfs"].contains(&text(one, "source").as_str()),
@@ -175,8 +175,8 @@ fn slow_disk(w: &World) {
     assert!(active().is_none_or(|raised| raised == 0.0), "{:?}", active());
     File::create(&go).unwrap();
     watch.wait("that its disk is slow", |event| is_alert(event, "io_latency", true) && event["node"] == node.as_str());
-    let told = watch.events().into_iter().find(|event| is_alert(event, "io_latency", true)).unwrap();
-    assert!(text(&told, "text").contains("io_latency_p99 is above") && told["severity"] == "warning", "{told}");
+    let alert = watch.events().into_iter().find(|event| is_alert(event, "io_latency", true)).unwrap();
+    assert!(text(&alert, "text").contains("io_latency_p99 is above") && alert["severity"] == "warning", "{alert}");
     w.wait("the metric", || active() == Some(1.0));
     assert_eq!(series(w, &node, &["lattice_alert_rule_measured{", "alert=\"io_latency\""]), Some(1.0));
     w.ok(&["cancel", &id]);
@@ -197,8 +197,8 @@ fn hangs(w: &World) {
     let (head, other) = (nodes_of(w, &id)[0].clone(), nodes_of(w, &id)[1].clone());
     let watch = Watching::begin(w, "hang", &[&id, "--alerts-only"]);
     watch.wait_within(HANG, "the hang", |event| is_alert(event, "hang", true) && event["node"] == head.as_str());
-    let told = watch.events().into_iter().find(|event| is_alert(event, "hang", true)).unwrap();
-    assert!(told["launch"] == 1 && text(&told, "text").contains("looked at: cpu"), "{told}");
+    let alert = watch.events().into_iter().find(|event| is_alert(event, "hang", true)).unwrap();
+    assert!(alert["launch"] == 1 && text(&alert, "text").contains("looked at: cpu"), "{alert}");
     let active = |id: &str| series(w, &head, &["lattice_alert_active{", id, "alert=\"hang\""]);
     let head_of_works = nodes_of(w, &works)[0].clone();
     w.wait("its metric", || active(&id) == Some(1.0));
@@ -300,32 +300,32 @@ fn diagnosed(w: &World) {
     w.running(&id);
     w.wait_log(&id, "open");
     // The other rank gets its state a moment after its launch.
-    let mut told = Value::Null;
+    let mut diagnosis = Value::Null;
     w.wait("a rank that waits uninterruptibly", || {
-        told = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
-        let nodes = told["nodes"].as_array().into_iter().flatten();
+        diagnosis = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
+        let nodes = diagnosis["nodes"].as_array().into_iter().flatten();
         let mut processes = nodes.flat_map(|node| node["processes"].as_array().into_iter().flatten());
         processes.any(|process| process["rank"] == 0 && process["state"] == "D")
     });
-    let nodes = told["nodes"].as_array().unwrap();
-    assert_eq!(nodes.len(), 2, "{told:#}");
+    let nodes = diagnosis["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2, "{diagnosis:#}");
     let processes = || nodes.iter().flat_map(|node| node["processes"].as_array().unwrap());
     let rank = |rank: u64| processes().filter(move |process| process["rank"] == rank && process["launch"] == 1);
-    let waiting = rank(0).find(|process| process["state"] == "D").unwrap_or_else(|| panic!("none in D: {told:#}"));
+    let waiting = rank(0).find(|process| process["state"] == "D").unwrap_or_else(|| panic!("none in D: {diagnosis:#}"));
     assert!(!text(waiting, "waits_in").is_empty(), "{waiting}");
     assert!(!waiting["stack"].as_array().unwrap().is_empty(), "{waiting}");
     assert!(waiting["stack"].as_array().unwrap().iter().all(|call| !call.as_str().unwrap().contains(['+', '/', '['])), "{waiting}");
     assert!(waiting["notes"].to_string().contains("waits uninterruptibly"), "{waiting}");
     assert!(waiting["still_ms"].is_u64(), "{waiting}");
-    let full = rank(1).find(|process| process["name"] == "bash").unwrap_or_else(|| panic!("{told:#}"));
+    let full = rank(1).find(|process| process["name"] == "bash").unwrap_or_else(|| panic!("{diagnosis:#}"));
     assert!(full["notes"].to_string().contains("of 11 open files: raise"), "{full}");
     let about = |part: &str| {
         let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
         findings().filter(|finding| finding["part"] == part).map(|finding| text(finding, "about")).collect::<Vec<_>>()
     };
-    assert!(about("network").iter().any(|about| about.starts_with("TCP")), "{told:#}");
-    assert!(about("storage").iter().any(|about| about.starts_with("/ ")), "{told:#}");
-    assert!(about("work").iter().any(|about| about == "pressure cpu"), "{told:#}");
+    assert!(about("network").iter().any(|about| about.starts_with("TCP")), "{diagnosis:#}");
+    assert!(about("storage").iter().any(|about| about.starts_with("/ ")), "{diagnosis:#}");
+    assert!(about("work").iter().any(|about| about == "pressure cpu"), "{diagnosis:#}");
     let table = w.ok(&["diag", &id]);
     assert!(table.starts_with("NODE") && table.lines().any(|line| line.starts_with("! ")), "{table}");
     let storage = w.ok(&["diag", &id, "--storage"]);
@@ -337,9 +337,12 @@ fn diagnosed(w: &World) {
     assert!(network.lines().any(|line| line.contains("CSIG") && line.contains("unsupported: ")), "{network}");
     let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
     for about in ["CSIG", "CUPTI"] {
-        assert!(findings().any(|f| f["about"] == about && text(f, "text").starts_with("unsupported: ") && f["wrong"] == false), "{told:#}");
+        assert!(
+            findings().any(|f| f["about"] == about && text(f, "text").starts_with("unsupported: ") && f["wrong"] == false),
+            "{diagnosis:#}"
+        );
     }
-    assert!(findings().all(|finding| finding["age_ms"].as_u64().is_some_and(|age| age < 20_000)), "{told:#}");
+    assert!(findings().all(|finding| finding["age_ms"].as_u64().is_some_and(|age| age < 20_000)), "{diagnosis:#}");
     // A missing node is reported, and the other one answers.
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["diag", &id, "-o", "json"]);
@@ -348,8 +351,8 @@ fn diagnosed(w: &World) {
     let part = w.run(&["top", &id, "--per-rank", "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
     assert!(part.err().contains("n2 does not report its ranks"), "{}", part.err());
-    let told: Value = serde_json::from_str(&part.out()).unwrap();
-    assert!(told["ranks"].as_array().unwrap().iter().all(|rank| rank["node"] == "n1"), "{told:#}");
+    let usage: Value = serde_json::from_str(&part.out()).unwrap();
+    assert!(usage["ranks"].as_array().unwrap().iter().all(|rank| rank["node"] == "n1"), "{usage:#}");
     faults::start_node(&w.dir, "n2").unwrap();
     w.ok(&["cancel", &id]);
     w.ended(&id);
@@ -359,22 +362,22 @@ fn per_rank(w: &World) {
     let program = "if [ $LATTICE_RANK = 2 ]; then while :; do :; done; fi; exec sleep 600";
     let id = w.submit(&["-N", "2", "--tasks-per-node", "2", "--cores", "1", "--", "sh", "-c", program]);
     w.running(&id);
-    let mut told = Value::Null;
+    let mut usage = Value::Null;
     // A busy machine decides each second which of them runs.
     w.wait("the one that spins", || {
-        told = w.at("n2").json(&["top", &id, "--per-rank"]).unwrap();
-        let launch = &told["launches"][0];
+        usage = w.at("n2").json(&["top", &id, "--per-rank"]).unwrap();
+        let launch = &usage["launches"][0];
         let cores = |which: &str| launch[which]["cpu_cores"].as_f64();
         launch["ranks"] == 4 && cores("busiest") > Some(0.1) && cores("least_busy") < Some(0.05)
     });
-    let launch = &told["launches"][0];
-    assert_eq!((&launch["launch"], &launch["busiest"]["rank"]), (&1.into(), &2.into()), "{told:#}");
-    assert_eq!((&launch["states"]["running"], &launch["states"]["sleeping"]), (&1.into(), &3.into()), "{told:#}");
-    let ranks = told["ranks"].as_array().unwrap();
+    let launch = &usage["launches"][0];
+    assert_eq!((&launch["launch"], &launch["busiest"]["rank"]), (&1.into(), &2.into()), "{usage:#}");
+    assert_eq!((&launch["states"]["running"], &launch["states"]["sleeping"]), (&1.into(), &3.into()), "{usage:#}");
+    let ranks = usage["ranks"].as_array().unwrap();
     let nodes = nodes_of(w, &id);
     for (number, rank) in ranks.iter().enumerate() {
         // Blocks of two on each node.
-        assert!(rank["rank"] == number && rank["node"] == nodes[number / 2].as_str(), "{told:#}");
+        assert!(rank["rank"] == number && rank["node"] == nodes[number / 2].as_str(), "{usage:#}");
         assert!(rank["over_ms"].as_u64() >= Some(1000) && rank["memory_bytes"].as_u64() > Some(0) && rank["threads"] == 1, "{rank}");
         let (name, state) = if number == 2 { ("sh", "running") } else { ("sleep", "sleeping") };
         assert!(rank["name"] == name && rank["state"] == state, "{rank}");
@@ -403,6 +406,6 @@ fn bad_rules(w: &World) {
     let bad = w.script("bad-agent.yaml", "node_id: n1\nalerts:\n  rules:\n  - {name: busy, measure: cpu_core, above: 0.05}\n");
     let refused = process::run(Command::new(cluster.binaries.join("lattice-agent")).arg("--config").arg(&bad), JOB).unwrap();
     assert_ne!(refused.code(), 0);
-    let told = refused.err();
-    assert!(told.contains("did you mean \"cpu_cores\"") && told.contains("line 4"), "{told}");
+    let message = refused.err();
+    assert!(message.contains("did you mean \"cpu_cores\"") && message.contains("line 4"), "{message}");
 }

@@ -104,8 +104,11 @@ fn shared(w: &World) {
     w.running(&third);
     assert_eq!((number(&third), text(&physics(w), "state")), (Some(1000), "active".to_owned()));
     w.ok(&["cancel", &third, &other]);
-    let told = w.ok(&["audit", "query", "--type", "vni-pool-set,network-domain-created"]);
-    assert!(told.contains("VNIs 1000 to 4095, grace 30000 ms") && told.contains("\"ml\" of tenant \"physics\", VNI 1000"), "{told}");
+    let audited = w.ok(&["audit", "query", "--type", "vni-pool-set,network-domain-created"]);
+    assert!(
+        audited.contains("VNIs 1000 to 4095, grace 30000 ms") && audited.contains("\"ml\" of tenant \"physics\", VNI 1000"),
+        "{audited}"
+    );
     restore_pool(w);
     assert_eq!(w.run(&["network", "status", "ml"]).code(), 3);
 }

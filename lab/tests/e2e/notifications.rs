@@ -25,7 +25,7 @@ static NOTIFICATIONS: Group = Group {
     quorum: 3,
     tweak: |options| {
         let (secret, hook) = (file("notify-secret"), file("notify-hook"));
-        let _ = fs::remove_file(told());
+        let _ = fs::remove_file(hook_output());
         fs::write(&secret, SECRET).unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&hook, "#!/bin/sh\necho \"$1 $2 $LATTICE_EVENT_ID\" >> \"$0.told\"\n").unwrap();
@@ -40,14 +40,14 @@ static NOTIFICATIONS: Group = Group {
 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![NOTIFICATIONS.test("what_happens_to_a_node_is_told_in_its_order_signed_and_not_lost_with_the_leader", &[], tells)]
+    vec![NOTIFICATIONS.test("what_happens_to_a_node_is_told_in_its_order_signed_and_not_lost_with_the_leader", &[], notifies_in_order)]
 }
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-fn told() -> PathBuf {
+fn hook_output() -> PathBuf {
     file("notify-hook.told")
 }
 
@@ -143,7 +143,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String
     Some((headers, body))
 }
 
-fn tells(w: &World) {
+fn notifies_in_order(w: &World) {
     let server = server();
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
@@ -191,9 +191,9 @@ fn tells(w: &World) {
         assert!(taken.iter().any(|(seq, _)| record["seq"] == *seq), "{record} was not told: {taken:?}");
     }
     // The program got the same events.
-    let program = || fs::read_to_string(told()).unwrap_or_default();
+    let program = || fs::read_to_string(hook_output()).unwrap_or_default();
     let done = process::until(JOB, || taken.iter().all(|(seq, event)| program().contains(&format!("n2 {event} lab/1/{seq}\n"))));
     assert!(done, "{taken:?}: {}", program());
     faults::start_member(&w.dir, gone).unwrap();
-    fs::remove_file(told()).unwrap();
+    fs::remove_file(hook_output()).unwrap();
 }

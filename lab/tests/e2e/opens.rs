@@ -16,7 +16,7 @@ pub fn trials() -> Vec<Trial> {
     vec![OPENS.test(
         "audited_work_tells_what_it_opens_and_whom_it_connects_to_and_other_work_does_not",
         &[Need::Python, Need::KernelProbes],
-        told,
+        reports_opens,
     )]
 }
 
@@ -87,7 +87,7 @@ fn attached(w: &World) -> Vec<String> {
     infos.filter_map(|info| info.lines().find_map(|line| line.strip_prefix("tp_name:").map(|name| name.trim().to_owned()))).collect()
 }
 
-fn told(w: &World) {
+fn reports_opens(w: &World) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let open_port = listener.local_addr().unwrap().port();
     let closed_port = {
@@ -98,8 +98,8 @@ fn told(w: &World) {
     let other = Work::begin(w, "other", open_port, closed_port);
     let at_calls = |w: &World| attached(w).iter().any(|name| name == "sys_exit");
     assert!(!at_calls(w) && attached(w).iter().any(|name| name == "sched_switch"), "{:?}", attached(w));
-    let said = w.ok(&["telemetry", "--alloc", &audited.id, "--mode=audit"]);
-    assert!(said.contains("until its work ends") && said.contains(&format!("{}/telemetry/", audited.id)), "{said}");
+    let answer = w.ok(&["telemetry", "--alloc", &audited.id, "--mode=audit"]);
+    assert!(answer.contains("until its work ends") && answer.contains(&format!("{}/telemetry/", audited.id)), "{answer}");
     assert!(w.ok(&["telemetry", "--alloc", &audited.id]).contains("audit until its work ends, asked for by root"));
     w.wait("the programs to be attached", || audited.is_audited(w) && at_calls(w));
     assert!(!other.is_audited(w));

@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
         OUTAGE.test("sessions_leave_the_member_that_comes_to_lead", &[], relieved),
         OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
         OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
-        OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], heads_word),
+        OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], code_from_head),
         OUTAGE.test("one_member_of_three_says_that_nobody_leads", &[], nobody_leads),
         OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
         OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
@@ -156,9 +156,9 @@ fn all_members(w: &World) {
     assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
     assert!(refused.err().contains("quorum") || refused.err().contains("leader"), "{}", refused.err());
     let local = w.run(&["node", "status"]);
-    let said = local.out() + &local.err();
-    assert_eq!(local.code(), 0, "{said}");
-    assert!(said.contains("n1") && said.to_lowercase().contains("quorum"), "it says what it cannot know: {said}");
+    let output = local.out() + &local.err();
+    assert_eq!(local.code(), 0, "{output}");
+    assert!(output.contains("n1") && output.to_lowercase().contains("quorum"), "it says what it cannot know: {output}");
     let of_n1 = w.cluster().node("n1").unwrap().metrics.clone();
     let health = || telemetry::get(&of_n1, "/healthz", "");
     w.wait("its port for metrics to say so too", || health().0.contains(" 503 ") && health().1.contains("\"reason\":\"no session for "));
@@ -174,7 +174,7 @@ fn all_members(w: &World) {
     w.wait("n1's session", || health().0.contains(" 200 ") && health().1 == "{\"status\":\"ok\"}\n");
 }
 
-fn heads_word(w: &World) {
+fn code_from_head(w: &World) {
     let go = w.dir.join("go");
     let waits = format!("echo begun; while [ ! -e {} ]; do sleep 0.05; done; echo over; exit 7", go.display());
     let mut command = w.at("n1").command(&["launch", "--name", "waits", "--", "/bin/sh", "-c", &waits]);
@@ -195,9 +195,9 @@ fn heads_word(w: &World) {
     faults::kill_node(&w.dir, &head).unwrap();
     start_all_members(w);
     faults::start_node(&w.dir, &head).unwrap();
-    let told = w.ended(&id);
-    let said = ["state", "exit_code", "requeue_count"].map(|key| text(&told, key));
-    assert_eq!(said, ["Failed", "7", "0"].map(str::to_owned), "{told}");
+    let status = w.ended(&id);
+    let values = ["state", "exit_code", "requeue_count"].map(|key| text(&status, key));
+    assert_eq!(values, ["Failed", "7", "0"].map(str::to_owned), "{status}");
 }
 
 fn agent_alone(w: &World) {

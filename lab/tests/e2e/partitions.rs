@@ -88,13 +88,13 @@ async fn cut_off(hosts: &Hosts, members: &Members, load: &Load, way: Way, member
     for (what, request) in [("a submission", submission(AllocationId(Uuid::new_v4()))), ("a question", Request::ListNodes)] {
         let asked = Instant::now();
         let refused = at_it.call_once(&request, Duration::from_secs(2)).await;
-        let said = match refused {
+        let reason = match refused {
             Err(CallError::Unavailable { why }) => why,
             Err(CallError::Refused(refusal)) => refusal.to_string(),
             Ok(answer) => panic!("{way:?}: member {member} alone answered {what} with {answer:?}"),
         };
-        let known = ["no member leads", "no majority of the members answers", "has no leader"].iter().any(|words| said.contains(words));
-        assert!(known, "{way:?}: member {member} says {said:?} to {what} after {:?}", asked.elapsed());
+        let known = ["no member leads", "no majority of the members answers", "has no leader"].iter().any(|text| reason.contains(text));
+        assert!(known, "{way:?}: member {member} says {reason:?} to {what} after {:?}", asked.elapsed());
     }
     let stale = at_it.call_once(&Request::Stale(Box::new(Request::ListNodes)), Duration::from_secs(2)).await;
     assert!(matches!(stale, Ok(Answer::Stale { .. })), "{stale:?}");

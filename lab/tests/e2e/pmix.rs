@@ -280,7 +280,7 @@ fn deaths(w: &World) {
         w.wait("all others to listen", || all("listens"));
         id
     };
-    let heard = |code: u32| (0..3).map(|rank| format!("rank {rank} hears that 3 ended with {code}")).collect::<Vec<_>>();
+    let expected_lines = |code: u32| (0..3).map(|rank| format!("rank {rank} hears that 3 ended with {code}")).collect::<Vec<_>>();
 
     let id = start("before");
     let nodes = w.status(&id)["nodes"].clone();
@@ -297,7 +297,7 @@ fn deaths(w: &World) {
     w.wait("all to hear", || all("heard"));
     std::fs::write(at("go"), "").unwrap();
     assert_eq!(text(&w.ended(&id), "exit_code"), "5");
-    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), heard(5));
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), expected_lines(5));
 
     for entry in std::fs::read_dir(&folder.0).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
@@ -305,7 +305,7 @@ fn deaths(w: &World) {
     let id = start("inside");
     std::fs::write(at("die"), "").unwrap();
     assert_eq!(text(&w.ended(&id), "exit_code"), "137");
-    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), heard(137));
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), expected_lines(137));
     w.assert_nothing_left();
     assert_no_directories(&id);
 }
@@ -335,10 +335,12 @@ fn by_default(w: &World) {
     let done = launch();
     assert_ne!(done.code(), 0, "{}", done.out());
     assert!(!done.out().contains("of 1"), "nothing runs as a world of its own: {}", done.out());
-    let said = done.err();
+    let stderr = done.err();
     assert!(
-        said.contains("cannot serve PMIx, which Open MPI needs") && said.contains("install lattice-pmix") && said.contains("--pmi=pmix"),
-        "{said}"
+        stderr.contains("cannot serve PMIx, which Open MPI needs")
+            && stderr.contains("install lattice-pmix")
+            && stderr.contains("--pmi=pmix"),
+        "{stderr}"
     );
     assert_eq!(w.run(&["launch", "-N", "2", "-n", "2", "--", "/bin/true"]).code(), 0, "others need none");
 }

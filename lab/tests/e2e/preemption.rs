@@ -111,8 +111,8 @@ fn held_and_resumed(w: &World) {
     let by_the_other_name = || counted(w, "lattice_scheduling_preemptions_total{");
     let node = before["nodes"][0].as_str().unwrap().to_owned();
     let mut terminal = attached(&w.lattice, &[id]);
-    let said = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
-    assert!(said.contains("Preempting"), "{said}");
+    let output = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
+    assert!(output.contains("Preempting"), "{output}");
     let now = wait_for(w, id, "Suspended");
     let shown = terminal.ended_with(129);
     assert!(shown.contains("Allocation preempted. Session suspended. Use 'lattice resume"), "{shown}");
@@ -158,8 +158,8 @@ fn held_and_resumed(w: &World) {
     let now = w.status(id);
     assert!(now["nodes"][0] != *node && now["held"] == false && now["preempted_count"] == 1, "{now}");
     let audit = w.ok(&["audit", "query", "--alloc", id]);
-    for said in ["PreemptRequested", "AllocationSuspended", "AllocationResumed"] {
-        assert!(audit.contains(said), "{audit}");
+    for expected in ["PreemptRequested", "AllocationSuspended", "AllocationResumed"] {
+        assert!(audit.contains(expected), "{audit}");
     }
     // It is preempted again, and cancelled while it is suspended.
     w.ok(&["preempt", id, "--hold"]);

@@ -213,7 +213,7 @@ fn newer(w: &World) {
             "is the state of node elsewhere",
         ),
     ];
-    for (what, change, says) in changes {
+    for (what, change, expected) in changes {
         faults::kill_node(&w.dir, &job.node).unwrap();
         change(&state);
         let before = fs::read(state.join("agent-state.json")).unwrap();
@@ -221,7 +221,7 @@ fn newer(w: &World) {
         w.wait("the agent to refuse", || !w.cluster().node(&job.node).unwrap().daemon.alive());
         let log = log(w, &job.node);
         let last = log.lines().rfind(|l| l.starts_with("error:")).unwrap_or_default();
-        assert!(last.contains(says) && last.contains("--recover"), "{what}: {last}");
+        assert!(last.contains(expected) && last.contains("--recover"), "{what}: {last}");
         assert!(kept(&state) == 0 && fs::read(state.join("agent-state.json")).unwrap() == before, "{what}: untouched");
         faults::begin_node(&w.dir, &job.node, &["--recover"], &[]).unwrap();
         w.wait("the agent to go on", || w.at(&job.node).json(&["node", "status"]).is_ok_and(|s| s["quorum_connected"] == true));

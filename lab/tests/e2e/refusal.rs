@@ -31,14 +31,14 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Runs the command; it must end with this code and these texts, and change nothing in the queue.
-fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+fn refused(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
     let before = w.lattice.allocations().unwrap().len();
     let done = w.run(args);
-    let said = done.err();
-    assert_eq!(done.code(), code, "`lattice {}`: {said}", args.join(" "));
+    let stderr = done.err();
+    assert_eq!(done.code(), code, "`lattice {}`: {stderr}", args.join(" "));
     assert_eq!(done.out(), "", "`lattice {}`", args.join(" "));
-    for piece in says {
-        assert!(said.to_lowercase().contains(&piece.to_lowercase()), "`lattice {}` should say {piece:?}: {said}", args.join(" "));
+    for piece in pieces {
+        assert!(stderr.to_lowercase().contains(&piece.to_lowercase()), "`lattice {}` should say {piece:?}: {stderr}", args.join(" "));
     }
     assert_eq!(w.lattice.allocations().unwrap().len(), before, "`lattice {}` changed something", args.join(" "));
 }

@@ -33,8 +33,8 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn revoke(w: &World, name: &str) -> Instant {
-    let said = w.ok(&["quorum", "ca", "revoke", name, "--reason", "stolen laptop"]);
-    assert!(said.contains(&format!("Certificates of {name} that were issued before ")) && said.contains("gossip key"), "{said}");
+    let output = w.ok(&["quorum", "ca", "revoke", name, "--reason", "stolen laptop"]);
+    assert!(output.contains(&format!("Certificates of {name} that were issued before ")) && output.contains("gossip key"), "{output}");
     Instant::now()
 }
 

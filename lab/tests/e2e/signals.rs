@@ -43,10 +43,10 @@ fn ranks(w: &World) {
     assert_eq!(w.ok(&["signal", &id]), format!("Sent SIGUSR1 {sent}"));
     each_has(w, &id, "got", 1);
     // Through another agent, with the answer as data.
-    let told = w.at("n2").json(&["signal", "--signal", "usr1", &id]).unwrap();
-    let nodes = told[0]["nodes"].as_array().unwrap().clone();
+    let answer = w.at("n2").json(&["signal", "--signal", "usr1", &id]).unwrap();
+    let nodes = answer[0]["nodes"].as_array().unwrap().clone();
     let of = |at: usize| (nodes[at]["processes"].as_u64(), nodes[at]["failed"].is_null());
-    assert_eq!((nodes.len(), of(0), of(1)), (2, (Some(2), true), (Some(2), true)), "{told}");
+    assert_eq!((nodes.len(), of(0), of(1)), (2, (Some(2), true), (Some(2), true)), "{answer}");
     each_has(w, &id, "got", 2);
     assert_eq!(w.ok(&["signal", "-s", "HUP", &id]), format!("Sent SIGHUP {sent}"));
     each_has(w, &id, "hup", 1);
@@ -117,8 +117,8 @@ fn requeued(w: &World) {
     let job = format!("if [ ! -e {again} ]; then touch {again}; echo first; sleep 600; fi; echo second");
     let id = w.submit(&["--", "/bin/sh", "-c", &job]);
     w.wait_log(&id, "first\n");
-    let told = w.ok(&["requeue", "--reason", "wrong library", &id]);
-    assert_eq!(told, format!("Allocation {} is back in the queue\n", &id[..8]));
+    let output = w.ok(&["requeue", "--reason", "wrong library", &id]);
+    assert_eq!(output, format!("Allocation {} is back in the queue\n", &id[..8]));
     w.completed(&id);
     assert_eq!(w.ok(&["logs", &id]), "second\n");
     let before = w.run(&["logs", "--previous", &id]);
@@ -134,43 +134,43 @@ fn requeued(w: &World) {
 }
 
 fn requeue_refused(w: &World) {
-    let says = |id: &str, says: &str| {
+    let refused_with = |id: &str, expected: &str| {
         let done = w.run(&["requeue", id]);
-        assert!(done.code() == 4 && done.err().contains(says) && done.err().contains("hint: "), "{says}: {}", done.err());
+        assert!(done.code() == 4 && done.err().contains(expected) && done.err().contains("hint: "), "{expected}: {}", done.err());
     };
     let never = w.submit(&["--requeue=never", "--", "/bin/sleep", "600"]);
     w.running(&never);
-    says(&never, "--requeue=never");
+    refused_with(&never, "--requeue=never");
     assert_eq!(text(&w.status(&never), "state"), "Running", "it goes on");
     let once = w.submit(&["--max-requeues=1", "--", "/bin/sh", "-c", "echo begun $LATTICE_REQUEUE_COUNT; sleep 600"]);
     w.wait_log(&once, "begun 0\n");
     w.ok(&["requeue", &once]);
     w.wait_log(&once, "begun 1\n");
-    says(&once, "--max-requeues");
+    refused_with(&once, "--max-requeues");
     w.ok(&["cancel", &once]);
-    says(&once, "is Cancelled");
+    refused_with(&once, "is Cancelled");
     let held = w.submit(&["--hold", "--", "/bin/true"]);
-    says(&held, "is in the queue already");
+    refused_with(&held, "is in the queue already");
 }
 
 fn dry_run(w: &World) {
     let before = w.lattice.allocations().unwrap().len();
-    let told = w.ok(&["submit", "--dry-run", "--nodes", "2", "--tasks-per-node", "3", "--walltime=90m", "--", "/bin/echo", "a b"]);
+    let output = w.ok(&["submit", "--dry-run", "--nodes", "2", "--tasks-per-node", "3", "--walltime=90m", "--", "/bin/echo", "a b"]);
     for line in
         ["Nothing was submitted", "/bin/echo 'a b'\n", "Nodes:      2\n", "3 on each node, 6 in all\n", "01:30:00\n", "whole nodes\n"]
     {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(output.contains(line), "{line}: {output}");
     }
     let script = w.script("dry.sh", "#!/bin/sh\n#LATTICE --nodes=2 --name=dry\ntrue\n");
     let data = w.lattice.json(&["submit", "--dry-run", &script]).unwrap();
     assert_eq!((text(&data, "name"), data["nodes"].as_u64(), data["walltime_seconds"].as_u64()), ("dry".into(), Some(2), Some(3600)));
-    for (args, code, says) in [
+    for (args, code, expected) in [
         (&["-N", "100", "--", "/bin/true"][..], 4, "no nodes of this cluster could ever serve it"),
         (&["--vcluster=nowhere", "--", "/bin/true"], 3, "nowhere"),
         (&["--sensitive", "--", "/bin/true"], 4, "--sensitive"),
     ] {
         let refused = w.run(&[&["submit", "--dry-run"], args].concat());
-        assert!(refused.code() == code && refused.err().contains(says), "{says}: {} {}", refused.code(), refused.err());
+        assert!(refused.code() == code && refused.err().contains(expected), "{expected}: {} {}", refused.code(), refused.err());
     }
     let waits = w.run(&["submit", "--dry-run", "--wait-for-nodes", "-N", "100", "--", "/bin/true"]);
     assert!(waits.code() == 0 && waits.err().contains("waits until there are other nodes"), "{}", waits.err());
@@ -178,7 +178,7 @@ fn dry_run(w: &World) {
 }
 
 fn unbuilt(w: &World) {
-    for (line, says) in [
+    for (line, expected) in [
         ("usage", "`lattice usage` is not built yet"),
         ("login", "`lattice login` is not built yet"),
         ("submit --site=b x.sh", "--site is not built yet"),
@@ -186,6 +186,6 @@ fn unbuilt(w: &World) {
         ("submit --uenv prgenv-gnu/24.11:v1 -- true", "names in a registry are not built yet"),
     ] {
         let refused = w.run(&line.split(' ').collect::<Vec<_>>());
-        assert!(refused.code() == 2 && refused.err().contains(says) && refused.err().contains("hint: "), "{line}: {}", refused.err());
+        assert!(refused.code() == 2 && refused.err().contains(expected) && refused.err().contains("hint: "), "{line}: {}", refused.err());
     }
 }

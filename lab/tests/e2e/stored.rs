@@ -32,9 +32,9 @@ fn fresh(name: &str) -> PathBuf {
     data
 }
 
-fn summary<'a>(told: &'a Value, name: &str) -> &'a Value {
-    let all = told["summary"].as_array().unwrap_or_else(|| panic!("{told:#}"));
-    all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {told:#}"))
+fn summary<'a>(usage: &'a Value, name: &str) -> &'a Value {
+    let all = usage["summary"].as_array().unwrap_or_else(|| panic!("{usage:#}"));
+    all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {usage:#}"))
 }
 
 fn ended_and_long_ago(w: &World) {
@@ -44,9 +44,9 @@ fn ended_and_long_ago(w: &World) {
     // The store is down: the agents' own numbers are shown, and a note says that there are no others.
     w.wait("numbers", || w.run(&["top", &runs, "--duration=6h"]).code() == 0);
     let part = w.run(&["top", &runs, "--duration=6h", "-o", "json"]);
-    let told: Value = serde_json::from_str(&part.out()).unwrap();
+    let usage: Value = serde_json::from_str(&part.out()).unwrap();
     assert!(part.err().contains("the store does not answer") && part.err().contains("of the last hour"), "{}", part.err());
-    assert_eq!((&told["duration_ms"], &summary(&told, "cpu_cores")["sources"]), (&3_600_000.into(), &serde_json::json!(["cgroup2"])));
+    assert_eq!((&usage["duration_ms"], &summary(&usage, "cpu_cores")["sources"]), (&3_600_000.into(), &serde_json::json!(["cgroup2"])));
     let store = Store::start(&data);
     // Two nodes, a known processor time, datagrams, and a file written past the page cache.
     let (path, direct) = (w.dir.join("known.py"), w.dir.join("known.direct"));
@@ -71,26 +71,26 @@ fn ended_and_long_ago(w: &World) {
         (true, false) => &[("cpu_cores", 0.0), ("network_sent_bytes", 100_000.0)],
         (false, _) => &[("cpu_cores", 0.0)],
     };
-    let is_beyond = |told: &Value, (name, least): &(&str, f64)| {
-        let one = told["summary"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
+    let is_beyond = |usage: &Value, (name, least): &(&str, f64)| {
+        let one = usage["summary"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
         one.is_some_and(|one| one["max"].as_f64().is_some_and(|max| max > *least) && one["nodes"] == 2)
     };
-    let mut told = Value::Null;
+    let mut usage = Value::Null;
     let came = until(WINDOW, || {
-        told = w.lattice.json(&["top", &over]).unwrap_or(Value::Null);
-        let nodes = told["nodes"].as_array();
+        usage = w.lattice.json(&["top", &over]).unwrap_or(Value::Null);
+        let nodes = usage["nodes"].as_array();
         let both = nodes.is_some_and(|nodes| nodes.len() == 2 && nodes.iter().all(|node| node["unreached"].is_null()));
-        both && last.iter().all(|one| is_beyond(&told, one))
+        both && last.iter().all(|one| is_beyond(&usage, one))
     });
-    assert!(came, "{told:#}");
-    let cpu = summary(&told, "cpu_cores");
-    assert_eq!((&cpu["sources"], cpu["nodes"].as_u64()), (&serde_json::json!(["store"]), Some(2)), "{told:#}");
+    assert!(came, "{usage:#}");
+    let cpu = summary(&usage, "cpu_cores");
+    assert_eq!((&cpu["sources"], cpu["nodes"].as_u64()), (&serde_json::json!(["store"]), Some(2)), "{usage:#}");
     let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
-    assert!(mean > 0.0 && max >= mean && max < 2.5, "a second of a core on each of two nodes: {told:#}");
-    assert!(cpu["age_ms"].as_u64().unwrap() > 0, "{told:#}");
-    assert!(summary(&told, "memory_used")["max"].as_f64().unwrap() > 1e6, "{told:#}");
-    let (stored, status) = (&told["stored"], w.status(&over));
-    assert_eq!((&stored["ended"], &stored["from_ms"]), (&Value::Bool(true), &ms(&status, "started_at").into()), "{told:#}");
+    assert!(mean > 0.0 && max >= mean && max < 2.5, "a second of a core on each of two nodes: {usage:#}");
+    assert!(cpu["age_ms"].as_u64().unwrap() > 0, "{usage:#}");
+    assert!(summary(&usage, "memory_used")["max"].as_f64().unwrap() > 1e6, "{usage:#}");
+    let (stored, status) = (&usage["stored"], w.status(&over));
+    assert_eq!((&stored["ended"], &stored["from_ms"]), (&Value::Bool(true), &ms(&status, "started_at").into()), "{usage:#}");
     let table = w.run(&["top", &over, "--per-node"]);
     assert!(["n1", "n2"].iter().all(|node| table.out().lines().any(|l| l.starts_with(node) && l.contains("store"))), "{}", table.out());
     assert!(table.err().contains("it has ended: these numbers are of the store at http://127.0.0.1:"), "{}", table.err());
@@ -108,12 +108,12 @@ fn ended_and_long_ago(w: &World) {
     let long = || w.lattice.json(&["top", &runs, "--duration=6h"]).unwrap();
     let came =
         until(WINDOW, || long()["summary"].as_array().unwrap().iter().any(|one| one["name"] == "cpu_cores" && one["mean"].is_number()));
-    let told = long();
-    assert!(came, "{told:#}");
-    let cpu = summary(&told, "cpu_cores");
-    assert_eq!((&cpu["sources"], &told["duration_ms"]), (&serde_json::json!(["cgroup2", "store"]), &21_600_000.into()), "{told:#}");
-    assert!(text(&told["stored"], "url").starts_with("http://127.0.0.1:") && told["stored"]["ended"] == false, "{told:#}");
-    assert!(summary(&told, "processes")["mean"] == 1.0 && summary(&told, "oom_kills")["mean"].is_null(), "{told:#}");
+    let usage = long();
+    assert!(came, "{usage:#}");
+    let cpu = summary(&usage, "cpu_cores");
+    assert_eq!((&cpu["sources"], &usage["duration_ms"]), (&serde_json::json!(["cgroup2", "store"]), &21_600_000.into()), "{usage:#}");
+    assert!(text(&usage["stored"], "url").starts_with("http://127.0.0.1:") && usage["stored"]["ended"] == false, "{usage:#}");
+    assert!(summary(&usage, "processes")["mean"] == 1.0 && summary(&usage, "oom_kills")["mean"].is_null(), "{usage:#}");
     w.ok(&["cancel", &runs]);
     w.ended(&runs);
     store.stop();
@@ -162,8 +162,8 @@ fn ran_over(w: &World) {
     w.wait("a batch to wait", || !buffered(w).is_empty());
     let (first, at_first) = (buffered(w), dropped());
     w.wait("a buffer to run over", || dropped() >= at_first + first.len() as f64 + 5.0);
-    let told = page();
-    let bytes = of(&told, "lattice_push_buffered_bytes{node_id=\"n1\"} ").unwrap();
+    let metrics = page();
+    let bytes = of(&metrics, "lattice_push_buffered_bytes{node_id=\"n1\"} ").unwrap();
     assert!(bytes > 0.0 && bytes <= BUFFER as f64, "{bytes}");
     faults::kill_node(&w.dir, "n1").unwrap();
     let dead_ms = now_ms();
@@ -237,7 +237,7 @@ fn smoothed(w: &World) {
     assert!(of("n2").is_empty(), "a window is told when two more are over");
     // The exported value of a window, read in the middle of a later one, and the value from the counters of processor
     // time.
-    let told = |node: &str, later: u64| -> Vec<(f64, [f64; 5])> {
+    let exported = |node: &str, later: u64| -> Vec<(f64, [f64; 5])> {
         let used = Used::of(&store, &id, node);
         let middles = of(node).into_iter().filter(|(at, _)| (12_000..24_000).contains(&(at % WINDOW_MS)));
         middles.filter_map(|(at, mean)| Some((mean, used.around(at - at % WINDOW_MS - (1 + later) * WINDOW_MS)?))).collect()
@@ -245,10 +245,10 @@ fn smoothed(w: &World) {
     let cubic = |five: &[f64; 5]| five.iter().zip([-3.0, 12.0, 17.0, 12.0, -3.0]).map(|(value, weight)| value * weight / 35.0).sum::<f64>();
     let most = |five: &[f64; 5]| five.iter().copied().fold(0.0, f64::max);
     // The agent measures at most once a second, and the test knows only whole seconds.
-    let is_about = |told: f64, five: &[f64; 5], known: f64| (told - known.clamp(0.0, most(five))).abs() < 0.15 * most(five) + 0.02;
+    let is_about = |mean: f64, five: &[f64; 5], known: f64| (mean - known.clamp(0.0, most(five))).abs() < 0.15 * most(five) + 0.02;
     let differs = |(_, five): &(f64, [f64; 5])| (cubic(five) - five[2]).abs() > 0.4 * most(five) && most(five) > 0.1;
-    let came = until(SMOOTHED, || told("n2", 2).iter().any(differs));
-    let (n1, n2) = (told("n1", 0), told("n2", 2));
+    let came = until(SMOOTHED, || exported("n2", 2).iter().any(differs));
+    let (n1, n2) = (exported("n1", 0), exported("n2", 2));
     assert!(came, "n2: {n2:?}, n1: {n1:?}");
     for (mean, five) in n2.iter().filter(|one| differs(one)) {
         assert!(is_about(*mean, five, cubic(five)), "{mean} of {five:?}, which is about {}", cubic(five));

@@ -41,8 +41,8 @@ fn list(w: &World) {
     let mut narrow = w.lattice.command(&["status"]);
     let shown = String::from_utf8(narrow.env("COLUMNS", "80").output().unwrap().stdout).unwrap();
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    for (id, said) in [(&next, "next: wants 2 nodes, 0 are free"), (&behind, "behind 1 submitted before it")] {
-        assert!(shown.lines().any(|line| line.starts_with(&id[..8]) && line.ends_with(said)), "{said}: {shown}");
+    for (id, expected) in [(&next, "next: wants 2 nodes, 0 are free"), (&behind, "behind 1 submitted before it")] {
+        assert!(shown.lines().any(|line| line.starts_with(&id[..8]) && line.ends_with(expected)), "{expected}: {shown}");
     }
     assert!(w.ok(&["explain", &next]).contains("it is next"), "{}", w.ok(&["explain", &next]));
     let left = shown.lines().find(|line| line.starts_with(&runs[..8])).unwrap();

@@ -31,7 +31,7 @@ struct Manager {
 }
 
 /// One datagram, and when it arrived.
-struct Heard {
+struct Message {
     at: Instant,
     text: String,
 }
@@ -52,23 +52,23 @@ impl Manager {
         faults::begin_node(&w.dir, node, &[], &env).unwrap();
     }
 
-    fn next(&self, within: Duration) -> Option<Heard> {
+    fn next(&self, within: Duration) -> Option<Message> {
         self.socket.set_read_timeout(Some(within)).unwrap();
         let mut bytes = [0; 4096];
         let n = self.socket.recv(&mut bytes).ok()?;
-        Some(Heard { at: Instant::now(), text: String::from_utf8_lossy(&bytes[..n]).into_owned() })
+        Some(Message { at: Instant::now(), text: String::from_utf8_lossy(&bytes[..n]).into_owned() })
     }
 
     /// All messages up to one that contains this text.
-    fn until(&self, piece: &str) -> Vec<Heard> {
-        let mut heard = Vec::new();
-        while !heard.last().is_some_and(|h: &Heard| h.text.contains(piece)) {
+    fn until(&self, piece: &str) -> Vec<Message> {
+        let mut messages = Vec::new();
+        while !messages.last().is_some_and(|h: &Message| h.text.contains(piece)) {
             let next = self.next(Duration::from_secs(20));
-            heard.push(
-                next.unwrap_or_else(|| panic!("{piece} does not come; so far {:?}", heard.iter().map(|h| &h.text).collect::<Vec<_>>())),
+            messages.push(
+                next.unwrap_or_else(|| panic!("{piece} does not come; so far {:?}", messages.iter().map(|h| &h.text).collect::<Vec<_>>())),
             );
         }
-        heard
+        messages
     }
 }
 
@@ -90,8 +90,8 @@ fn story(w: &World) {
     let (id, node) = job(w);
     let manager = Manager::new(w, "notify-story");
     manager.restart(w, &node);
-    let heard = manager.until("READY=1");
-    let texts: Vec<&str> = heard.iter().map(|h| h.text.as_str()).collect();
+    let messages = manager.until("READY=1");
+    let texts: Vec<&str> = messages.iter().map(|h| h.text.as_str()).collect();
     assert!(texts[0].starts_with("STATUS=reading the node's state"), "{texts:?}");
     assert!(texts.last().unwrap().contains("STATUS=1 allocation(s) taken up again, 0 of them lost, 0 not answering"), "{texts:?}");
     manager.until("STATUS=1 allocation(s) here, 0 report(s) unsent; session with");
@@ -169,8 +169,8 @@ fn silent_driver(w: &World) {
     w.at("n3").ok(&["node", "status"]).unwrap();
     let until = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < until {
-        let heard = manager.next(Duration::from_millis(100));
-        assert!(heard.is_none_or(|h| !h.text.contains("WATCHDOG=1")), "it says that it lives");
+        let message = manager.next(Duration::from_millis(100));
+        assert!(message.is_none_or(|h| !h.text.contains("WATCHDOG=1")), "it says that it lives");
     }
     drop(stopped);
     manager.until("WATCHDOG=1");
@@ -221,8 +221,8 @@ fn own_memory(w: &World) {
     };
     for (value, why) in [("lots", "\"lots\" is not an amount of bytes"), ("1M", "an agent needs 64M at least")] {
         let refused = run(value);
-        let said = refused.err();
-        assert!(refused.code() == 1 && said.contains(variable) && said.contains(why), "{said}");
+        let stderr = refused.err();
+        assert!(refused.code() == 1 && stderr.contains(variable) && stderr.contains(why), "{stderr}");
     }
     let mut command = std::process::Command::new(binaries().agent());
     let help = process::run(command.arg("--help"), Duration::from_secs(60)).unwrap().out();
@@ -230,7 +230,9 @@ fn own_memory(w: &World) {
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::begin_node(&w.dir, "n3", &[], &[(variable, "2G")]).unwrap();
     let shown = || {
-        w.at("n3").ok(&["node", "status"]).is_ok_and(|said| said.contains(&format!("{variable}: the agent's own memory is not limited")))
+        w.at("n3")
+            .ok(&["node", "status"])
+            .is_ok_and(|status| status.contains(&format!("{variable}: the agent's own memory is not limited")))
     };
     assert!(process::until(Duration::from_secs(30), shown), "node status does not say that the agent has no limit");
     faults::restart_node(&w.dir, "n3").unwrap();
@@ -248,8 +250,8 @@ const EXPOSURE_MAX: [(&str, u32); 2] = [("lattice-agent", 95), ("lattice-quorum"
 const OFFLINE_VERSION: u32 = 250;
 
 fn systemd_version() -> u32 {
-    let said = process::run(std::process::Command::new("systemd-analyze").arg("--version"), Duration::from_secs(60)).unwrap().out();
-    said.split_whitespace().nth(1).and_then(|version| version.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+    let output = process::run(std::process::Command::new("systemd-analyze").arg("--version"), Duration::from_secs(60)).unwrap().out();
+    output.split_whitespace().nth(1).and_then(|version| version.parse().ok()).unwrap_or_else(|| panic!("{output}"))
 }
 
 /// The units unchanged, except for the programs, which are not installed here.
@@ -268,11 +270,11 @@ fn units() {
         std::fs::write(&here, text.replace(&installed, &program.to_string_lossy())).unwrap();
         let verified =
             process::run(std::process::Command::new("systemd-analyze").arg("verify").arg(&here), Duration::from_secs(60)).unwrap();
-        let said = verified.out() + &verified.err();
+        let output = verified.out() + &verified.err();
         // Options that are new in systemd 254, as the unit says.
         let wrong: Vec<&str> =
-            said.lines().filter(|line| line.contains(name) && !line.contains("Unknown key 'DelegateSubgroup'")).collect();
-        assert!(verified.code() == 0 && wrong.is_empty(), "{name}: {said}");
+            output.lines().filter(|line| line.contains(name) && !line.contains("Unknown key 'DelegateSubgroup'")).collect();
+        assert!(verified.code() == 0 && wrong.is_empty(), "{name}: {output}");
     }
     if systemd_version() < OFFLINE_VERSION {
         return eprintln!("systemd-analyze is older than {OFFLINE_VERSION}: how exposed the units are is not looked at");

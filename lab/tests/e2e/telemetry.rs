@@ -302,14 +302,14 @@ fn hung_mount(w: &World) {
     let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
     let cores = || {
-        let told = w.lattice.json(&["top", &id]).ok()?;
-        told["summary"].as_array()?.iter().find(|one| one["name"] == "cpu_cores")?["now"].as_f64()
+        let usage = w.lattice.json(&["top", &id]).ok()?;
+        usage["summary"].as_array()?.iter().find(|one| one["name"] == "cpu_cores")?["now"].as_f64()
     };
     w.wait("its processor time", || cores() > Some(0.05));
-    let told = w.lattice.json(&["diag", &id]).unwrap();
-    let findings = told["nodes"][0]["findings"].as_array().unwrap();
-    let of = findings.iter().find(|f| text(f, "about").starts_with(&silent)).unwrap_or_else(|| panic!("{told:#}"));
-    assert!(of["wrong"] == true && findings.iter().any(|f| text(f, "about").starts_with("TCP")), "{told:#}");
+    let diagnosis = w.lattice.json(&["diag", &id]).unwrap();
+    let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
+    let of = findings.iter().find(|f| text(f, "about").starts_with(&silent)).unwrap_or_else(|| panic!("{diagnosis:#}"));
+    assert!(of["wrong"] == true && findings.iter().any(|f| text(f, "about").starts_with("TCP")), "{diagnosis:#}");
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.ok(&["node", "uncordon", "n2"]);
@@ -325,8 +325,8 @@ fn loads(w: &World) {
         let at = || Page::agent(w, &node);
         w.wait(&format!("what {id} burnt to be told"), || at().cpu_seconds(id) >= *seconds);
         let page = at();
-        let told = page.cpu_seconds(id);
-        assert!(told <= seconds + BESIDES_SECONDS, "{id} burnt {seconds} s, and {told} s are told");
+        let counted = page.cpu_seconds(id);
+        assert!(counted <= seconds + BESIDES_SECONDS, "{id} burnt {seconds} s, and {counted} s are told");
         let memory = page.value("lattice_allocation_memory_bytes", &[("allocation", id)]);
         let (least, most) = (f64::from(*mebibytes) * 1_048_576.0, f64::from(mebibytes + 60) * 1_048_576.0);
         assert!(memory > least && memory < most, "{id} has {mebibytes} MiB, and {memory} bytes are told");
@@ -359,24 +359,24 @@ fn top(w: &World) {
     // A shell may start a program of Open MPI: without this option there would be a PMIx server beside it.
     let id = w.submit(&["-N", "2", "--cores", "1", "--pmi=none", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
-    let told = w.lattice.json(&["top", &id, "--duration=1m"]).unwrap();
-    assert_eq!(told["allocation"], id.as_str());
-    let nodes = told["nodes"].as_array().unwrap();
-    assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{told}");
+    let usage = w.lattice.json(&["top", &id, "--duration=1m"]).unwrap();
+    assert_eq!(usage["allocation"], id.as_str());
+    let nodes = usage["nodes"].as_array().unwrap();
+    assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{usage}");
     for node in nodes {
         let cpu = measured(node, "cpu_cores");
         // A measurement after less than a tenth of the interval gives no rates, so none can be more than that too high.
         let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
-        assert!(mean > 0.0 && max < 1.2, "one loop on one core: {told}");
-        assert!(max >= mean, "{told}");
+        assert!(mean > 0.0 && max < 1.2, "one loop on one core: {usage}");
+        assert!(max >= mean, "{usage}");
         assert_eq!(cpu["source"], "cgroup2");
-        assert!(node["age_ms"].as_u64().unwrap() < 5000, "{told}");
+        assert!(node["age_ms"].as_u64().unwrap() < 5000, "{usage}");
         assert!(measured(node, "memory_used")["now"].as_f64().unwrap() > 0.0);
         assert_eq!(measured(node, "processes")["now"], 1.0);
     }
     let sum: f64 = nodes.iter().map(|node| measured(node, "cpu_cores")["now"].as_f64().unwrap()).sum();
-    let summary = told["summary"].as_array().unwrap().iter().find(|one| one["name"] == "cpu_cores").unwrap();
-    assert!((summary["now"].as_f64().unwrap() - sum).abs() < 1e-9 && summary["nodes"] == 2, "{told}");
+    let summary = usage["summary"].as_array().unwrap().iter().find(|one| one["name"] == "cpu_cores").unwrap();
+    assert!((summary["now"].as_f64().unwrap() - sum).abs() < 1e-9 && summary["nodes"] == 2, "{usage}");
     let table = w.ok(&["top", &id]);
     assert!(table.starts_with("METRIC") && table.lines().any(|l| l.starts_with("cpu_cores") && l.contains("cgroup2")), "{table}");
     let per_node = w.ok(&["top", &id, "--per-node"]);
@@ -397,9 +397,9 @@ fn top(w: &World) {
     let part = w.run(&["top", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
     assert!(part.err().contains("n2 is not in these numbers"), "{}", part.err());
-    let told: Value = serde_json::from_str(&part.out()).unwrap();
-    let n2 = told["nodes"].as_array().unwrap().iter().find(|node| node["node"] == "n2").unwrap();
-    assert!(n2["unreached"].is_string() && n2["age_ms"].is_null(), "{told}");
+    let usage: Value = serde_json::from_str(&part.out()).unwrap();
+    let n2 = usage["nodes"].as_array().unwrap().iter().find(|node| node["node"] == "n2").unwrap();
+    assert!(n2["unreached"].is_string() && n2["age_ms"].is_null(), "{usage}");
     faults::start_node(&w.dir, "n2").unwrap();
     for id in [&id, &own] {
         w.ok(&["cancel", id]);
@@ -584,22 +584,22 @@ fn compared(w: &World) {
     }
     let store = Store::start(&data);
     let came = until(WINDOW, || compare()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
-    let told = compare();
-    assert!(came, "{told:#}");
-    let (a, b) = (&told["allocations"][0], &told["allocations"][1]);
+    let comparison = compare();
+    assert!(came, "{comparison:#}");
+    let (a, b) = (&comparison["allocations"][0], &comparison["allocations"][1]);
     // How much of a core a loop gets depends on the machine.
-    assert!(a["mean"].as_f64().unwrap() > 3.0 * b["mean"].as_f64().unwrap(), "{told:#}");
-    assert_eq!((text(a, "allocation"), told["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{told:#}");
+    assert!(a["mean"].as_f64().unwrap() > 3.0 * b["mean"].as_f64().unwrap(), "{comparison:#}");
+    assert_eq!((text(a, "allocation"), comparison["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{comparison:#}");
     for point in a["points"].as_array().unwrap().iter().chain(b["points"].as_array().unwrap()) {
-        assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {told:#}");
+        assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {comparison:#}");
     }
-    assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{told:#}");
+    assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{comparison:#}");
     // By the requirement's names, where they have the same units.
     if counts_in_kernel() {
         let sent = || w.lattice.json(&["compare", &busy, &idle, "--metric=network_tx_bytes"]).unwrap();
         let came = until(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
-        let told = sent();
-        assert!(came && told["metric"] == "network_sent_bytes" && told["allocations"][0]["mean"] == 0.0, "{told:#}");
+        let comparison = sent();
+        assert!(came && comparison["metric"] == "network_sent_bytes" && comparison["allocations"][0]["mean"] == 0.0, "{comparison:#}");
         let latency = w.run(&["compare", &busy, &idle, "--metric=io_latency_p99", "-o", "json"]);
         assert!(latency.out().contains("\"unit\": \"seconds\""), "{}{}", latency.out(), latency.err());
     }

@@ -21,7 +21,7 @@ fn sleeper(w: &World, args: &[&str]) -> String {
     id
 }
 
-fn says(w: &World, args: &[&str], pieces: &[&str]) {
+fn assert_refused(w: &World, args: &[&str], pieces: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), 4, "`lattice {}`: {}", args.join(" "), done.err());
     for piece in pieces {
@@ -31,8 +31,12 @@ fn says(w: &World, args: &[&str], pieces: &[&str]) {
 
 fn refused(w: &World) {
     w.ok(&["admin", "tenant", "create", "--name=physics", "--max-nodes=2"]);
-    let told = "tenant \"physics\" would exceed max_nodes quota (current: 0, requested: 3, limit: 2)";
-    says(w, &["submit", "--tenant", "physics", "--nodes", "3", "--", "true"], &["allocation rejected", told, "hint: ask for less"]);
+    let excess = "tenant \"physics\" would exceed max_nodes quota (current: 0, requested: 3, limit: 2)";
+    assert_refused(
+        w,
+        &["submit", "--tenant", "physics", "--nodes", "3", "--", "true"],
+        &["allocation rejected", excess, "hint: ask for less"],
+    );
     // A tenant that does not exist has no quota, and its submissions are refused.
     let unknown = w.run(&["submit", "--tenant", "physx", "--", "true"]);
     assert_eq!(unknown.code(), 3, "{}", unknown.err());
@@ -43,7 +47,7 @@ fn refused(w: &World) {
     for id in [&other, &fits] {
         assert_eq!(text(&w.ended(id), "state"), "Completed");
     }
-    says(w, &["admin", "tenant", "create", "physics", "--max-nodes=7"], &["exists already", "admin tenant update physics"]);
+    assert_refused(w, &["admin", "tenant", "create", "physics", "--max-nodes=7"], &["exists already", "admin tenant update physics"]);
     w.ok(&["admin", "tenant", "delete", "physics"]);
     assert_eq!(w.run(&["admin", "tenant", "show", "physics"]).code(), 3);
 }
@@ -107,7 +111,7 @@ fn operators(w: &World) {
     assert_eq!(w.run(&["admin", "tenant", "update", "nobodys", "--max-nodes=1"]).code(), 3);
     assert_eq!(w.run(&["admin", "tenant", "update", "physics"]).code(), 2);
     let id = sleeper(w, &[]);
-    says(w, &["admin", "tenant", "delete", "physics"], &["has work", "hint: "]);
+    assert_refused(w, &["admin", "tenant", "delete", "physics"], &["has work", "hint: "]);
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.ok(&["admin", "tenant", "delete", "physics"]);

@@ -44,8 +44,8 @@ fn capacity(world: &World) {
     let gpus = status["topology"]["gpu"]["gpus"].as_array().unwrap();
     assert!(gpus.len() == 4 && gpus.iter().all(|g| g["vendor"] == "simulated"), "{status}");
     assert!(status["degraded"].as_array().unwrap().iter().any(|d| d.as_str().unwrap().contains("SIMULATED")), "{status}");
-    let said = |piece: &str| status["degraded"].as_array().unwrap().iter().any(|d| d.as_str().unwrap().starts_with(piece));
-    assert!(said("GPU memory: is not cleared between allocations"), "{status}");
+    let is_degraded = |piece: &str| status["degraded"].as_array().unwrap().iter().any(|d| d.as_str().unwrap().starts_with(piece));
+    assert!(is_degraded("GPU memory: is not cleared between allocations"), "{status}");
     let cores = status["topology"]["cpu"]["cores"].as_array().unwrap();
     let cpus: usize = cores.iter().map(|c| c["cpus"].as_array().unwrap().len()).sum();
     assert_eq!(nodes[0]["cores"], cpus);
@@ -103,8 +103,8 @@ fn unlike(world: &World) {
         let waits = world.run(&[&["submit", "-q", "-o", "name", "--wait-for-nodes"], args, &["--", "/bin/true"]].concat());
         assert!(waits.code() == 0 && waits.err().contains(summary), "{args:?}: {}", waits.err());
         let id = waits.out().trim().to_owned();
-        let told = world.ok(&["explain", &id]);
-        assert!(told.contains(summary) && told.contains(n1), "{args:?}: {told}");
+        let explanation = world.ok(&["explain", &id]);
+        assert!(explanation.contains(summary) && explanation.contains(n1), "{args:?}: {explanation}");
         world.ok(&["cancel", &id]);
     }
     let refused = world.run(&["submit", "-C", "prefer_same_numa", "--", "/bin/true"]);
@@ -120,10 +120,10 @@ fn file(world: &World) {
     world.completed(&id);
     let log = world.log(&id);
     let (path, json) = log.split_once('\n').unwrap();
-    let told: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {log}"));
-    assert_eq!((text(&told, "node"), told["assigned"]["gpus"].as_array().unwrap().len()), ("n1".to_owned(), 4), "{told}");
-    assert_eq!(told["gpu"], node(world)["topology"]["gpu"]);
-    assert!(!told["assigned"]["cpus"].as_array().unwrap().is_empty());
+    let topology: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {log}"));
+    assert_eq!((text(&topology, "node"), topology["assigned"]["gpus"].as_array().unwrap().len()), ("n1".to_owned(), 4), "{topology}");
+    assert_eq!(topology["gpu"], node(world)["topology"]["gpu"]);
+    assert!(!topology["assigned"]["cpus"].as_array().unwrap().is_empty());
     world.wait("the file to go", || !std::path::Path::new(path).exists());
     // Each rank of a launch has the same one as well.
     let ranks =
@@ -170,8 +170,8 @@ fn binding(world: &World) {
     assert_eq!(seen, ["SIM-0", "SIM-1", "SIM-0,SIM-1,SIM-2,SIM-3", "SIM-0,SIM-1,SIM-2,SIM-3"]);
     // More than any node has: it waits for a node that has them.
     let id = world.submit(&["--tasks-per-node", "3", "--gpus-per-task", "2", "--wait-for-nodes", "--", "/bin/true"]);
-    let told = world.ok(&["explain", &id]);
-    assert!(told.contains("has 4 GPUs; its tasks there want 6"), "{told}");
+    let explanation = world.ok(&["explain", &id]);
+    assert!(explanation.contains("has 4 GPUs; its tasks there want 6"), "{explanation}");
     world.ok(&["cancel", &id]);
     // In an existing allocation it is refused.
     let id = world.submit(&["--", "/bin/sleep", "300"]);
@@ -199,7 +199,7 @@ fn tries_all(world: &World) -> String {
 fn opened(world: &World, id: &str) -> (Vec<usize>, Vec<usize>) {
     world.wait_log(id, "affinity list");
     let log = world.log(id);
-    let with = |said: &str| (0..4).filter(|i| log.lines().any(|l| l.contains(&format!("gpu{i}'")) && l.contains(said))).collect();
+    let with = |error: &str| (0..4).filter(|i| log.lines().any(|l| l.contains(&format!("gpu{i}'")) && l.contains(error))).collect();
     (with("No such device or address"), with("Operation not permitted"))
 }
 
@@ -250,7 +250,7 @@ fn apart(world: &World) {
 fn hwloc(world: &World) {
     let script =
         "echo ${HWLOC_XMLFILE:-none} ${HWLOC_THISSYSTEM:-none} $([ -r \"$HWLOC_XMLFILE\" ] && grep -c 'type=\"PU\"' \"$HWLOC_XMLFILE\")";
-    let says = |options: &[&str], begins: &[&str]| {
+    let hwloc_of = |options: &[&str], begins: &[&str]| {
         let done = world.run_as(NOBODY, &[begins, options, &["--", "/bin/sh", "-c", script]].concat());
         assert_eq!(done.code(), 0, "{}", done.err());
         done.out().trim().to_owned()
@@ -258,18 +258,18 @@ fn hwloc(world: &World) {
     let cpus =
         node(world)["topology"]["cpu"]["cores"].as_array().unwrap().iter().map(|c| c["cpus"].as_array().unwrap().len()).sum::<usize>();
     // The agent may have just started.
-    let mut said = String::new();
+    let mut output = String::new();
     world.wait("the file", || {
-        said = says(&[], &["launch", "-n", "1"]);
-        said != "none none"
+        output = hwloc_of(&[], &["launch", "-n", "1"]);
+        output != "none none"
     });
-    let words: Vec<&str> = said.split(' ').collect();
-    assert!(words[0].ends_with("/topology/lattice-hwloc.xml"), "{said}");
-    assert_eq!(words[1..], ["1", &cpus.to_string()], "{said}");
+    let words: Vec<&str> = output.split(' ').collect();
+    assert!(words[0].ends_with("/topology/lattice-hwloc.xml"), "{output}");
+    assert_eq!(words[1..], ["1", &cpus.to_string()], "{output}");
     // For a part of a node, or for programs that configure hwloc themselves, there is no file.
-    assert_eq!(says(&["--cores", "1"], &["launch", "-n", "1"]), "none none");
-    assert_eq!(says(&["--env", "HWLOC_XMLFILE=/nowhere"], &["launch", "-n", "1"]), "/nowhere none");
+    assert_eq!(hwloc_of(&["--cores", "1"], &["launch", "-n", "1"]), "none none");
+    assert_eq!(hwloc_of(&["--env", "HWLOC_XMLFILE=/nowhere"], &["launch", "-n", "1"]), "/nowhere none");
     // Work that a rank submits gets its own values, and not those of the rank.
     let alone = format!("--cores 1 --env HWLOC_XMLFILE={} --env HWLOC_THISSYSTEM=1", words[0]);
-    assert_eq!(says(&alone.split(' ').collect::<Vec<_>>(), &["launch", "-n", "1"]), "none none");
+    assert_eq!(hwloc_of(&alone.split(' ').collect::<Vec<_>>(), &["launch", "-n", "1"]), "none none");
 }

@@ -45,9 +45,10 @@ fn refused(w: &World) {
     // From a node that allows images to the one that does not.
     let elsewhere = w.at("n2").ok(&["submit", "-o", "name", "-w", "n1", "--uenv", &image, "--", "/bin/true"]).unwrap();
     let elsewhere = elsewhere.trim();
-    let says = || w.ok(&["explain", elsewhere]);
-    let told = process::until(JOB, || says().contains("work with an image is refused on this node (images.from_users: refuse)"));
-    let (said, state) = (says(), text(&w.status(elsewhere), "state"));
+    let explanation = || w.ok(&["explain", elsewhere]);
+    let is_refused =
+        process::until(JOB, || explanation().contains("work with an image is refused on this node (images.from_users: refuse)"));
+    let (why, state) = (explanation(), text(&w.status(elsewhere), "state"));
     w.ok(&["cancel", elsewhere]);
     w.ended(elsewhere);
     let plain = w.submit(&["-w", "n1", "--", "/bin/true"]);
@@ -56,7 +57,7 @@ fn refused(w: &World) {
     faults::restart_node(&w.dir, "n1").unwrap();
 
     assert!(submitted.code() == 4 && submitted.err().contains("images.from_users: refuse"), "{} {}", submitted.code(), submitted.err());
-    assert!(told && state == "Pending", "{state}: {said}");
+    assert!(is_refused && state == "Pending", "{state}: {why}");
     w.assert_nothing_left();
 }
 

@@ -60,11 +60,14 @@ fn dev() {
             last = socket.exists().then(|| run(&["launch", "--", "/bin/sh", "-c", "id -u; exit 6"]));
             last.as_ref().is_some_and(|l| l.code() == 6)
         });
-        let said = process::tail(&log, 400);
-        let last = last.unwrap_or_else(|| panic!("no socket: {said}"));
-        assert_eq!((last.code(), last.out()), (6, format!("{NOBODY}\n")), "{}{said}", last.err());
+        let output = process::tail(&log, 400);
+        let last = last.unwrap_or_else(|| panic!("no socket: {output}"));
+        assert_eq!((last.code(), last.out()), (6, format!("{NOBODY}\n")), "{}{output}", last.err());
         for named in ["privilege", "cgroup scopes", "mount namespaces"] {
-            assert!(said.lines().any(|l| l.contains(named) && (l.starts_with("missing") || l.starts_with("degraded"))), "{named}: {said}");
+            assert!(
+                output.lines().any(|l| l.contains(named) && (l.starts_with("missing") || l.starts_with("degraded"))),
+                "{named}: {output}"
+            );
         }
         // A daemonised program is still ended with its allocation.
         let done = run(&["submit", "-o", "name", "--", "/bin/sh", "-c", "setsid sleep 4711 & sleep 4711"]);
@@ -105,16 +108,16 @@ fn subjects(json: &str) -> Vec<(String, String, String)> {
 fn one_refused(lattice: &Path) {
     let mut limited = Command::new("setpriv");
     limited.args(["--bounding-set", "-net_admin,-sys_admin", "--inh-caps", "-all"]).arg(lattice).args(["doctor", "-o", "json"]);
-    let told = subjects(&process::run(&mut limited, LIMIT).unwrap().out());
-    let row = |subject: &str| told.iter().find(|(s, ..)| s == subject).unwrap_or_else(|| panic!("no {subject}: {told:?}"));
-    let (counting, refused) = row("kernel probes").2.split_once("; ").unwrap_or_else(|| panic!("{told:?}"));
-    assert!(row("kernel probes").1 == "degraded" && counting.starts_with("counting: sched_switch, "), "{told:?}");
+    let rows = subjects(&process::run(&mut limited, LIMIT).unwrap().out());
+    let row = |subject: &str| rows.iter().find(|(s, ..)| s == subject).unwrap_or_else(|| panic!("no {subject}: {rows:?}"));
+    let (counting, refused) = row("kernel probes").2.split_once("; ").unwrap_or_else(|| panic!("{rows:?}"));
+    assert!(row("kernel probes").1 == "degraded" && counting.starts_with("counting: sched_switch, "), "{rows:?}");
     for name in ["packets_sent", "packets_received"] {
-        assert!(!counting.contains(name) && refused.contains(&format!("{name} does not count: ")), "{told:?}");
+        assert!(!counting.contains(name) && refused.contains(&format!("{name} does not count: ")), "{rows:?}");
     }
-    let (by, lacking) = row("measures").2.split_once("not to be had here: ").unwrap_or_else(|| panic!("{told:?}"));
-    let by_ebpf = by.split("by ebpf: ").nth(1).unwrap_or_else(|| panic!("{told:?}"));
-    assert!(by_ebpf.contains("switches_voluntary") && lacking.contains("network_sent"), "{told:?}");
+    let (by, lacking) = row("measures").2.split_once("not to be had here: ").unwrap_or_else(|| panic!("{rows:?}"));
+    let by_ebpf = by.split("by ebpf: ").nth(1).unwrap_or_else(|| panic!("{rows:?}"));
+    assert!(by_ebpf.contains("switches_voluntary") && lacking.contains("network_sent"), "{rows:?}");
 }
 
 fn doctor() {

@@ -65,9 +65,12 @@ fn pending(w: &World) {
     assert_eq!((&shown["user_pending"], &shown["user_submissions_per_second"]), (&10_000.into(), &100.into()), "{shown}");
     let _restored = limit(w, &["--user-pending", "3"]);
     let mine: Vec<String> = (0..3).map(|_| submit(w, NOBODY, &["--", "true"]).unwrap()).collect();
-    let told = submit(w, NOBODY, &["--", "true"]).unwrap_err();
-    assert!(told.contains("user nobody has 3 allocations waiting, and may have 3") && told.contains("hint: submit again when"), "{told}");
-    assert_eq!(dry_run(w, NOBODY, &["--", "true"]), Some(told), "a dry run answers the same");
+    let refusal = submit(w, NOBODY, &["--", "true"]).unwrap_err();
+    assert!(
+        refusal.contains("user nobody has 3 allocations waiting, and may have 3") && refusal.contains("hint: submit again when"),
+        "{refusal}"
+    );
+    assert_eq!(dry_run(w, NOBODY, &["--", "true"]), Some(refusal), "a dry run answers the same");
     assert_eq!(dry_run(w, DAEMON, &["--", "true"]), None);
     // Other users are not affected.
     let theirs = submit(w, DAEMON, &["--", "true"]).unwrap();
@@ -168,17 +171,17 @@ fn rate(w: &World) {
         }
         panic!("nobody may submit so much at once")
     };
-    let (mut mine, mut told) = (Vec::new(), String::new());
+    let (mut mine, mut last_refusal) = (Vec::new(), String::new());
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(until_refused)).collect();
         for thread in threads {
             let (ids, refusal) = thread.join().unwrap();
             mine.extend(ids);
-            told = refusal;
+            last_refusal = refusal;
         }
     });
-    assert!(mine.len() >= 100, "{} only: {told}", mine.len());
-    assert!(told.contains("user nobody submits faster than 1 allocation a second: try again in 1 s"), "{told}");
+    assert!(mine.len() >= 100, "{} only: {last_refusal}", mine.len());
+    assert!(last_refusal.contains("user nobody submits faster than 1 allocation a second: try again in 1 s"), "{last_refusal}");
     cancel(w, DAEMON, &[submit(w, DAEMON, &["--", "true"]).unwrap()]);
     w.wait("the next to be taken", || submit(w, NOBODY, &["--", "true"]).map(|id| mine.push(id)).is_ok());
     for some in mine.chunks(50) {
@@ -199,10 +202,10 @@ fn scripts(w: &World) {
     let (one, other) = (script("one.sh", "a"), script("other.sh", "b"));
     // The same script counts once.
     let first: Vec<String> = (0..3).map(|_| submit(w, NOBODY, &[&one]).unwrap()).collect();
-    let told = submit(w, NOBODY, &[&other]).unwrap_err();
-    assert_eq!(dry_run(w, NOBODY, &[&other]).as_ref(), Some(&told));
+    let refusal = submit(w, NOBODY, &[&other]).unwrap_err();
+    assert_eq!(dry_run(w, NOBODY, &[&other]).as_ref(), Some(&refusal));
     assert_eq!(dry_run(w, NOBODY, &[&one]), None, "that text is there already");
-    assert!(told.contains("scripts of user nobody's work") && told.contains("would exceed 100000"), "{told}");
+    assert!(refusal.contains("scripts of user nobody's work") && refusal.contains("would exceed 100000"), "{refusal}");
     cancel(w, NOBODY, &first);
     // Ended work still refers to its script: it is forgotten for the next one.
     assert_eq!(text(&w.status(&first[0]), "state"), "Cancelled");

@@ -15,7 +15,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn says(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
+fn assert_refused(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
     for piece in pieces {
@@ -34,12 +34,17 @@ fn sleeper(w: &World, args: &[&str]) -> String {
 }
 
 fn queues(w: &World) {
-    says(w, &["submit", "--vcluster", "small", "--", "true"], 3, &["vCluster \"small\" not found; there are default", "hint: "]);
+    assert_refused(w, &["submit", "--vcluster", "small", "--", "true"], 3, &["vCluster \"small\" not found; there are default", "hint: "]);
     for (kind, code) in [("hpc-backfill", 4), ("sensitive-reservation", 4), ("lottery", 2)] {
-        says(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &[kind, "interactive-fifo"]);
+        assert_refused(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &[kind, "interactive-fifo"]);
     }
-    says(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 4, &["set-weights is not built"]);
-    says(w, &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--cycle-interval=15s"], 4, &["--cycle-interval is not built"]);
+    assert_refused(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 4, &["set-weights is not built"]);
+    assert_refused(
+        w,
+        &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--cycle-interval=15s"],
+        4,
+        &["--cycle-interval is not built"],
+    );
     let refused = w.run_as(NOBODY, &["admin", "vcluster", "create", "mine", "--scheduler=fifo"]);
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{}", refused.err());
 
@@ -49,8 +54,13 @@ fn queues(w: &World) {
     assert!(listed.out().contains("physics") && listed.out().contains("n[2-3]"), "{}{}", listed.out(), listed.err());
     assert_eq!(w.ok(&["nodes", "--vcluster", "small", "-o", "name"]), "n2\nn3\n");
     assert!(w.ok(&["nodes"]).contains("VCLUSTER"));
-    says(w, &["submit", "--vcluster", "physics", "--", "true"], 4, &["tenant \"physics\" alone", "hint: "]);
-    says(w, &["admin", "vcluster", "create", "--name=more", "--scheduler=fifo", "--nodes=n3"], 4, &["n3 is of vCluster small", "hint: "]);
+    assert_refused(w, &["submit", "--vcluster", "physics", "--", "true"], 4, &["tenant \"physics\" alone", "hint: "]);
+    assert_refused(
+        w,
+        &["admin", "vcluster", "create", "--name=more", "--scheduler=fifo", "--nodes=n3"],
+        4,
+        &["n3 is of vCluster small", "hint: "],
+    );
 
     // Each is placed on its own nodes, even if others are free.
     let first = sleeper(w, &["--vcluster", "small"]);
@@ -77,7 +87,7 @@ fn queues(w: &World) {
     w.completed(&waits);
     w.completed(&w.submit(&["--vcluster", "physics", "--tenant", "physics", "--", "true"]));
     assert_eq!(text(&w.status(&big), "state"), "Pending");
-    says(w, &["admin", "vcluster", "delete", "small"], 4, &["has work that has not ended: 3 allocations", "hint: "]);
+    assert_refused(w, &["admin", "vcluster", "delete", "small"], 4, &["has work that has not ended: 3 allocations", "hint: "]);
     w.ok(&["cancel", &first]);
     w.completed(&big);
     w.completed(&behind);

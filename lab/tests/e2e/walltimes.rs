@@ -35,10 +35,10 @@ fn update(w: &World, uid: u32, id: &str, walltime: &str) {
     assert_eq!(done.code(), 0, "{}", done.err());
 }
 
-fn refused(w: &World, uid: u32, id: &str, walltime: &str, code: i32, says: &str) {
+fn refused(w: &World, uid: u32, id: &str, walltime: &str, code: i32, expected: &str) {
     let before = w.status(id)["walltime_seconds"].clone();
     let done = w.run_as(uid, &["update", id, "--walltime", walltime]);
-    assert!(done.code() == code && done.err().contains(says), "{walltime}, {says}: {} {}", done.code(), done.err());
+    assert!(done.code() == code && done.err().contains(expected), "{walltime}, {expected}: {} {}", done.code(), done.err());
     assert_eq!(w.status(id)["walltime_seconds"], before);
 }
 
@@ -60,8 +60,8 @@ fn ran_ms(ended: &Value) -> u64 {
 
 fn waiting(w: &World) {
     let id = submit(w, NOBODY, &["--hold", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
-    let told = w.run_as(NOBODY, &["update", &id, "-t", "90"]);
-    assert_eq!(told.out(), format!("Allocation {} has a walltime of 01:30:00\n", &id[..8]), "{}", told.err());
+    let done = w.run_as(NOBODY, &["update", &id, "-t", "90"]);
+    assert_eq!(done.out(), format!("Allocation {} has a walltime of 01:30:00\n", &id[..8]), "{}", done.err());
     assert_eq!(walltime_s(w, &id), Some(5400));
     assert!(w.ok(&["status", &id]).contains("01:30:00"));
     refused(w, NOBODY, &id, "366-00", 2, "365 days");

@@ -351,9 +351,9 @@ fn many(w: &World) {
     w.wait("the member", || w.run(&["status", "-o", "name", "--limit", "1"]).code() == 0);
     cancel(second);
     w.wait("ten more", || lines() >= count + 20);
-    let told = names(watch.out());
-    assert_eq!(told[..count].iter().cloned().collect::<BTreeSet<_>>(), ids);
-    assert_eq!(told[count..].iter().collect::<BTreeSet<_>>(), ended.into_iter().collect());
-    assert_eq!(told.len(), count + 20, "{}", watch.err());
+    let shown = names(watch.out());
+    assert_eq!(shown[..count].iter().cloned().collect::<BTreeSet<_>>(), ids);
+    assert_eq!(shown[count..].iter().collect::<BTreeSet<_>>(), ended.into_iter().collect());
+    assert_eq!(shown.len(), count + 20, "{}", watch.err());
     eprintln!("{count} allocations: submitted in {submitted:?}, listed in {listed:?}, on the screen of a watch in {watched:?}");
 }

@@ -86,9 +86,9 @@ fn refusals() {
     assert!(done.code() != 0 && done.err().contains("no lab cluster"), "{}", done.err());
     assert!(dir.join("mine").exists());
     std::fs::remove_dir_all(dir).unwrap();
-    for (args, says) in [(["--nodes", "0"], "'--nodes <NODES>'"), (["--quorum", "2"], "--quorum 2")] {
+    for (args, expected) in [(["--nodes", "0"], "'--nodes <NODES>'"), (["--quorum", "2"], "--quorum 2")] {
         let done = lab(&["up", "--no-build", args[0], args[1], "--dir", &text], LIMIT);
-        assert!(done.code() != 0 && done.err().contains(says), "{}", done.err());
+        assert!(done.code() != 0 && done.err().contains(expected), "{}", done.err());
         assert!(!dir.exists());
     }
 }
@@ -178,9 +178,9 @@ fn dev() {
     process.signal(nix::sys::signal::Signal::SIGTERM).unwrap();
     let gone = process.gone_within(Duration::from_secs(10));
     let _ = process.kill();
-    let said = process::tail(&log, 30);
+    let log_end = process::tail(&log, 30);
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
-    assert!(gone, "dev does not end within 10 s of SIGTERM: {said}");
+    assert!(gone, "dev does not end within 10 s of SIGTERM: {log_end}");
 }

@@ -36,7 +36,7 @@ struct Held {
     rank: u32,
     pid: Pid,
     /// The beginning of its message.
-    says: String,
+    message: String,
 }
 
 /// The place where ranks with `gate.c` loaded wait. On drop they all continue.
@@ -84,12 +84,12 @@ impl Gate {
                     self.ranks.remove(at);
                     continue;
                 }
-                let mut words = line.trim_end().splitn(3, ' ');
-                let mut number = || words.next().unwrap().parse().unwrap();
+                let mut parts = line.trim_end().splitn(3, ' ');
+                let mut number = || parts.next().unwrap().parse().unwrap();
                 let (rank, pid) = (number(), number());
                 let rank = u32::try_from(rank).unwrap();
                 self.ranks[at].0 = Some(rank);
-                return Some(Held { rank, pid: Pid::from_raw(pid), says: words.next().unwrap_or_default().to_owned() });
+                return Some(Held { rank, pid: Pid::from_raw(pid), message: parts.next().unwrap_or_default().to_owned() });
             }
             if !ready.contains(&true) && ended(&w.status(id)) {
                 return None;
@@ -138,7 +138,7 @@ fn world(w: &World) -> Vec<String> {
 fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<String>> {
     let mut gate = Gate::new();
     let id = submit(w, &gate, options, rank);
-    let mut said: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let mut messages: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     while let Some(held) = gate.next(w, &id) {
         let nodes: Vec<String> = w.status(&id)["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
         for node in &nodes {
@@ -147,46 +147,50 @@ fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<St
         for node in &nodes {
             faults::start_node(&w.dir, node).unwrap();
         }
-        said.entry(held.rank).or_default().push(held.says);
+        messages.entry(held.rank).or_default().push(held.message);
         gate.let_go(held.rank);
     }
     w.completed(&id);
     assert_eq!(text(&w.status(&id), "requeue_count"), "0");
     w.assert_nothing_left();
-    said
+    messages
 }
 
 /// Checks that every rank was held before messages that begin so, when the agents were killed.
-fn assert_said(said: &BTreeMap<u32, Vec<String>>, ranks: usize, words: &[&str]) {
-    assert_eq!(said.len(), ranks, "{said:?}");
-    for (rank, lines) in said {
-        for word in words {
-            assert!(lines.iter().any(|line| line.contains(word)), "rank {rank} was not held before {word:?}: {lines:?}");
+fn assert_held_before(messages: &BTreeMap<u32, Vec<String>>, ranks: usize, expected: &[&str]) {
+    assert_eq!(messages.len(), ranks, "{messages:?}");
+    for (rank, lines) in messages {
+        for prefix in expected {
+            assert!(lines.iter().any(|line| line.contains(prefix)), "rank {rank} was not held before {prefix:?}: {lines:?}");
         }
     }
 }
 
 fn between_pmi_1(w: &World) {
-    let said = between(w, &["--tasks-per-node", "1"], &ring(w));
-    assert_said(&said, 2, &["cmd=init", "cmd=put ", "cmd=barrier_in", "cmd=get ", "cmd=finalize"]);
+    let messages = between(w, &["--tasks-per-node", "1"], &ring(w));
+    assert_held_before(&messages, 2, &["cmd=init", "cmd=put ", "cmd=barrier_in", "cmd=get ", "cmd=finalize"]);
 }
 
 fn between_pmi_2(w: &World) {
-    let said = between(w, &["--tasks-per-node", "2"], &exchange(w));
-    assert_said(&said, 4, &["cmd=init", "cmd=fullinit", "cmd=kvs-put", "cmd=kvs-fence", "cmd=ring", "cmd=kvs-get", "cmd=finalize"]);
+    let messages = between(w, &["--tasks-per-node", "2"], &exchange(w));
+    assert_held_before(
+        &messages,
+        4,
+        &["cmd=init", "cmd=fullinit", "cmd=kvs-put", "cmd=kvs-fence", "cmd=ring", "cmd=kvs-get", "cmd=finalize"],
+    );
 }
 
 fn between_pmix(w: &World) {
-    let said = between(w, &["--tasks-per-node", "1", "--pmi=pmix"], &world(w));
+    let messages = between(w, &["--tasks-per-node", "1", "--pmi=pmix"], &world(w));
     // The messages are binary except for the first, which says which launch's rank it is; there are more than a single
     // rank would send.
-    assert_said(&said, 2, &["lattice_"]);
-    assert!(said.values().all(|lines| lines.len() >= 10), "{said:?}");
+    assert_held_before(&messages, 2, &["lattice_"]);
+    assert!(messages.values().all(|lines| lines.len() >= 10), "{messages:?}");
 }
 
 /// The last of four ranks is killed before its message of this number or later with this beginning; the others wait for
 /// it.
-fn killed(w: &World, options: &[&str], rank: &[String], from: usize, words: &str) {
+fn killed(w: &World, options: &[&str], rank: &[String], from: usize, beginning: &str) {
     let mut gate = Gate::new();
     let id = submit(w, &gate, &[&["--tasks-per-node", "2"], options].concat(), rank);
     let mut count = 0;
@@ -194,7 +198,7 @@ fn killed(w: &World, options: &[&str], rank: &[String], from: usize, words: &str
         let held = gate.next(w, &id).unwrap_or_else(|| panic!("it ended: {}\n{}", w.status(&id), w.log(&id)));
         if held.rank == 3 {
             count += 1;
-            if count >= from && held.says.contains(words) {
+            if count >= from && held.message.contains(beginning) {
                 let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
                 kill(held.pid, Signal::SIGKILL).unwrap();
                 break at;
@@ -218,8 +222,8 @@ const BY_PMI: &str = "--no-kill-on-bad-exit";
 fn killed_pmi_1(w: &World) {
     let rank = ring(w);
     killed(w, &[], &rank, 1, "cmd=init");
-    for words in ["cmd=get_maxes", "cmd=put ", "cmd=barrier_in"] {
-        killed(w, &[BY_PMI], &rank, 1, words);
+    for beginning in ["cmd=get_maxes", "cmd=put ", "cmd=barrier_in"] {
+        killed(w, &[BY_PMI], &rank, 1, beginning);
     }
     // And before a later one of its fences.
     killed(w, &[BY_PMI], &rank, 10, "cmd=barrier_in");
@@ -228,8 +232,8 @@ fn killed_pmi_1(w: &World) {
 fn killed_pmi_2(w: &World) {
     let rank = exchange(w);
     killed(w, &[], &rank, 1, "cmd=init");
-    for words in ["cmd=fullinit", "cmd=kvs-put", "cmd=kvs-fence"] {
-        killed(w, &[BY_PMI], &rank, 1, words);
+    for beginning in ["cmd=fullinit", "cmd=kvs-put", "cmd=kvs-fence"] {
+        killed(w, &[BY_PMI], &rank, 1, beginning);
     }
 }
 

@@ -43,11 +43,11 @@ fn guest(arguments: &[&str]) -> Result<String, Failed> {
     let mut command = Command::new(root().join("guest"));
     command.args(["--limit", &(LIMIT.as_secs() - 20).to_string()]).args(arguments);
     let finished = process::run(&mut command, LIMIT)?;
-    let said = finished.out() + &finished.err();
+    let output = finished.out() + &finished.err();
     if finished.timed_out || finished.code() != 0 {
-        return Err(format!("lab/guest {}: code {}\n{said}", arguments.join(" "), finished.code()).into());
+        return Err(format!("lab/guest {}: code {}\n{output}", arguments.join(" "), finished.code()).into());
     }
-    Ok(said)
+    Ok(output)
 }
 
 /// Builds the program of `lattice-runtime`'s tests of limits.
@@ -75,16 +75,16 @@ fn limits_test() -> Result<&'static str, Failed> {
 
 fn whole_v2() -> Result<(), Failed> {
     let test = limits_test()?;
-    let said = guest(&["--with", test, "--", "/usr/bin/env", "LATTICE_TEST_REQUIRE_ALL=1", test, "--test-threads=1"])?;
-    assert!(said.contains("0 failed; 0 ignored"), "{said}");
+    let output = guest(&["--with", test, "--", "/usr/bin/env", "LATTICE_TEST_REQUIRE_ALL=1", test, "--test-threads=1"])?;
+    assert!(output.contains("0 failed; 0 ignored"), "{output}");
     Ok(())
 }
 
 fn memory_v1() -> Result<(), Failed> {
     let test = limits_test()?;
-    let said =
+    let output =
         guest(&["--cgroup", "v1", "--with", test, "--", "/usr/bin/env", "LATTICE_TEST_V1_MEMORY=1", test, "memory", "--test-threads=1"])?;
-    assert!(said.contains("1 passed; 0 failed; 0 ignored"), "{said}");
+    assert!(output.contains("1 passed; 0 failed; 0 ignored"), "{output}");
     Ok(())
 }
 
@@ -97,8 +97,8 @@ fn out_of_memory() -> Result<(), Failed> {
     let (agent, shim, lattice) = (text(binaries.agent()), text(binaries.shim()), text(binaries.lattice()));
     let script = text(root().join("tests/guest/out-of-memory.sh"));
     let with = ["--memory", "2048", "--with", &agent, "--with", &shim, "--with", &lattice, "--with", test];
-    let said = guest(&[&with[..], &["--", &script, &agent, &lattice, test]].concat())?;
-    assert!(said.contains("all of it held"), "{said}");
+    let output = guest(&[&with[..], &["--", &script, &agent, &lattice, test]].concat())?;
+    assert!(output.contains("all of it held"), "{output}");
     Ok(())
 }
 
@@ -115,9 +115,9 @@ fn scratch_quota() -> Result<(), Failed> {
     let (agent, shim, lattice) = (text(binaries.agent()), text(binaries.shim()), text(binaries.lattice()));
     let (script, image) = (text(root().join("tests/guest/scratch-quota.sh")), text(disk.clone()));
     let with = ["--memory", "2048", "--with", &agent, "--with", &shim, "--with", &lattice, "--with", &image];
-    let said = guest(&[&with[..], &["--", &script, &agent, &lattice, &image]].concat());
+    let output = guest(&[&with[..], &["--", &script, &agent, &lattice, &image]].concat());
     let _ = std::fs::remove_file(&disk);
-    let said = said?;
-    assert!(said.contains("all of it held"), "{said}");
+    let output = output?;
+    assert!(output.contains("all of it held"), "{output}");
     Ok(())
 }

@@ -17,8 +17,8 @@ impl Server {
 
     fn command(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
         if let Command::Abort { code, message } = command {
-            let said = message.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
-            return self.abort_for(local, code, &format!("aborted the launch with code {code}{said}"), out);
+            let detail = message.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
+            return self.abort_for(local, code, &format!("aborted the launch with code {code}{detail}"), out);
         }
         match (&self.session(local).phase, command) {
             (Phase::Fresh, Command::InitAck { rank }) => self.init_ack(local, rank, out),
@@ -35,9 +35,9 @@ impl Server {
     }
 
     /// The first command of clients that connect by port and know their number.
-    fn init_ack(&mut self, local: u32, told: Option<u32>, out: &mut Vec<Action>) {
+    fn init_ack(&mut self, local: u32, claimed_rank: Option<u32>, out: &mut Vec<Action>) {
         let rank = self.rank(local);
-        if told.is_none_or(|told| u64::from(told) != rank) {
+        if claimed_rank.is_none_or(|claimed_rank| u64::from(claimed_rank) != rank) {
             return self.abort_for(local, ABORT_CODE, "said initack with the number of another rank: PMI_ID is not to be set", out);
         }
         send(local, Reply::InitAck { size: self.job.size, rank }, out);
@@ -126,9 +126,9 @@ impl Server {
 
     /// Reads a spawn command to its end and refuses it; its arguments are ignored.
     fn spawn_line(&mut self, local: u32, line: &[u8], total: u32, so_far: u32, out: &mut Vec<Action>) {
-        let said = |name: &[u8]| line.strip_prefix(name).and_then(wire::number);
-        let total = said(b"totspawns=").unwrap_or(total);
-        let so_far = said(b"spawnssofar=").unwrap_or(so_far);
+        let value_of = |name: &[u8]| line.strip_prefix(name).and_then(wire::number);
+        let total = value_of(b"totspawns=").unwrap_or(total);
+        let so_far = value_of(b"spawnssofar=").unwrap_or(so_far);
         let ended = line == b"endcmd";
         self.session(local).phase = if ended { Phase::Joined } else { Phase::Spawning { total, so_far } };
         if ended && so_far >= total {

@@ -21,7 +21,7 @@ impl Server {
         let fenced = matches!(self.session(local).phase, Phase::Fenced(_));
         let thread = message.thread();
         let reply = match &message.name[..] {
-            b"abort" => return self.abort_said(local, &message, out),
+            b"abort" => return self.handle_abort(local, &message, out),
             // Other threads of the rank may send further commands meanwhile.
             b"kvs-fence" | b"ring" | b"finalize" if fenced => {
                 let why = format!("said {} while it waited in a fence", Excerpt(&message.name));
@@ -91,8 +91,8 @@ impl Server {
 
     fn full_init(&self, local: u32, message: &Message<'_>) -> Result<Answer, Refused> {
         let rank = self.rank(local);
-        let told = message.get("pmirank").or_else(|| message.get("srcid"));
-        if told.is_some_and(|told| number(told) != Some(rank)) {
+        let claimed_rank = message.get("pmirank").or_else(|| message.get("srcid"));
+        if claimed_rank.is_some_and(|claimed_rank| number(claimed_rank) != Some(rank)) {
             return Err((Code::InvalidArgument, "PMI_RANK or PMI_ID is that of another rank"));
         }
         let answer = Answer::done(b"fullinit", message.thread()).with("pmi-version", b"2").with("pmi-subversion", b"0");
@@ -102,14 +102,14 @@ impl Server {
     }
 
     /// The client ends after this command, with an exit code that only newer clients send in it.
-    fn abort_said(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {
+    fn handle_abort(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {
         let text = message.get("msg").or_else(|| message.get("message")).filter(|text| !text.is_empty());
-        let said = text.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
+        let detail = text.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
         if let Some(code) = message.get("exitcode").and_then(number) {
-            return self.abort_for(local, code, &format!("aborted the launch with code {code}{said}"), out);
+            return self.abort_for(local, code, &format!("aborted the launch with code {code}{detail}"), out);
         }
-        self.session(local).phase = Phase::Aborting { said };
-        out.push(Action::LastWords { local });
+        self.session(local).phase = Phase::Aborting { detail };
+        out.push(Action::LastCommand { local });
     }
 
     fn put_attribute(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {

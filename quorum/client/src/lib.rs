@@ -89,7 +89,7 @@ struct Member {
 
 impl Member {
     /// Waits for an answer, and records whether the member could be reached.
-    async fn heard<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
+    async fn await_answer<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
         let answer = answer.await;
         self.away.asked(&answer, Instant::now());
         answer
@@ -170,7 +170,7 @@ impl QuorumClient {
                     self.leave(&member.address);
                     continue;
                 }
-                let reply = timeout(left, member.heard(grpc(&member.calls).call(body.clone()))).await;
+                let reply = timeout(left, member.await_answer(grpc(&member.calls).call(body.clone()))).await;
                 let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
@@ -207,7 +207,7 @@ impl QuorumClient {
     }
 
     async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
-        let why = match timeout(limit, member.heard(grpc(&member.calls).call(body.clone()))).await {
+        let why = match timeout(limit, member.await_answer(grpc(&member.calls).call(body.clone()))).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),

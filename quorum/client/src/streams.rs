@@ -66,7 +66,7 @@ impl QuorumClient {
                 self.leave(&member.address);
                 continue;
             }
-            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(body.clone()))).await {
+            match timeout(OPEN_TIMEOUT, member.await_answer(grpc(&member.calls).watch(body.clone()))).await {
                 Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => return Err(refusal.into()),

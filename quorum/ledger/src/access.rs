@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// Largest size of an access's detail, in bytes.
 pub const DETAIL_BYTES_MAX: usize = 1024;
 /// Largest size of the agent's part of the detail, in bytes: the rest is the agent's name
-/// ([`told_by`]).
+/// ([`detail_from_agent`]).
 pub const TEXT_BYTES_MAX: usize = DETAIL_BYTES_MAX - 128;
 /// Number of accesses that are remembered, so that a repeated request is recorded once.
 const REMEMBERED_MAX: usize = 1024;
@@ -34,7 +34,7 @@ pub struct Access {
 }
 
 /// The detail: an agent's text with the agent's name from its certificate.
-pub fn told_by(agent: &str, text: &str) -> String {
+pub fn detail_from_agent(agent: &str, text: &str) -> String {
     format!("at {agent}: {text}")
 }
 

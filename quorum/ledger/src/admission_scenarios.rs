@@ -38,8 +38,8 @@ fn a_node_that_nobody_admitted_is_refused_and_leaves_nothing() {
 fn an_admission_is_for_one_name_recorded_once_and_used_once() {
     let mut s = Story::new(1);
     let records = s.acted(admit(7));
-    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.node.clone(), r.detail.as_str())).collect();
-    assert_eq!(told, [(AuditAction::NodeAdmitted, "anna@n0", Some(node(7)), "rack 4")]);
+    let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.node.clone(), r.detail.as_str())).collect();
+    assert_eq!(audited, [(AuditAction::NodeAdmitted, "anna@n0", Some(node(7)), "rack 4")]);
     assert!(s.acted(admit(7)).is_empty() && s.acted(admit(0)).is_empty(), "the same again, and a node that is known");
     assert_eq!(admitted(&s.ledger), [node(7)]);
     assert_eq!(s.act(listed(8)), Err(Refusal::NotAdmitted { node: node(8) }));

@@ -34,7 +34,7 @@ impl Saving {
         Self { story, seqs: [0; 3] }
     }
 
-    fn says(&mut self, from: u8, item: ReportItem) -> Outcome {
+    fn report(&mut self, from: u8, item: ReportItem) -> Outcome {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation: Incarnation = self.story.ledger.node(&node(from)).unwrap().incarnation;
@@ -45,7 +45,7 @@ impl Saving {
     fn begin(&mut self, nodes: &[u8]) -> Epoch {
         let epoch = self.story.claimed(1, nodes);
         for from in nodes {
-            self.says(*from, ReportItem::Prepared { allocation: id(1), epoch });
+            self.report(*from, ReportItem::Prepared { allocation: id(1), epoch });
         }
         epoch
     }
@@ -68,27 +68,27 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
     let mut s = Saving::new();
     s.story.done(Action::Submit { id: id(1), spec: Box::new(asks()), owner: user(7), claim: None });
     let first = s.begin(&[0, 1]);
-    s.says(1, checkpointed(first, whole(1, first)));
+    s.report(1, checkpointed(first, whole(1, first)));
     assert_eq!(s.last(), None, "it is not the head");
-    s.says(0, checkpointed(first, whole(1, first)));
+    s.report(0, checkpointed(first, whole(1, first)));
     assert_eq!((s.last(), s.restores(0)), (Some(whole(1, first)), None), "what runs did not begin from it");
     // A repetition after a restart of the agent changes nothing.
     let again = s.story.ledger.audit_head().clone();
-    s.says(0, checkpointed(first, whole(1, first)));
+    s.report(0, checkpointed(first, whole(1, first)));
     assert_eq!(*s.story.ledger.audit_head(), again);
-    s.says(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::NodeLost { node: node(1), why: "x".into() } });
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::NodeLost { node: node(1), why: "x".into() } });
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
+        s.report(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     }
     let second = s.begin(&[2, 0]);
     assert_eq!((s.restores(2), s.restores(0)), (Some(whole(1, first)), Some(whole(1, first))));
     // A late report from the earlier, isolated attempt.
-    let stale = s.says(0, checkpointed(first, whole(2, first)));
+    let stale = s.report(0, checkpointed(first, whole(2, first)));
     assert_eq!(stale, Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: first, now: second }));
     // A report with a wrong epoch is refused as well.
-    s.says(2, checkpointed(second, whole(3, first)));
+    s.report(2, checkpointed(second, whole(3, first)));
     assert_eq!(s.last(), Some(whole(1, first)));
-    s.says(2, checkpointed(second, whole(4, second)));
+    s.report(2, checkpointed(second, whole(4, second)));
     assert_eq!(s.last(), Some(whole(4, second)));
 }
 
@@ -97,7 +97,7 @@ fn work_that_asks_for_none_has_none() {
     let mut s = Saving::new();
     s.story.done(Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
     let epoch = s.begin(&[0]);
-    s.says(0, checkpointed(epoch, whole(1, epoch)));
+    s.report(0, checkpointed(epoch, whole(1, epoch)));
     assert_eq!(s.last(), None);
 }
 
@@ -110,8 +110,8 @@ fn the_audit_log_says_which_and_by_whom() {
     let incarnation = s.story.ledger.node(&node(0)).unwrap().incarnation;
     let report = NodeReport { node: node(0), incarnation, seq: s.seqs[0], item: checkpointed(epoch, whole(1, epoch)) };
     let records = s.story.acted(Action::Report(report));
-    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.contains("step 5"))).collect();
-    assert_eq!(told, [(AuditAction::CheckpointCommitted, "node:n0", true)]);
+    let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.contains("step 5"))).collect();
+    assert_eq!(audited, [(AuditAction::CheckpointCommitted, "node:n0", true)]);
 }
 
 #[test]

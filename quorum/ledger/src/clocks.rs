@@ -33,7 +33,7 @@ const TOGETHER_NODES: usize = 2;
 /// How long before a node would become Down the witnesses are asked about it, repeatedly.
 const ASKED_BEFORE: Duration = Duration::from_secs(3);
 /// How long a witness's answer is valid.
-const WORD_COUNTS: Duration = Duration::from_secs(5);
+const ANSWER_VALID_FOR: Duration = Duration::from_secs(5);
 /// Largest number of witnesses stored for one node.
 const WITNESSES_MAX: usize = 3;
 
@@ -82,7 +82,7 @@ impl Limits {
 
 /// When a node was last heard.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastHeartbeat {
     incarnation: Incarnation,
     at: Duration,
     /// False if `at` is only the start of the clock, without a heartbeat.
@@ -102,7 +102,7 @@ fn checks(reason: &str) -> BTreeSet<&str> {
 #[derive(Debug)]
 pub struct Clocks {
     limits: Limits,
-    heard: HashMap<NodeId, Heard>,
+    heartbeats: HashMap<NodeId, LastHeartbeat>,
     /// The health that agents reported, with their incarnation.
     health: HashMap<NodeId, (Incarnation, NodeHealth)>,
     /// Number of nodes found to have fallen silent together, if too many: none of them becomes
@@ -123,7 +123,7 @@ impl Clocks {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            heard: HashMap::new(),
+            heartbeats: HashMap::new(),
             health: HashMap::new(),
             held_back: 0,
             witnessed: BTreeMap::new(),
@@ -144,12 +144,12 @@ impl Clocks {
         if *node == by || !self.asked.contains(node) {
             return;
         }
-        let words = self.witnessed.entry(node.clone()).or_default();
-        words.insert(by, at);
-        if words.len() > WITNESSES_MAX
-            && let Some(oldest) = words.iter().min_by_key(|(_, at)| **at).map(|(by, _)| by.clone())
+        let answers = self.witnessed.entry(node.clone()).or_default();
+        answers.insert(by, at);
+        if answers.len() > WITNESSES_MAX
+            && let Some(oldest) = answers.iter().min_by_key(|(_, at)| **at).map(|(by, _)| by.clone())
         {
-            words.remove(&oldest);
+            answers.remove(&oldest);
         }
     }
 
@@ -160,24 +160,24 @@ impl Clocks {
     }
 
     /// A heartbeat of the node arrived at `at`.
-    pub fn heard(&mut self, node: NodeId, incarnation: Incarnation, at: Duration) {
-        let clock = self.heard.entry(node).or_insert(Heard { incarnation, at, really: true, stood: NodeState::Ready });
+    pub fn record_heartbeat(&mut self, node: NodeId, incarnation: Incarnation, at: Duration) {
+        let clock = self.heartbeats.entry(node).or_insert(LastHeartbeat { incarnation, at, really: true, stood: NodeState::Ready });
         if incarnation >= clock.incarnation {
-            *clock = Heard { incarnation, at: clock.at.max(at), really: true, stood: clock.stood };
+            *clock = LastHeartbeat { incarnation, at: clock.at.max(at), really: true, stood: clock.stood };
         }
     }
 
     /// The node's agent reported this health in this incarnation.
-    pub fn said(&mut self, node: NodeId, incarnation: Incarnation, health: NodeHealth) {
+    pub fn record_health(&mut self, node: NodeId, incarnation: Incarnation, health: NodeHealth) {
         if self.health.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
             self.health.insert(node, (incarnation, health));
         }
     }
 
     /// The state changes, in order, for a node that sends heartbeats.
-    fn heard_of(&self, node: &Node) -> Vec<NodeStanding> {
-        let said = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
-        let unwell = match said {
+    fn live_standings(&self, node: &Node) -> Vec<NodeStanding> {
+        let health = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
+        let unwell = match health {
             // After a hardware failure its hold makes it Down: see [`Self::failures`].
             Some(NodeHealth::Unwell { why, .. } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
             Some(NodeHealth::Well) | None => None,
@@ -189,7 +189,7 @@ impl Clocks {
             // that it is not well.
             (NodeState::Draining | NodeState::Drained, why) => {
                 let why = why.unwrap_or_default();
-                let is_news = said.is_some() && node.state_reason != why;
+                let is_news = health.is_some() && node.state_reason != why;
                 is_news.then(|| standing(node, node.state, why)).into_iter().collect()
             }
             (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => vec![standing(node, NodeState::Ready, "it drains".to_owned())],
@@ -200,7 +200,7 @@ impl Clocks {
                 is_news.then(|| standing(node, NodeState::Degraded, why)).into_iter().collect()
             }
             // A leader that has not received a health report yet keeps the previous state.
-            (NodeState::Degraded, None) if said.is_none() && node.is_unwell() => Vec::new(),
+            (NodeState::Degraded, None) if health.is_none() && node.is_unwell() => Vec::new(),
             // First heard again, even if it is unwell: in one command, so that nothing is placed on
             // it in between.
             (NodeState::Degraded | NodeState::Down, unwell) => {
@@ -232,14 +232,14 @@ impl Clocks {
             }
         };
         for node in nodes {
-            let fresh = Heard { incarnation: node.incarnation, at: now, really: false, stood: node.state };
-            let clock = self.heard.entry(node.id.clone()).or_insert(fresh);
+            let fresh = LastHeartbeat { incarnation: node.incarnation, at: now, really: false, stood: node.state };
+            let clock = self.heartbeats.entry(node.id.clone()).or_insert(fresh);
             let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
             let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
             if clock.incarnation < node.incarnation || came_back {
                 // It has registered again, which counts as heard, although its heartbeat may still
                 // be on the way.
-                *clock = Heard { incarnation: node.incarnation, at: now, really: true, stood: node.state };
+                *clock = LastHeartbeat { incarnation: node.incarnation, at: now, really: true, stood: node.state };
             }
             if !is_expected(node) {
                 // Its silence still counts for the run leases of its work.
@@ -261,7 +261,7 @@ impl Clocks {
             if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
                 silent.push((node, clock.at, patience));
             } else if clock.really && clock.incarnation == node.incarnation {
-                standings.extend(self.heard_of(node));
+                standings.extend(self.live_standings(node));
             }
         }
         let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
@@ -274,8 +274,8 @@ impl Clocks {
         self.held_back = silent.iter().filter(is_held_back).count();
         let mut asked = BTreeSet::new();
         self.cut_off.clear();
-        self.witnessed.values_mut().for_each(|words| words.retain(|_, at| *at + WORD_COUNTS >= now));
-        self.witnessed.retain(|_, words| !words.is_empty());
+        self.witnessed.values_mut().for_each(|answers| answers.retain(|_, at| *at + ANSWER_VALID_FOR >= now));
+        self.witnessed.retain(|_, answers| !answers.is_empty());
         for (node, at, patience) in &silent {
             let silence = now.saturating_sub(*at);
             let reason = || format!("silent for {} s", silence.as_secs());
@@ -314,9 +314,9 @@ impl Clocks {
     }
 
     /// Whether this incarnation of the node was heard recently.
-    pub fn is_heard(&self, now: Duration, node: &Node) -> bool {
-        let heard = self.heard.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
-        heard.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
+    pub fn has_recent_heartbeat(&self, now: Duration, node: &Node) -> bool {
+        let heartbeat = self.heartbeats.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
+        heartbeat.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
     }
 
     /// Hardware failure holds for nodes whose checks report one and that have no such hold yet.
@@ -327,7 +327,7 @@ impl Clocks {
             Some((incarnation, NodeHealth::Failed { why })) if *incarnation == node.incarnation => Some(why.clone()),
             Some(_) | None => None,
         };
-        let new = nodes.filter(|node| node.hold(HoldKind::Failure).is_none() && self.is_heard(now, node));
+        let new = nodes.filter(|node| node.hold(HoldKind::Failure).is_none() && self.has_recent_heartbeat(now, node));
         let new = new.filter_map(|node| Some((node, failed(node).filter(|why| !why.is_empty())?)));
         let hold = |(node, reason): (&Node, String)| {
             let by = format!("node:{}", node.id);
@@ -343,7 +343,7 @@ impl Clocks {
             Some((incarnation, NodeHealth::Unwell { drain, .. })) if *incarnation == node.incarnation => drain.clone(),
             Some(_) | None => None,
         };
-        let new = nodes.filter(|node| self.is_heard(now, node)).filter_map(|node| Some((node, wishes(node)?)));
+        let new = nodes.filter(|node| self.has_recent_heartbeat(now, node)).filter_map(|node| Some((node, wishes(node)?)));
         let new = new.filter(|(node, wish)| node.drain_asked != Some(wish.asked) && !wish.why.is_empty());
         new.map(|(node, DrainWish { asked, why })| Action::AskDrain {
             node: node.id.clone(),
@@ -356,7 +356,7 @@ impl Clocks {
 
     /// How long this incarnation of the node has been silent; `None`: its clock has not started.
     pub fn silence(&self, now: Duration, node: &NodeId, incarnation: Incarnation) -> Option<Duration> {
-        let clock = self.heard.get(node).filter(|clock| clock.incarnation == incarnation)?;
+        let clock = self.heartbeats.get(node).filter(|clock| clock.incarnation == incarnation)?;
         Some(now.saturating_sub(clock.at))
     }
 

@@ -50,14 +50,14 @@ fn what_comes_with_a_registration_is_known_as_soon_as_the_node_is_ready() {
     let mut s = Story::new(1);
     let actions = |records: &[lattice_model::AuditRecord]| records.iter().map(|r| r.action).collect::<Vec<_>>();
     assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered, AuditAction::ConformanceChanged]);
-    let told = |s: &Story| s.ledger.node(&node(1)).unwrap().conformance.clone().unwrap();
-    assert_eq!((s.ledger.node(&node(1)).unwrap().state, told(&s).components), (NodeState::Ready, made_of("6.1")));
+    let conformance_of = |s: &Story| s.ledger.node(&node(1)).unwrap().conformance.clone().unwrap();
+    assert_eq!((s.ledger.node(&node(1)).unwrap().state, conformance_of(&s).components), (NodeState::Ready, made_of("6.1")));
     // A restarted agent that reports the same; then one with another kernel: its drift counts from
     // that registration.
     assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered]);
     let records = s.acted(registers("6.6"));
     assert!(records.last().unwrap().detail.ends_with("kernel: 6.1 -> 6.6"), "{records:?}");
-    assert!(told(&s).drift.is_some());
+    assert!(conformance_of(&s).drift.is_some());
     let malformed = [(String::new(), "x".to_owned())].into();
     let refused = s.act(Action::Register(Registration { conformance: Some(malformed), ..registration(1, 1, 0, true) }));
     assert!(matches!(refused, Err(Refusal::Malformed { .. })), "{refused:?}");

@@ -143,7 +143,7 @@ struct World {
     since: u64,
     agents: Vec<Agent>,
     /// Heartbeats that the leader received and has not acknowledged: node, session, number.
-    heard: Vec<(u8, u64, u64)>,
+    unacknowledged: Vec<(u8, u64, u64)>,
     proposed: Vec<Action>,
 }
 
@@ -151,8 +151,8 @@ impl World {
     fn new() -> Self {
         let agents = (0..NODES).map(|_| Agent { new_life: true, ..Agent::default() }).collect();
         let ledger = Ledger::default();
-        let (clocks, heard, proposed) = (Clocks::new(LIMITS), vec![], vec![]);
-        let mut w = Self { ledger, index: 0, now: 1, token: 0, clocks, since: 0, agents, heard, proposed };
+        let (clocks, unacknowledged, proposed) = (Clocks::new(LIMITS), vec![], vec![]);
+        let mut w = Self { ledger, index: 0, now: 1, token: 0, clocks, since: 0, agents, unacknowledged, proposed };
         w.apply(Action::SetRunLease { ms: LEASE_MS });
         (0..NODES).for_each(|n| w.register(n));
         let lease = w.apply(Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None });
@@ -209,8 +209,8 @@ impl World {
         let Some(seq) = agent.up.pop_front() else { return };
         if !lost {
             let incarnation = lattice_model::Incarnation(agent.incarnation);
-            self.clocks.heard(node(n), incarnation, Duration::from_millis(self.now - self.since));
-            self.heard.push((n, agent.sessions, seq));
+            self.clocks.record_heartbeat(node(n), incarnation, Duration::from_millis(self.now - self.since));
+            self.unacknowledged.push((n, agent.sessions, seq));
         }
     }
 
@@ -272,7 +272,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        for (n, session, seq) in std::mem::take(&mut self.heard) {
+        for (n, session, seq) in std::mem::take(&mut self.unacknowledged) {
             let agent = &mut self.agents[usize::from(n)];
             if agent.session && agent.sessions == session {
                 agent.down.push_back(ToAgent::Ack(seq));
@@ -319,7 +319,7 @@ impl World {
                 // Proposals of the previous leader may still be committed, but it acknowledges no
                 // more heartbeats.
                 (self.clocks, self.since) = (Clocks::new(LIMITS), self.now);
-                self.heard.clear();
+                self.unacknowledged.clear();
             }
             Move::Witness { node: n } => {
                 let now = Duration::from_millis(self.now - self.since);

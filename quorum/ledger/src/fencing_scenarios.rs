@@ -90,9 +90,9 @@ fn a_lapse_that_the_node_reports_requeues_as_the_loss_of_it() {
     let epoch = s.claimed(1, &[0]);
     s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
-    let told = s.ledger.allocation(id(1)).unwrap();
-    assert_eq!((told.state, told.requeue_count), (AllocationState::Pending, 1));
-    assert!(matches!(&told.reason, Some(EndReason::NodeLost { why, .. }) if why.contains("lapsed")), "{told:?}");
+    let requeued = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((requeued.state, requeued.requeue_count), (AllocationState::Pending, 1));
+    assert!(matches!(&requeued.reason, Some(EndReason::NodeLost { why, .. }) if why.contains("lapsed")), "{requeued:?}");
     let refused = s.claim(1, &[1]);
     assert!(matches!(&refused, Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("may still run there")), "{refused:?}");
     s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
@@ -247,11 +247,11 @@ fn a_node_that_others_hear_keeps_its_state_says_why_and_is_fenced_all_the_same()
         let (incarnation, state) = (s.ledger.node(&node(0)).unwrap().incarnation, NodeState::Degraded);
         Action::NodeStates(vec![NodeStanding { node: node(0), incarnation, state, reason: format!("{CUT_OFF}n1 hears it") }])
     };
-    let said = cut_off(&s);
-    assert_eq!(s.acted(said.clone()).len(), 1);
+    let state_change = cut_off(&s);
+    assert_eq!(s.acted(state_change.clone()).len(), 1);
     let known = s.ledger.node(&node(0)).unwrap().clone();
     assert!(known.is_cut_off() && known.state_since == since, "{known:?}");
-    assert_eq!(s.acted(said), [], "said twice");
+    assert_eq!(s.acted(state_change), [], "said twice");
     s.done(fence(&s, 0, OVER_MS));
     assert_eq!(state(&s, id(1)), AllocationState::Pending);
 }

@@ -167,8 +167,8 @@ fn reasons_said_again_do_not_pile_up_and_others_reasons_stay() {
         let hold = s.node(0).hold(HoldKind::Cordon).unwrap();
         assert_eq!((hold.by.as_str(), hold.reasons().as_str()), ("ada", all));
     }
-    for word in 0..20 {
-        s.done(by("ada", &format!("{word} {}", "x".repeat(200))));
+    for number in 0..20 {
+        s.done(by("ada", &format!("{number} {}", "x".repeat(200))));
     }
 }
 
@@ -207,24 +207,24 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
 fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_degraded() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
-    let word = |s: &mut Story, state, reason: &str| {
+    let set_standing = |s: &mut Story, state, reason: &str| {
         let incarnation = s.node(1).incarnation;
         s.done(Action::NodeStates(vec![NodeStanding { node: node(1), incarnation, state, reason: reason.into() }]));
     };
-    word(&mut s, NodeState::Degraded, "not well: XID 79");
+    set_standing(&mut s, NodeState::Degraded, "not well: XID 79");
     s.done(set(1, HoldKind::Drain, "XID 79"));
     assert_eq!(s.stands(1), NodeState::Degraded, "until the clocks look");
-    word(&mut s, NodeState::Ready, "it drains");
-    word(&mut s, NodeState::Draining, "not well: XID 79");
+    set_standing(&mut s, NodeState::Ready, "it drains");
+    set_standing(&mut s, NodeState::Draining, "not well: XID 79");
     assert_eq!((s.stands(1), s.node(1).is_unwell()), (NodeState::Draining, true));
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     s.report(1, released(1, epoch));
     assert_eq!(s.stands(1), NodeState::Drained);
-    word(&mut s, NodeState::Drained, "not well: XID 79");
+    set_standing(&mut s, NodeState::Drained, "not well: XID 79");
     s.done(lift(1, HoldKind::Drain));
     assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Degraded, "not well: XID 79"), "nothing is placed in between");
     // From now on it is silent, which is a different case: its death may be confirmed.
-    word(&mut s, NodeState::Degraded, "silent for 31 s");
+    set_standing(&mut s, NodeState::Degraded, "silent for 31 s");
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
     assert_eq!(s.stands(1), NodeState::Down);
 }
@@ -258,8 +258,8 @@ fn a_node_whose_hardware_failed_is_down_until_it_is_repaired_and_its_work_waits_
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::OnNodeFailure);
     let records = s.acted(set(1, HoldKind::Failure, "PSU 2"));
-    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
-    assert_eq!(told, [(AuditAction::HoldSet, "root"), (AuditAction::NodeStateChanged, "root")]);
+    let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
+    assert_eq!(audited, [(AuditAction::HoldSet, "root"), (AuditAction::NodeStateChanged, "root")]);
     assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "its hardware failed, says root: PSU 2"));
     // The work may still be running there: it is started elsewhere only after the node reports its
     // end or somebody confirms it.

@@ -216,8 +216,8 @@ impl Ledger {
     /// The deadline of a drain has passed: ends the work that still runs there. A silent node is
     /// left alone: it is unknown whether its work would end, and it must not run twice.
     pub(super) fn end_drained(&mut self, context: &mut ApplyContext, id: &NodeId, deadline: Timestamp) -> Outcome {
-        let said = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
-        if self.node(id).is_some_and(|node| said(node) && drain_is_over(node, context.at)) {
+        let has_deadline = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
+        if self.node(id).is_some_and(|node| has_deadline(node) && drain_is_over(node, context.at)) {
             self.end_all(context, id, &EndReason::DrainDeadline { node: id.clone() }, "quorum");
         }
         Outcome::Done

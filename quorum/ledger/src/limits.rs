@@ -34,7 +34,7 @@ impl Ledger {
         users: &UserLimitsChange,
         by: &str,
     ) -> Result<Outcome, Refusal> {
-        let (users, told) = users.over(self.limits.users);
+        let (users, changes_text) = users.over(self.limits.users);
         let next = ClusterLimits { sensitive_pool_size: sensitive_pool_size.over(self.limits.sensitive_pool_size), users };
         if next == self.limits {
             return Ok(Outcome::Done);
@@ -42,7 +42,7 @@ impl Ledger {
         self.limits = next;
         context.changed.limits = true;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        self.record(context, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{told}"));
+        self.record(context, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{changes_text}"));
         Ok(Outcome::Done)
     }
 

@@ -248,8 +248,8 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     let epoch = s.claimed(1, &[0, 1]);
     let Err(Refusal::Quota(excess)) = s.claim(2, &[2, 3]) else { panic!("three are the most") };
     assert_eq!((excess.quota, excess.current, excess.requested, excess.limit), (Quota::SensitivePoolSize, 2, 2, 3));
-    let told = Refusal::Quota(excess).to_string();
-    assert_eq!(told, "allocation rejected: sensitive work would exceed sensitive_pool_size quota (current: 2, requested: 2, limit: 3)");
+    let message = Refusal::Quota(excess).to_string();
+    assert_eq!(message, "allocation rejected: sensitive work would exceed sensitive_pool_size quota (current: 2, requested: 2, limit: 3)");
     // Other work is not affected.
     s.claimed(3, &[2, 3]);
     assert_eq!(s.ledger.limits().sensitive_nodes, 2);
@@ -281,11 +281,11 @@ fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     released(&mut s, 0, 1, epoch);
     records.extend(s.acted(Action::ReleaseDomains));
-    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.as_str())).collect();
-    assert_eq!(told[0], (AuditAction::VniPoolSet, "root", "VNIs 1000 to 1001, grace 0 ms"));
-    assert_eq!(told[1], (AuditAction::LimitsSet, "root", "sensitive_pool_size 4"));
-    assert_eq!(told[2], (AuditAction::NetworkDomainCreated, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
-    assert_eq!(told.last().unwrap(), &(AuditAction::NetworkDomainReleased, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
+    let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.as_str())).collect();
+    assert_eq!(audited[0], (AuditAction::VniPoolSet, "root", "VNIs 1000 to 1001, grace 0 ms"));
+    assert_eq!(audited[1], (AuditAction::LimitsSet, "root", "sensitive_pool_size 4"));
+    assert_eq!(audited[2], (AuditAction::NetworkDomainCreated, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
+    assert_eq!(audited.last().unwrap(), &(AuditAction::NetworkDomainReleased, "quorum", "\"ml\" of tenant \"physics\", VNI 1000"));
     // A repetition changes nothing.
     assert_eq!(s.acted(pool(1000, 1001, 0)), []);
 }

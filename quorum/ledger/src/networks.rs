@@ -141,7 +141,7 @@ impl Ledger {
         if domain.grace_ms == Some(grace_ms) {
             return Ok(Outcome::Done);
         }
-        let detail = format!("{}, grace {grace_ms} ms", told(key, domain.vni));
+        let detail = format!("{}, grace {grace_ms} ms", describe(key, domain.vni));
         Arc::make_mut(domain).grace_ms = Some(grace_ms);
         self.record(context, by, AuditAction::VniPoolSet, Subject::default(), detail);
         Ok(Outcome::Done)
@@ -182,7 +182,7 @@ impl Ledger {
             return;
         }
         context.changed.domains.insert(key.clone());
-        let detail = told(&key, vni);
+        let detail = describe(&key, vni);
         self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None, grace_ms: None }));
         self.record(context, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
     }
@@ -192,9 +192,10 @@ impl Ledger {
     /// assign either twice.
     pub(super) fn adopt_vni(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
-        let unsaid = |m: &AllocationId| self.allocations.get(m).is_none_or(|a| a.nodes().any(|node| self.awaits(node)));
+        let is_unreported = |m: &AllocationId| self.allocations.get(m).is_none_or(|a| a.nodes().any(|node| self.awaits(node)));
         let against = self.domains.iter().filter(|(k, d)| (**k == key) != (d.vni == vni));
-        let against: Vec<(DomainKey, bool)> = against.map(|(k, d)| (k.clone(), d.members.iter().all(|m| *m == id || unsaid(m)))).collect();
+        let against: Vec<(DomainKey, bool)> =
+            against.map(|(k, d)| (k.clone(), d.members.iter().all(|m| *m == id || is_unreported(m)))).collect();
         if against.iter().any(|(_, believed)| !believed) {
             // Another node has reported otherwise. The allocation keeps running with its VNI, which
             // nobody else gets meanwhile.
@@ -238,7 +239,7 @@ impl Ledger {
     fn release_domain(&mut self, context: &mut ApplyContext, key: &DomainKey) {
         let Some(domain) = self.domains.remove(key) else { return };
         context.changed.domains.insert(key.clone());
-        self.record(context, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), told(key, domain.vni));
+        self.record(context, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), describe(key, domain.vni));
     }
 
     fn nodes_that_hold(&self, vni: u32) -> Vec<NodeId> {
@@ -246,7 +247,7 @@ impl Ledger {
     }
 }
 
-fn told((tenant, name): &DomainKey, vni: u32) -> String {
+fn describe((tenant, name): &DomainKey, vni: u32) -> String {
     format!("{name:?} of tenant {tenant:?}, VNI {vni}")
 }
 

@@ -164,7 +164,7 @@ impl Ledger {
                 *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };
             }
             if moved {
-                self.tell_peers(context, &new.node);
+                self.notify_peers(context, &new.node);
             }
         }
         if rebooted || (moved_on && known.is_unwell() && state == NodeState::Ready) {
@@ -201,8 +201,8 @@ impl Ledger {
         };
         // An agent that does not report what it found ends the work that it had to end, and keeps
         // its other work.
-        let unsaid = || (new.incarnation == Incarnation(0)).then(live);
-        if new.new_life { new.found.clone().or_else(unsaid) } else { None }
+        let unreported = || (new.incarnation == Incarnation(0)).then(live);
+        if new.new_life { new.found.clone().or_else(unreported) } else { None }
     }
 
     /// Of all shares that the quorum records for the node, only those in `found` exist.
@@ -229,7 +229,7 @@ impl Ledger {
     }
 
     /// Nodes that share an allocation with `node` must learn its new address.
-    fn tell_peers(&self, context: &mut ApplyContext, node: &NodeId) {
+    fn notify_peers(&self, context: &mut ApplyContext, node: &NodeId) {
         for held in self.holdings.get(node).into_iter().flatten() {
             if self.is_live(held.allocation, held.epoch)
                 && let Some(allocation) = self.allocations.get(&held.allocation)

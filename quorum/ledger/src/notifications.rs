@@ -10,8 +10,8 @@ impl Ledger {
 
     /// Never moves back: a late acknowledgement must not cause records to be sent again.
     pub(super) fn set_notified(&mut self, way: NotifyWay, upto: u64) -> Outcome {
-        let told = self.notified.entry(way).or_default();
-        *told = (*told).max(upto).min(self.audit.seq);
+        let notified = self.notified.entry(way).or_default();
+        *notified = (*notified).max(upto).min(self.audit.seq);
         Outcome::Done
     }
 }

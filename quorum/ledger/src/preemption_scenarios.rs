@@ -47,7 +47,7 @@ fn work_is_requeued_for_who_may_ask_by_its_rules_and_once_for_each_claim() {
     assert_eq!((attempt.epoch, attempt.by.as_str(), attempt.reason.to_string()), (first, "u0", "requeued by u0: x".to_owned()));
     assert!(s.story.acted(requeue(first, 0)).is_empty(), "the answer was lost");
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
+        s.report(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     }
     let second = s.run(&[2, 1]);
     assert!(s.story.acted(requeue(first, 0)).is_empty(), "the claim that was meant is over");
@@ -88,7 +88,7 @@ impl Preempting {
         self.story.done(Action::Submit { id: id(1), spec: Box::new(spec), owner: user(7), claim: None });
     }
 
-    fn says(&mut self, from: u8, item: ReportItem) -> Outcome {
+    fn report(&mut self, from: u8, item: ReportItem) -> Outcome {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation = self.story.ledger.node(&node(from)).unwrap().incarnation;
@@ -98,7 +98,7 @@ impl Preempting {
     fn run(&mut self, nodes: &[u8]) -> Epoch {
         let epoch = self.story.claimed(1, nodes);
         for from in nodes {
-            self.says(*from, ReportItem::Prepared { allocation: id(1), epoch });
+            self.report(*from, ReportItem::Prepared { allocation: id(1), epoch });
         }
         epoch
     }
@@ -114,20 +114,20 @@ impl Preempting {
     fn checkpointed(&mut self, from: u8, epoch: Epoch, number: u128) -> CheckpointId {
         let made = CheckpointId(Uuid::from_u128(number));
         let checkpoint = CheckpointRef { id: made, epoch, step: None, bytes: 1 };
-        self.says(from, ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint });
+        self.report(from, ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint });
         made
     }
 
     fn ended(&mut self, from: u8, epoch: Epoch, saved: Result<CheckpointId, NotSaved>) {
         let reason = EndReason::Preempted { by: "x".into(), why: "x".into(), saved };
-        self.says(from, ReportItem::Ended { allocation: id(1), epoch, reason });
+        self.report(from, ReportItem::Ended { allocation: id(1), epoch, reason });
     }
 
     fn now(&self) -> &Allocation {
         self.story.ledger.allocation(id(1)).unwrap()
     }
 
-    fn told(&self, on: u8) -> Option<CheckpointId> {
+    fn requested_checkpoint(&self, on: u8) -> Option<CheckpointId> {
         self.story.ledger.desired(&node(on)).shares.first().and_then(|share| share.preempt.as_ref()).map(|order| order.id)
     }
 }
@@ -144,10 +144,10 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     let before = s.story.ledger.audit_head().clone();
     assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
     assert_eq!(*s.story.ledger.audit_head(), before);
-    assert_eq!(s.told(0), Some(asked(1, false).id));
+    assert_eq!(s.requested_checkpoint(0), Some(asked(1, false).id));
     // Two concurrent requests are merged.
     s.preempt(epoch, 7, asked(2, true)).unwrap();
-    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().hold), (Some(asked(1, false).id), true));
+    assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().hold), (Some(asked(1, false).id), true));
     let made = s.checkpointed(0, epoch, 1);
     // A report from a node other than the head, and one of an unknown checkpoint.
     s.ended(1, epoch, Ok(made));
@@ -157,13 +157,13 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     assert_eq!((now.state, now.held, now.preempted_count, now.requeue_count), (AllocationState::Suspended, true, 1, 0));
     assert_eq!((now.submitted_at, now.preemption.clone(), now.shares.len()), (submitted, None, 0));
     assert!(matches!(&now.reason, Some(EndReason::Preempted { by, saved: Ok(id), .. }) if *id == made && by == "u0"), "{now:?}");
-    assert_eq!(s.told(0), None);
+    assert_eq!(s.requested_checkpoint(0), None);
     assert!(matches!(s.story.claim(1, &[2, 0]), Err(Refusal::NotPending { .. })), "it is held");
     assert!(matches!(s.story.act(Action::Resume { allocation: id(1), by: user(8) }), Err(Refusal::NotYours { .. })));
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
+        s.report(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let second = s.run(&[2, 0]);
     let share = s.story.ledger.desired(&node(2)).shares[0].clone();
@@ -171,8 +171,8 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Running, 1));
     // A request for the previous claim has no effect.
     assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
-    assert_eq!((s.told(2), s.now().epoch), (None, second));
-    s.says(2, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
+    assert_eq!((s.requested_checkpoint(2), s.now().epoch), (None, second));
+    s.report(2, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.now().state, AllocationState::Completed);
     assert_eq!(s.preempt(second, 0, asked(3, false)), Ok(Outcome::Done));
     assert!(matches!(s.story.act(Action::Resume { allocation: id(1), by: user(7) }), Err(Refusal::NotSuspended { .. })));
@@ -217,9 +217,9 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
                 assert!(refused.remedy().unwrap().contains("--kill"));
             }
         }
-        assert_eq!((s.now(), s.told(0)), (&before, None));
+        assert_eq!((s.now(), s.requested_checkpoint(0)), (&before, None));
         s.kill(epoch, 7, asked(1, false)).unwrap();
-        assert_eq!(s.told(0), Some(asked(1, false).id));
+        assert_eq!(s.requested_checkpoint(0), Some(asked(1, false).id));
         s.ended(0, epoch, Err(NotSaved("it was submitted without --checkpoint".into())));
         assert_eq!(s.kill(epoch, 7, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
     }
@@ -240,29 +240,33 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     let epoch = s.run(&[0]);
     s.preempt(epoch, 7, asked(1, false)).unwrap();
     s.ended(0, epoch, Err(NotSaved("it ignored that".into())));
-    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let second = s.run(&[1]);
     assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
-    assert_eq!((s.now().state, s.told(1)), (AllocationState::Running, None));
+    assert_eq!((s.now().state, s.requested_checkpoint(1)), (AllocationState::Running, None));
     s.preempt(second, 7, asked(2, false)).unwrap();
-    assert_eq!(s.told(1), Some(asked(2, false).id), "another request is another");
+    assert_eq!(s.requested_checkpoint(1), Some(asked(2, false).id), "another request is another");
     // It ended by itself before it had saved itself, and was requeued because of that.
-    s.says(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
-    s.says(1, ReportItem::Released { allocation: id(1), epoch: second, usage: None });
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
+    s.report(1, ReportItem::Released { allocation: id(1), epoch: second, usage: None });
     let third = s.run(&[2]);
     assert_eq!(s.preempt(third, 7, asked(2, false)), Ok(Outcome::Done));
-    assert_eq!((s.now().state, s.told(2)), (AllocationState::Running, None), "it has given its nodes back since it was asked");
+    assert_eq!(
+        (s.now().state, s.requested_checkpoint(2)),
+        (AllocationState::Running, None),
+        "it has given its nodes back since it was asked"
+    );
     // It had not begun.
     let mut s = Preempting::new();
     s.submit(saves(2, RequeuePolicy::Never));
     let epoch = s.story.claimed(1, &[0, 1]);
     s.preempt(epoch, 7, asked(1, false)).unwrap();
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
+        s.report(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let second = s.run(&[0, 1]);
     assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
-    assert_eq!((s.now().state, s.told(0), s.now().preempted_count), (AllocationState::Running, None, 1));
+    assert_eq!((s.now().state, s.requested_checkpoint(0), s.now().preempted_count), (AllocationState::Running, None, 1));
 }
 
 #[test]
@@ -273,7 +277,7 @@ fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_ol
     s.preempt(epoch, 0, asked(1, false)).unwrap();
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Pending, 1), "there is nothing to go on from");
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
+        s.report(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let epoch = s.story.claimed(1, &[0, 1]);
     s.preempt(epoch, 0, asked(2, true)).unwrap();
@@ -298,13 +302,13 @@ fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
     let epoch = s.run(&[0]);
     let saved = |made| EndReason::WalltimeSaved { checkpoint: made };
     let made = s.checkpointed(0, epoch, 5);
-    s.says(0, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
     assert_eq!((s.now().state, s.now().held, s.now().preempted_count), (AllocationState::Suspended, true, 0));
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
-    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let epoch = s.run(&[1]);
     // A checkpoint of the previous claim does not count for this one.
-    s.says(1, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
     assert_eq!((s.now().state, s.now().reason.clone()), (AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
 }
 
@@ -315,10 +319,10 @@ fn walltime_holds_what_an_urgent_drain_could_not_save() {
     let epoch = s.run(&[0]);
     let (by, reason, seed) = ("root".to_owned(), "fire".to_owned(), Uuid::from_u128(1));
     s.story.done(Action::DrainUrgently { node: node(0), by, reason, deadline: None, seed });
-    let asked = s.told(0).unwrap();
-    s.says(0, ReportItem::NotPreempted { allocation: id(1), epoch, id: asked, why: "it is deaf".into() });
+    let asked = s.requested_checkpoint(0).unwrap();
+    s.report(0, ReportItem::NotPreempted { allocation: id(1), epoch, id: asked, why: "it is deaf".into() });
     let made = s.checkpointed(0, epoch, 5);
-    s.says(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::WalltimeSaved { checkpoint: made } });
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::WalltimeSaved { checkpoint: made } });
     assert_eq!((s.now().state, s.now().held), (AllocationState::Suspended, true));
 }
 
@@ -337,25 +341,25 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     };
     s.story.done(drain(1, Some(When::AfterMs(5000))));
     let first = s.now().preemption.clone().unwrap();
-    assert_eq!((first.cause, first.deadline_ms, s.told(0)), (PreemptCause::Drain, 5000, Some(first.id)));
+    assert_eq!((first.cause, first.deadline_ms, s.requested_checkpoint(0)), (PreemptCause::Drain, 5000, Some(first.id)));
     s.story.done(drain(1, Some(When::AfterMs(5000))));
-    assert_eq!(s.told(0), Some(first.id), "said again");
+    assert_eq!(s.requested_checkpoint(0), Some(first.id), "said again");
     // It cannot save itself, and continues; a second request is a different one.
     let not = |id, why: &str| ReportItem::NotPreempted { allocation: super::scenarios::id(1), epoch, id, why: why.into() };
-    s.says(0, not(first.id, "it is deaf"));
-    assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, None));
+    s.report(0, not(first.id, "it is deaf"));
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Running, None));
     assert_eq!(s.now().preemption.as_ref().unwrap().failed.as_deref(), Some("it is deaf"));
     // A repetition with the same seed was tried already; another seed is a new request.
     s.story.done(drain(1, None));
-    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().stands()), (None, false));
+    assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().stands()), (None, false));
     s.story.done(drain(2, None));
-    let second = s.told(0).unwrap();
+    let second = s.requested_checkpoint(0).unwrap();
     assert_ne!(second, first.id);
     // A request that requires more is merged while the first is being tried: a failure then ends
     // the work.
     s.preempt(epoch, 0, asked(9, false)).unwrap();
-    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().deadline_ms), (Some(second), 1000), "and sooner");
-    s.says(0, not(second, "it is deaf"));
+    assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().deadline_ms), (Some(second), 1000), "and sooner");
+    s.report(0, not(second, "it is deaf"));
     assert_eq!(s.now().state, AllocationState::Failed);
 }
 
@@ -372,12 +376,12 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
         seed: Uuid::from_u128(seed),
     };
     s.story.done(drain(1));
-    assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, None), "it may run, and cannot save itself");
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Staging, None), "it may run, and cannot save itself");
     s.kill(epoch, 7, asked(1, false)).unwrap();
     s.kill(epoch, 7, asked(1, false)).unwrap();
-    assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, Some(asked(1, false).id)));
-    s.says(0, ReportItem::Prepared { allocation: id(1), epoch });
-    assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Staging, Some(asked(1, false).id)));
+    s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Running, Some(asked(1, false).id)));
     s.ended(0, epoch, Err(NotSaved("it cannot".into())));
     assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
 }
@@ -390,24 +394,24 @@ fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_whe
         |on| Action::DrainUrgently { node: node(on), by: "root".into(), reason: "fire".into(), deadline: None, seed: Uuid::from_u128(77) };
     let epoch = s.run(&[0]);
     s.story.done(drain(0));
-    let first = s.told(0).unwrap();
+    let first = s.requested_checkpoint(0).unwrap();
     s.checkpointed(0, epoch, first.0.as_u128());
     s.ended(0, epoch, Ok(first));
     assert_eq!(s.now().state, AllocationState::Suspended);
-    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let epoch = s.run(&[1]);
     s.story.done(drain(1));
-    let second = s.told(1).unwrap();
+    let second = s.requested_checkpoint(1).unwrap();
     assert_ne!(second, first, "what is asked of this claim is a checkpoint of its own");
     s.checkpointed(1, epoch, second.0.as_u128());
     s.ended(1, epoch, Ok(second));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Suspended, 2));
-    s.says(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
+    s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     // A person's request that names the new claim when it is repeated.
     let epoch = s.run(&[2]);
     let again = Preemption { id: second, ..asked(0, false) };
     assert_eq!(s.preempt(epoch, 7, again), Ok(Outcome::Done));
-    assert_eq!((s.now().state, s.told(2)), (AllocationState::Running, None));
+    assert_eq!((s.now().state, s.requested_checkpoint(2)), (AllocationState::Running, None));
 }
 
 #[test]
@@ -417,6 +421,6 @@ fn the_audit_log_says_who() {
     let epoch = s.run(&[0]);
     let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: asked(1, false), kill: false };
     let records = s.story.acted(asking);
-    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
-    assert_eq!(told, [(AuditAction::PreemptRequested, "u0")]);
+    let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
+    assert_eq!(audited, [(AuditAction::PreemptRequested, "u0")]);
 }

@@ -9,7 +9,7 @@ use super::{Action, AuditHead, Command, Ledger, Outcome};
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
-    invariant_changes_are_told, invariant_each_domain_has_a_number_of_its_own, invariant_gossip_keys_follow_each_other,
+    invariant_changes_are_published, invariant_each_domain_has_a_number_of_its_own, invariant_gossip_keys_follow_each_other,
     invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
     invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_sensitive_nodes_are_limited,
@@ -52,7 +52,7 @@ fn play(moves: &[Move]) -> History {
         invariant_nodes_are_never_oversubscribed(&ledger);
         invariant_one_live_claim_for_each_allocation(&ledger);
         invariant_refusals_change_nothing(&before, &ledger, &applied);
-        invariant_changes_are_told(&before, &ledger, &applied);
+        invariant_changes_are_published(&before, &ledger, &applied);
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         invariant_leases_are_fenced(&before, &ledger);
         invariant_gossip_keys_follow_each_other(&before, &ledger, &applied);

@@ -243,7 +243,7 @@ impl Ledger {
         if !waits {
             return self.ended_report(context, node, id, epoch, reason);
         }
-        let (actor, reason) = (format!("node:{node}"), super::reports::said_by(node, reason));
+        let (actor, reason) = (format!("node:{node}"), super::reports::reason_by_node(node, reason));
         let (saved, hold) = match &reason {
             EndReason::Preempted { saved: Ok(made), .. } => (Some(*made), false),
             EndReason::WalltimeSaved { checkpoint } => (Some(*checkpoint), true),
@@ -388,9 +388,9 @@ impl Ledger {
         for share in allocation.shares.iter_mut().filter(|s| s.node == *node) {
             share.phase = phase;
         }
-        let told = held.share.state == AllocationState::Running;
+        let was_ordered = held.share.state == AllocationState::Running;
         let all = allocation.shares.iter().all(|s| s.phase == SharePhase::Prepared);
-        if (told || all) && allocation.state == AllocationState::Staging {
+        if (was_ordered || all) && allocation.state == AllocationState::Staging {
             allocation.state = AllocationState::Running;
             allocation.started_at = Some(at);
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();

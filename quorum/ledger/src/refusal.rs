@@ -109,7 +109,7 @@ pub enum Refusal {
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
     ClusterLevel { needed: u32, now: u32 },
     /// Some of the existing names, and their total number.
-    #[error("vCluster {name:?} not found; there {}", told(known, *all))]
+    #[error("vCluster {name:?} not found; there {}", describe_known(known, *all))]
     NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
     #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
     VClusterExists { name: String },
@@ -311,7 +311,7 @@ impl WalltimeRefusal {
     }
 }
 
-fn told(known: &[String], all: u64) -> String {
+fn describe_known(known: &[String], all: u64) -> String {
     let shown = known.join(", ");
     let more = all.saturating_sub(known.len() as u64);
     if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }

@@ -70,12 +70,12 @@ fn a_report_of_a_claim_that_another_followed_counts_as_heard_and_is_refused_by_n
     let old = s.claimed(1, &[0, 1]);
     s.report(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "no image".into() });
     let stale = |now| Ok(Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: old, now }));
-    assert_eq!(s.told(0, prepared(1, old)), stale(old), "it waits for another claim");
+    assert_eq!(s.try_report(0, prepared(1, old)), stale(old), "it waits for another claim");
     s.report(0, released(1, old));
     let new = s.claimed(1, &[0, 2]);
     let ended = ReportItem::Ended { allocation: id(1), epoch: old, reason: EndReason::Exited { code: 0 } };
-    assert_eq!(s.told(0, ended), stale(new));
-    assert_eq!(s.told(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "again".into() }), stale(new));
+    assert_eq!(s.try_report(0, ended), stale(new));
+    assert_eq!(s.try_report(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "again".into() }), stale(new));
     assert_eq!(s.state(1), AllocationState::Staging);
     s.report(1, released(1, old));
     // Later reports are accepted.

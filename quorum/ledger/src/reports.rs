@@ -138,8 +138,8 @@ impl Ledger {
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         allocation.checkpoint = Some(checkpoint.clone());
-        let told = checkpoint.step.map_or_else(String::new, |step| format!(", step {step}"));
-        let detail = format!("{} under epoch {epoch}: {} bytes{told}", checkpoint.id, checkpoint.bytes);
+        let step_text = checkpoint.step.map_or_else(String::new, |step| format!(", step {step}"));
+        let detail = format!("{} under epoch {epoch}: {} bytes{step_text}", checkpoint.id, checkpoint.bytes);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(context, &format!("node:{node}"), AuditAction::CheckpointCommitted, about, detail);
     }
@@ -172,12 +172,12 @@ impl Ledger {
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. } => {}
             EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. } => {
-                return self.ended_saved(context, node, id, said_by(node, reason));
+                return self.ended_saved(context, node, id, reason_by_node(node, reason));
             }
         }
         // The report comes from the node itself, after its report that it is prepared.
         let begun = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Running);
-        self.end_begun(context, id, said_by(node, reason), &format!("node:{node}"), begun);
+        self.end_begun(context, id, reason_by_node(node, reason), &format!("node:{node}"), begun);
     }
 
     fn released(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
@@ -208,7 +208,7 @@ impl Ledger {
 }
 
 /// The reason with only the parts that `node` may decide.
-pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
+pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
     match reason {
         EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
         EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },

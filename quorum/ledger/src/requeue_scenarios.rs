@@ -197,8 +197,8 @@ fn the_record_has_each_attempt_with_its_nodes_and_who_ended_it() {
     s.report(3, ReportItem::PrepareFailed { allocation: id(1), epoch: second, why: "no image".into() });
     let known = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((known.attempt_number(), known.claimed_at, known.started_at), (None, None, None));
-    let told: Vec<_> = known.attempts.iter().map(|a| (a.number, a.epoch, a.nodes.as_str(), a.by.as_str(), a.may_have_run())).collect();
-    assert_eq!(told, [(1, first, "n[0-1]", "node:n1", true), (2, second, "n[2-3]", "node:n3", false)]);
+    let attempts: Vec<_> = known.attempts.iter().map(|a| (a.number, a.epoch, a.nodes.as_str(), a.by.as_str(), a.may_have_run())).collect();
+    assert_eq!(attempts, [(1, first, "n[0-1]", "node:n1", true), (2, second, "n[2-3]", "node:n3", false)]);
     assert_eq!((&known.attempts[0].head, known.attempts[0].started_at), (&node(1), Some(began)));
     assert_eq!(known.attempts[0].reason, EndReason::Exited { code: 7 });
 }

@@ -116,7 +116,7 @@ impl Story {
     }
 
     pub(super) fn report(&mut self, from: u8, item: ReportItem) {
-        self.told(from, item).unwrap();
+        self.try_report(from, item).unwrap();
     }
 
     /// A restarted agent numbers its reports from the start.
@@ -124,7 +124,7 @@ impl Story {
         self.seqs[usize::from(of)] = 0;
     }
 
-    pub(super) fn told(&mut self, from: u8, item: ReportItem) -> Result<Outcome, Refusal> {
+    pub(super) fn try_report(&mut self, from: u8, item: ReportItem) -> Result<Outcome, Refusal> {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation = self.ledger.node(&node(from)).unwrap().incarnation;

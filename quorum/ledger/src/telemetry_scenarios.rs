@@ -32,7 +32,7 @@ fn running(of: &[u8], requeue: RequeuePolicy) -> (Story, Epoch) {
     (story, epoch)
 }
 
-fn told(story: &Story) -> [Option<TelemetryMode>; 3] {
+fn telemetry_modes(story: &Story) -> [Option<TelemetryMode>; 3] {
     [0, 1, 2].map(|n| story.ledger.desired(&node(n)).shares.first().and_then(|share| Some(share.telemetry.as_ref()?.mode)))
 }
 
@@ -41,7 +41,7 @@ fn each_of_its_nodes_hears_of_it_and_that_it_is_over() {
     let (mut s, _) = running(&[0, 1], RequeuePolicy::Never);
     let audit = s.acted(debug(7, 1));
     assert_eq!((audit[0].action, audit[0].actor.as_str()), (AuditAction::TelemetryModeSet, "u7"));
-    assert_eq!(told(&s), [Some(TelemetryMode::Debug), Some(TelemetryMode::Debug), None]);
+    assert_eq!(telemetry_modes(&s), [Some(TelemetryMode::Debug), Some(TelemetryMode::Debug), None]);
     let order = s.ledger.allocation(id(1)).unwrap().telemetry.clone().unwrap();
     assert_eq!(order.duration_ms(), Some(CLOSELY_MS_DEFAULT));
     assert!(s.acted(debug(7, 1)).is_empty(), "asked twice under one key");
@@ -53,10 +53,10 @@ fn each_of_its_nodes_hears_of_it_and_that_it_is_over() {
     assert_eq!(due, [Action::EndTelemetry { allocation: id(1), order: later.id }]);
     // The end of the previous order has no effect.
     s.done(Action::EndTelemetry { allocation: id(1), order: order.id });
-    assert_eq!(told(&s)[0], Some(TelemetryMode::Debug));
+    assert_eq!(telemetry_modes(&s)[0], Some(TelemetryMode::Debug));
     let audit = s.acted(due[0].clone());
     assert_eq!((audit[0].action, audit[0].actor.as_str()), (AuditAction::TelemetryModeEnded, "quorum"));
-    assert_eq!((told(&s), s.ledger.telemetry_due(Timestamp(u64::MAX))), ([None; 3], vec![]));
+    assert_eq!((telemetry_modes(&s), s.ledger.telemetry_due(Timestamp(u64::MAX))), ([None; 3], vec![]));
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn it_is_its_owners_and_an_operators() {
     assert!(matches!(s.act(debug(8, 1)), Err(Refusal::NotYours { .. })));
     s.done(debug(0, 1));
     assert!(matches!(s.act(asks(8, 2, TelemetryMode::Prod, 0)), Err(Refusal::NotYours { .. })));
-    assert_eq!(told(&s)[1], Some(TelemetryMode::Debug));
+    assert_eq!(telemetry_modes(&s)[1], Some(TelemetryMode::Debug));
     s.done(asks(7, 2, TelemetryMode::Prod, 0));
-    assert_eq!(told(&s), [None; 3]);
+    assert_eq!(telemetry_modes(&s), [None; 3]);
     assert!(s.acted(asks(7, 3, TelemetryMode::Prod, 0)).is_empty(), "it is so already");
 }
 
@@ -84,7 +84,7 @@ fn what_cannot_be_done_everywhere_is_refused_by_name() {
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     let refused = s.act(debug(7, 1));
     assert_eq!(refused, Err(Refusal::NotRunning { id: id(1), state: AllocationState::Completed }));
-    assert!(told(&s) == [None; 3] && s.ledger.telemetry_due(Timestamp(u64::MAX)).is_empty());
+    assert!(telemetry_modes(&s) == [None; 3] && s.ledger.telemetry_due(Timestamp(u64::MAX)).is_empty());
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn an_audit_lasts_as_long_as_the_claim_or_as_is_said() {
     let (mut s, epoch) = running(&[0, 1], RequeuePolicy::Never);
     let recorded = s.acted(audit(1, 0));
     assert_eq!((recorded[0].action, recorded[0].detail.as_str()), (AuditAction::TelemetryModeSet, "audit until its work ends"));
-    assert_eq!(told(&s), [Some(TelemetryMode::Audit), Some(TelemetryMode::Audit), None]);
+    assert_eq!(telemetry_modes(&s), [Some(TelemetryMode::Audit), Some(TelemetryMode::Audit), None]);
     assert!(s.ledger.telemetry_due(Timestamp(u64::MAX)).is_empty());
     // One mode at a time.
     s.done(debug(7, 2));
-    assert_eq!(told(&s)[0], Some(TelemetryMode::Debug));
+    assert_eq!(telemetry_modes(&s)[0], Some(TelemetryMode::Debug));
     s.done(audit(3, 5000));
     assert_eq!(s.ledger.telemetry_due(Timestamp(u64::MAX)).len(), 1);
     assert!(matches!(s.act(audit(4, 999)), Err(Refusal::Malformed { .. })));

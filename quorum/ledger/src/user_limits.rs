@@ -45,7 +45,7 @@ impl UserLimitsChange {
 
     /// The resulting limits, and a text with the changed ones for the audit log.
     pub(super) fn over(&self, before: UserLimits) -> (UserLimits, String) {
-        let (mut next, mut told) = (before, String::new());
+        let (mut next, mut changes_text) = (before, String::new());
         for what in UserLimit::ALL {
             let change = match what {
                 UserLimit::Pending => self.user_pending,
@@ -58,11 +58,11 @@ impl UserLimitsChange {
             let limit = change.over(before.of(what));
             if limit != before.of(what) {
                 let shown = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-                told += &format!(", {what} {shown}");
+                changes_text += &format!(", {what} {shown}");
             }
             *next.of_mut(what) = limit;
         }
-        (next, told)
+        (next, changes_text)
     }
 }
 

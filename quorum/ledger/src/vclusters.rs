@@ -21,7 +21,7 @@ const TENANT_BYTES_MAX: usize = 128;
 /// Largest number of names listed in a refusal.
 const KNOWN_MAX: usize = 16;
 /// Largest size of a list of nodes in an audit record, in bytes.
-const NODES_TOLD_BYTES_MAX: usize = 200;
+const NODES_LISTED_BYTES_MAX: usize = 200;
 
 /// A change of a vCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,7 +240,7 @@ fn detail(vcluster: &VCluster, nodes: &BTreeSet<NodeId>) -> String {
     let folded = hostlist::fold(nodes);
     let nodes = match nodes.len() {
         0 => "none of its own".to_owned(),
-        _ if folded.len() <= NODES_TOLD_BYTES_MAX => folded,
+        _ if folded.len() <= NODES_LISTED_BYTES_MAX => folded,
         many => format!("{many} of its own"),
     };
     format!("{}: scheduler {}, tenant {tenant}, nodes {nodes}", vcluster.name, vcluster.scheduler)

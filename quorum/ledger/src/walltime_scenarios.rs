@@ -43,7 +43,7 @@ fn walltime(s: &Story) -> Option<Duration> {
 }
 
 /// The walltime in its nodes' lists.
-fn told(s: &Story) -> Vec<Option<Duration>> {
+fn desired_walltimes(s: &Story) -> Vec<Option<Duration>> {
     [0, 1].map(|number| s.ledger.desired(&node(number)).shares[0].spec.walltime).to_vec()
 }
 
@@ -77,7 +77,7 @@ fn what_runs_is_shortened_by_its_owner_and_lengthened_by_operators() {
     run(&mut s);
     assert_eq!(why(s.act(set(7, minutes(61)))), WalltimeRefusal::HasNodes { state: AllocationState::Running });
     s.done(set(0, minutes(120)));
-    assert_eq!(told(&s), [Some(minutes(120)); 2]);
+    assert_eq!(desired_walltimes(&s), [Some(minutes(120)); 2]);
     s.pass(10 * 60_000);
     let WalltimeRefusal::TooShort { ran, least } = why(s.act(set(7, minutes(11)))) else { panic!("a few seconds more") };
     assert!(ran > minutes(10) && least > ran + minutes(1) && least <= ran + Duration::from_secs(62), "{ran:?} {least:?}");
@@ -86,7 +86,7 @@ fn what_runs_is_shortened_by_its_owner_and_lengthened_by_operators() {
         WalltimeRefusal::TooShort { ran: ran + Duration::from_secs(1), least: least + Duration::from_secs(1) }
     );
     s.done(set(7, minutes(12)));
-    assert_eq!(told(&s), [Some(minutes(12)); 2]);
+    assert_eq!(desired_walltimes(&s), [Some(minutes(12)); 2]);
     // After the walltime has passed, the work is being ended and cannot be extended.
     s.pass(2 * 60_000);
     assert_eq!(why(s.act(set(0, minutes(60)))), WalltimeRefusal::IsOver);
@@ -106,7 +106,7 @@ fn its_next_claim_has_the_new_walltime_and_counts_anew() {
         s.report(number, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     s.claimed(1, &[0, 1]);
-    assert_eq!(told(&s), [Some(minutes(45)); 2]);
+    assert_eq!(desired_walltimes(&s), [Some(minutes(45)); 2]);
     s.done(set(7, minutes(2)));
 }
 
@@ -117,5 +117,5 @@ fn a_service_may_be_given_an_end() {
     s.done(Action::Submit { id: id(1), spec: Box::new(service), owner: user(7), claim: None });
     run(&mut s);
     s.done(set(7, minutes(3)));
-    assert_eq!(told(&s), [Some(minutes(3)); 2]);
+    assert_eq!(desired_walltimes(&s), [Some(minutes(3)); 2]);
 }

@@ -66,13 +66,13 @@ impl Ledger {
     /// After a recovery: work on a node may have been granted a longer walltime after the backup.
     /// It is not ended early.
     pub(super) fn adopt_walltime(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
-        let (id, told) = (share.allocation, share.spec.walltime);
+        let (id, reported) = (share.allocation, share.spec.walltime);
         let Some(before) = self.allocations.get(&id).map(|a| a.spec.walltime) else { return };
-        let is_longer = before.is_some_and(|before| told.is_none_or(|told| told > before));
+        let is_longer = before.is_some_and(|before| reported.is_none_or(|reported| reported > before));
         if is_longer && self.is_live(id, share.epoch) {
-            let detail = format!("{} instead of {}; node {node} had it before the recovery", text(told), text(before));
+            let detail = format!("{} instead of {}; node {node} had it before the recovery", text(reported), text(before));
             self.record(context, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
-            self.change_walltime(context, id, told);
+            self.change_walltime(context, id, reported);
         }
     }
 

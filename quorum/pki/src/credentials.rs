@@ -128,10 +128,10 @@ impl Credentials {
     /// Why the current certificate cannot be renewed, if so.
     pub fn trouble(&self) -> Option<String> {
         let valid = self.present().valid;
-        let told = lock(&self.0.trouble).clone();
+        let trouble = lock(&self.0.trouble).clone();
         match valid.left() {
-            None => Some(format!("ended {} ago{}", rough(now() - valid.until), told.map(|t| format!(": {t}")).unwrap_or_default())),
-            Some(left) => told.map(|told| format!("{told}; the present one holds for {}", rough(left.as_secs().cast_signed()))),
+            None => Some(format!("ended {} ago{}", rough(now() - valid.until), trouble.map(|t| format!(": {t}")).unwrap_or_default())),
+            Some(left) => trouble.map(|trouble| format!("{trouble}; the present one holds for {}", rough(left.as_secs().cast_signed()))),
         }
     }
 

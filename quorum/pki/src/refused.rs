@@ -85,7 +85,7 @@ impl Refused {
     }
 
     /// The causes that have occurred, with their counts.
-    pub fn told(&self) -> Vec<(String, u64)> {
+    pub fn counts(&self) -> Vec<(String, u64)> {
         let all = [
             ("certificates of another name", &self.name),
             ("certificates of another role", &self.role),

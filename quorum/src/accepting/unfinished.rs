@@ -141,7 +141,7 @@ impl Place {
     }
 
     /// Its first record has arrived.
-    pub(super) fn said_hello(&self) {
+    pub(super) fn record_hello(&self) {
         let mut state = self.of.state();
         let class = state.class(self.is_known);
         if let Some(waiting) = class.addresses.get_mut(&self.address).and_then(|all| {
@@ -157,8 +157,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.of.state();
         let class = state.class(self.is_known);
-        for said_hello in [false, true] {
-            class.remove(self.address, (said_hello, self.number));
+        for has_hello in [false, true] {
+            class.remove(self.address, (has_hello, self.number));
         }
         drop(state);
         self.of.left.notify_one();
@@ -187,12 +187,12 @@ mod tests {
         for number in 0..5 {
             all.push(unfinished.enter(at(1), false).await);
             if number == 0 {
-                all[0].said_hello();
+                all[0].record_hello();
             }
         }
         assert_eq!(gave_way(&all), [1, 2]);
-        all[3].said_hello();
-        all[4].said_hello();
+        all[3].record_hello();
+        all[4].record_hello();
         all.push(unfinished.enter(at(1), false).await);
         assert_eq!(gave_way(&all), [0, 1, 2], "all have said hello: the oldest");
         // Finished handshakes leave the set.

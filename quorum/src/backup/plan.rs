@@ -1,6 +1,6 @@
 //! Diagnoses a member and its quorum, and names the command that repairs them. Changes nothing.
 //!
-//! [`look`] and [`ask`] collect the facts; [`told`] writes the text from these facts alone.
+//! [`look`] and [`ask`] collect the facts; [`describe`] writes the text from these facts alone.
 
 use super::BackupError;
 use super::place::Place;
@@ -63,14 +63,14 @@ fn look(config: &QuorumConfig) -> Result<Files, BackupError> {
 
 /// The answers of the configured members.
 #[derive(Debug, Default)]
-struct Heard {
+struct MemberAnswers {
     /// The members that answered.
     answer: Vec<u64>,
     /// The members' state as seen by a leader with a majority.
     led: Option<QuorumStatus>,
 }
 
-async fn ask(config: &QuorumConfig) -> Result<Heard, BackupError> {
+async fn ask(config: &QuorumConfig) -> Result<MemberAnswers, BackupError> {
     let credentials = super::credentials(config).map_err(|e| BackupError::Unasked { why: with_causes(&e) })?;
     let questions = config.members.iter().map(|member| {
         let credentials = credentials.clone();
@@ -81,16 +81,16 @@ async fn ask(config: &QuorumConfig) -> Result<Heard, BackupError> {
             Some((member.id, standing))
         }
     });
-    let mut heard = Heard::default();
+    let mut answers = MemberAnswers::default();
     for (id, standing) in join_all(questions).await.into_iter().flatten() {
-        heard.answer.push(id);
-        if let Some(Answer::Status(status)) = standing.filter(|_| heard.led.is_none())
+        answers.answer.push(id);
+        if let Some(Answer::Status(status)) = standing.filter(|_| answers.led.is_none())
             && status.leader.is_some()
         {
-            heard.led = Some(status);
+            answers.led = Some(status);
         }
     }
-    Ok(heard)
+    Ok(answers)
 }
 
 async fn backups(place: Option<&Place>) -> String {
@@ -107,19 +107,19 @@ async fn backups(place: Option<&Place>) -> String {
 /// Describes the problem and the repair. `file`: the path of the configuration.
 pub async fn plan(config: &QuorumConfig, file: &Path, place: Option<&Place>) -> Result<String, BackupError> {
     let files = look(config)?;
-    let heard = ask(config).await?;
-    Ok(told(config, file, &files, &heard, &backups(place).await))
+    let answers = ask(config).await?;
+    Ok(describe(config, file, &files, &answers, &backups(place).await))
 }
 
-fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backups: &str) -> String {
+fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberAnswers, backups: &str) -> String {
     let (id, dir, file) = (config.id, config.data_dir.display(), file.display());
     let start = format!("lattice-quorum --config {file}");
     let mut text = format!("Member {id} of cluster {:?}, folder {dir}.\n", config.cluster);
     let all = config.members.len();
     let majority = all / 2 + 1;
-    let answering = if heard.answer.is_empty() { "none".to_owned() } else { listed(&heard.answer) };
+    let answering = if answers.answer.is_empty() { "none".to_owned() } else { listed(&answers.answer) };
     let _ = writeln!(text, "Of its {all} members these answer: {answering}. {majority} are a majority.");
-    let _ = match &heard.led {
+    let _ = match &answers.led {
         Some(status) => {
             let leader = status.leader.map_or(0, |l| l.0);
             writeln!(
@@ -130,13 +130,13 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
         }
         None => writeln!(text, "No leader with a majority was found: nothing new is agreed upon. Running work goes on."),
     };
-    for member in heard.led.iter().flat_map(|status| &status.members) {
+    for member in answers.led.iter().flat_map(|status| &status.members) {
         if let Some(shortage) = &member.shortage {
             let _ = writeln!(text, "Member {}: {shortage}. Do: make room there; it goes on by itself.", member.id);
         }
     }
     text.push('\n');
-    if let Some(status) = heard.led.as_ref().filter(|status| status.level > LEVEL_MAX) {
+    if let Some(status) = answers.led.as_ref().filter(|status| status.level > LEVEL_MAX) {
         let _ = writeln!(
             text,
             "The cluster is at level {}, and this program knows levels up to {LEVEL_MAX}: it is older than the others.\nDo: install the version that the others run, then {start}",
@@ -157,28 +157,28 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
                 "This member was taken out of its cluster.\nDo: nothing. To let the machine join again, move {dir} away and add it under a new id (`lattice quorum add`)."
             );
         }
-        Files::InUse if heard.led.is_some() => {
+        Files::InUse if answers.led.is_some() => {
             let _ = writeln!(text, "This member runs. Nothing is to be done here: `lattice quorum status` shows how the members stand.");
         }
         Files::InUse => {
             let _ = writeln!(text, "This member runs and waits for a majority.");
-            start_others(&mut text, config, heard);
+            start_others(&mut text, config, answers);
             recover_where_lost(&mut text, config, &file.to_string(), backups, false);
         }
         Files::Whole => {
             let _ = writeln!(text, "Its files are whole: log, snapshots and audit chain have their checksums.\nDo: {start}");
-            if heard.led.is_none() {
-                start_others(&mut text, config, heard);
+            if answers.led.is_none() {
+                start_others(&mut text, config, answers);
             }
         }
-        Files::Empty | Files::Damaged(_) if heard.led.is_some() => advise_replacement(&mut text, config, files, heard, &start),
+        Files::Empty | Files::Damaged(_) if answers.led.is_some() => advise_replacement(&mut text, config, files, answers, &start),
         Files::Empty | Files::Damaged(_) => {
             let damaged = matches!(files, Files::Damaged(_));
             let _ = match files {
                 Files::Damaged(error) => writeln!(text, "{}.", error_in_short(error)),
                 _ => writeln!(text, "It has no files."),
             };
-            start_others(&mut text, config, heard);
+            start_others(&mut text, config, answers);
             recover_where_lost(&mut text, config, &file.to_string(), backups, damaged);
             if !damaged {
                 let _ = writeln!(text, "For a cluster that never was: {start} --bootstrap, on one member.");
@@ -189,8 +189,8 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
 }
 
 /// How to repair a member without files in a cluster that has a leader.
-fn advise_replacement(text: &mut String, config: &QuorumConfig, files: &Files, heard: &Heard, start: &str) {
-    let matched = heard.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == config.id).map(|m| m.matched.unwrap_or(0));
+fn advise_replacement(text: &mut String, config: &QuorumConfig, files: &Files, answers: &MemberAnswers, start: &str) {
+    let matched = answers.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == config.id).map(|m| m.matched.unwrap_or(0));
     match (files, matched) {
         (Files::Empty, None) => {
             let _ =
@@ -240,8 +240,8 @@ fn replace(text: &mut String, config: &QuorumConfig) {
     let _ = writeln!(text, "    lattice quorum replace {} {new} --service {service} --raft {raft}", config.id);
 }
 
-fn start_others(text: &mut String, config: &QuorumConfig, heard: &Heard) {
-    let silent: Vec<u64> = config.members.iter().map(|m| m.id).filter(|id| *id != config.id && !heard.answer.contains(id)).collect();
+fn start_others(text: &mut String, config: &QuorumConfig, answers: &MemberAnswers) {
+    let silent: Vec<u64> = config.members.iter().map(|m| m.id).filter(|id| *id != config.id && !answers.answer.contains(id)).collect();
     if !silent.is_empty() {
         let _ = writeln!(
             text,
@@ -276,7 +276,7 @@ mod tests {
         lattice_model::config::parse("q", text).unwrap()
     }
 
-    fn led(level: u32, matched: Option<u64>) -> Heard {
+    fn led(level: u32, matched: Option<u64>) -> MemberAnswers {
         let member = MemberStatus {
             id: MemberId(2),
             service: "h2:1".into(),
@@ -307,47 +307,47 @@ mod tests {
             held_back: 0,
             clocks: None,
         };
-        Heard { answer: vec![1, 3], led: Some(status) }
+        MemberAnswers { answer: vec![1, 3], led: Some(status) }
     }
 
     fn damaged() -> Files {
         Files::Damaged(StoreError::Corrupt { path: "/d/log/1.log".into(), offset: 77, what: "a record does not have its checksum".into() })
     }
 
-    fn told(files: &Files, heard: &Heard) -> String {
-        super::told(&config(), Path::new("/q.yaml"), files, heard, "There is no backup in file:///b.")
+    fn describe(files: &Files, answers: &MemberAnswers) -> String {
+        super::describe(&config(), Path::new("/q.yaml"), files, answers, "There is no backup in file:///b.")
     }
 
     #[test]
     fn a_member_that_lost_or_damaged_its_files_beside_a_quorum_is_replaced() {
         for (files, matched) in [(damaged(), None), (damaged(), Some(9)), (Files::Empty, Some(9))] {
-            let text = told(&files, &led(1, matched));
+            let text = describe(&files, &led(1, matched));
             assert!(text.contains("lattice quorum replace 2 4 --service h2:1 --raft h2:2"), "{text}");
             assert!(!text.contains("recover"), "{text}");
         }
-        assert!(told(&damaged(), &led(1, None)).contains("/d/log/1.log is damaged at byte 77"));
-        let maybe = told(&Files::Empty, &led(1, None));
+        assert!(describe(&damaged(), &led(1, None)).contains("/d/log/1.log is damaged at byte 77"));
+        let maybe = describe(&Files::Empty, &led(1, None));
         assert!(maybe.contains("if it has never run") && maybe.contains("quorum replace 2 4"), "{maybe}");
     }
 
     #[test]
     fn without_a_majority_whole_members_come_before_a_recovery() {
-        let alone = Heard { answer: vec![3], led: None };
-        let text = told(&damaged(), &alone);
+        let alone = MemberAnswers { answer: vec![3], led: None };
+        let text = describe(&damaged(), &alone);
         let (first, then) = (text.find("these do not answer: 1.").unwrap(), text.find("mv /d /d.damaged").unwrap());
         assert!(first < then && text.contains("lattice quorum recover --config /q.yaml"), "{text}");
         assert!(!text.contains("--bootstrap"), "it was a cluster: {text}");
-        assert!(told(&Files::Empty, &alone).contains("--bootstrap"));
-        assert!(told(&Files::InUse, &Heard { answer: vec![2], led: None }).contains("waits for a majority"));
-        let whole = told(&Files::Whole, &alone);
+        assert!(describe(&Files::Empty, &alone).contains("--bootstrap"));
+        assert!(describe(&Files::InUse, &MemberAnswers { answer: vec![2], led: None }).contains("waits for a majority"));
+        let whole = describe(&Files::Whole, &alone);
         assert!(whole.contains("Do: lattice-quorum --config /q.yaml") && !whole.contains("recover"), "{whole}");
     }
 
     #[test]
     fn versions_that_do_not_fit_are_told() {
         let newer = Files::Newer(StoreError::Newer { path: "/d/member.json".into(), what: "format 2".into() });
-        assert!(told(&newer, &led(1, None)).contains("newer version"));
-        let text = told(&Files::Whole, &led(LEVEL_MAX + 1, Some(9)));
+        assert!(describe(&newer, &led(1, None)).contains("newer version"));
+        let text = describe(&Files::Whole, &led(LEVEL_MAX + 1, Some(9)));
         assert!(text.contains("older than the others"), "{text}");
     }
 }

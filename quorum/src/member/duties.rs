@@ -4,7 +4,7 @@
 use crate::audit::duty::SigningDuty;
 use crate::core::Core;
 use crate::fencing_hook::FencingHook;
-use crate::heartbeats::{Heard, Told};
+use crate::heartbeats::{Heartbeat, SentToLeader};
 use crate::lease_clocks::LeaseClocks;
 use crate::peers::{HeartbeatSummary, SummaryAnswer};
 use crate::rotation::Rotation;
@@ -45,7 +45,7 @@ pub(super) async fn duties(core: Arc<Core>) {
     let mut leading: Option<Leading> = None;
     // When the next silent node is due, if that is before the next tick.
     let mut due: Option<Instant> = None;
-    let mut told = (Told::default(), Told::default());
+    let mut sent = (SentToLeader::default(), SentToLeader::default());
     // React to elections at once, not at the next tick.
     let mut roles = core.raft.server_metrics();
     loop {
@@ -74,7 +74,7 @@ pub(super) async fn duties(core: Arc<Core>) {
             if let Some(leader) = leader {
                 // The call waits if this member lags behind; without this, a member that stops
                 // slowly would miss its leader.
-                core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
+                core.stop.run_until_cancelled(report_to_leader(&core, leader, term, &mut sent)).await;
             }
             continue;
         }
@@ -128,23 +128,28 @@ async fn passed(until: Option<Instant>) {
 
 /// Sends the heartbeats received here to the leader of this term, with the keys and health that it
 /// does not know yet.
-async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
+async fn report_to_leader(
+    core: &Core,
+    leader: u64,
+    term: u64,
+    (keys_sent, health_sent): &mut (SentToLeader<HeldKeys>, SentToLeader<NodeHealth>),
+) {
     let until = Instant::now();
     let fresh = core.leading.heartbeats.take();
     let ago = |at: Instant| millis(until.saturating_duration_since(at));
-    let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
-    let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
-    let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
+    let heard = fresh.iter().map(|(node, heartbeat)| (node.clone(), heartbeat.incarnation, ago(heartbeat.at))).collect();
+    let keys = keys_sent.news(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
+    let health = health_sent.news(term, &fresh, |heartbeat| heartbeat.health.as_ref());
     let certificate_until = core.identity.credentials.until();
     let (from, shortage) = (MemberId(core.config.id), core.disk.room.look());
     let words = core.leading.witnesses.take();
     let level = core.config.level_max;
     let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
-    let told = match core.roster().members.get(&leader) {
+    let answer = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
     };
-    if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = told {
+    if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = answer {
         core.timekeeper.follow(clocks);
         core.disk.shortages.are(shortages);
         core.leading.witnesses.ask(&silent);
@@ -154,12 +159,12 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
         if core.applied(revision, DUTIES_TICK).await {
             core.leading.heartbeats.leader_knows(until);
         }
-        keys_told.told(&fresh, summary.keys);
-        health_told.told(&fresh, summary.health);
+        keys_sent.mark_sent(&fresh, summary.keys);
+        health_sent.mark_sent(&fresh, summary.health);
     } else {
         // Sent with the next summary, to the leader at that time.
-        for (node, heard) in fresh {
-            core.leading.heartbeats.heard(node, heard);
+        for (node, heartbeat) in fresh {
+            core.leading.heartbeats.record(node, heartbeat);
         }
     }
 }
@@ -179,14 +184,14 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
-    for (node, Heard { incarnation, at, keys, health }) in core.leading.heartbeats.take() {
+    for (node, Heartbeat { incarnation, at, keys, health }) in core.leading.heartbeats.take() {
         if let Some(keys) = keys {
-            core.leading.keys_held.told(node.clone(), incarnation, keys);
+            core.leading.keys_held.record(node.clone(), incarnation, keys);
         }
         if let Some(health) = health {
-            clocks.said(node.clone(), incarnation, health);
+            clocks.record_health(node.clone(), incarnation, health);
         }
-        clocks.heard(node, incarnation, at.saturating_duration_since(since));
+        clocks.record_heartbeat(node, incarnation, at.saturating_duration_since(since));
     }
     // Acknowledged heartbeats extend run leases. A leader that may have been deposed must not
     // acknowledge them, because its successor's clocks may have started earlier. If a majority
@@ -220,7 +225,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         // After the node states: an unwell node becomes Degraded and then drains, in the same
         // command.
         actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
-        actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
+        actions.extend(fencing_hook.look(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.identity.signer));
         if let Some(clocks) = &mut *core.leading.lease_clocks.lock() {
             actions.extend(clocks.expiries(ledger.leases(), until));
@@ -235,7 +240,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.push(Action::EndWaits { now: time });
         }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
-        core.leading.levels.told(core.config.id, core.config.level_max);
+        core.leading.levels.record(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
         actions.extend(core.leading.levels.raise(members, ledger.level()));

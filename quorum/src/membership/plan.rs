@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_added_is_refused_before_anything_happens() {
-        let refused = |standing: &Standing, change: &MembersChange, word: &str| match next(standing, change) {
-            Step::Refuse(why) => assert!(why.contains(word), "{why}"),
+        let refused = |standing: &Standing, change: &MembersChange, expected: &str| match next(standing, change) {
+            Step::Refuse(why) => assert!(why.contains(expected), "{why}"),
             other => panic!("{other:?}"),
         };
         let elsewhere = MembersChange::Add { id: 2, service: "x:1".to_owned(), raft: "x:2".to_owned() };

@@ -14,7 +14,7 @@ use crate::proposer::{Unserved, unserved};
 use crate::{backup, rotation};
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
-use lattice_ledger::access::told_by;
+use lattice_ledger::access::detail_from_agent;
 use lattice_ledger::history::allocation_bytes;
 use lattice_ledger::{Action, Outcome, Urgency};
 use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, millis, with_causes};
@@ -110,7 +110,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         }
         Request::RecordAccess(mut access) => {
             // The agent's name is taken from its certificate, not from its request.
-            access.detail = told_by(&caller.name, &access.detail);
+            access.detail = detail_from_agent(&caller.name, &access.detail);
             if caller.role == Role::Node {
                 access.node = Some(caller.name.parse().map_err(|_| permission::refused(Call::RecordAccess, caller))?);
             }
@@ -449,7 +449,7 @@ fn status(core: &Core) -> QuorumStatus {
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
         at: crate::clock::now(),
-        refused: core.identity.credentials.refused().told(),
+        refused: core.identity.credentials.refused().counts(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),
         notified: core.notify.standing(&ledger),

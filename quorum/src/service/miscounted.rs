@@ -26,13 +26,13 @@ pub(super) enum Verdict {
 }
 
 impl Miscounted {
-    /// A heartbeat reports `said` shares, and the ledger has `known` for the node.
-    pub(super) fn heard(&mut self, said: u32, known: usize) -> Verdict {
-        if usize::try_from(said) == Ok(known) {
+    /// A heartbeat reports `reported` shares, and the ledger has `known` for the node.
+    pub(super) fn compare(&mut self, reported: u32, known: usize) -> Verdict {
+        if usize::try_from(reported) == Ok(known) {
             *self = Self::default();
             return Verdict::Fine;
         }
-        if self.apart.replace((said, known)) == Some((said, known)) {
+        if self.apart.replace((reported, known)) == Some((reported, known)) {
             self.times = self.times.saturating_add(1);
         } else {
             self.times = 1;
@@ -52,12 +52,12 @@ mod tests {
     #[test]
     fn only_a_difference_that_stays_counts() {
         let mut counted = Miscounted::default();
-        let mut hear =
-            |heartbeats: &[(u32, usize)]| heartbeats.iter().map(|(said, known)| counted.heard(*said, *known)).collect::<Vec<_>>();
+        let mut verdicts =
+            |heartbeats: &[(u32, usize)]| heartbeats.iter().map(|(reported, known)| counted.compare(*reported, *known)).collect::<Vec<_>>();
         use Verdict::{Begins, Fine, GoesOn};
-        assert_eq!(hear(&[(2, 2), (1, 2), (1, 2), (2, 2)]), [Fine; 4], "a report was on its way");
-        assert_eq!(hear(&[(1, 2), (1, 3), (1, 2), (0, 2), (0, 2)]), [Fine; 5], "much happens there");
-        assert_eq!(hear(&[(0, 2), (0, 2), (2, 2)]), [Begins, GoesOn, Fine], "the third, and then each");
-        assert_eq!(hear(&[(3, 2), (3, 2), (3, 2)]), [Fine, Fine, Begins], "from the beginning");
+        assert_eq!(verdicts(&[(2, 2), (1, 2), (1, 2), (2, 2)]), [Fine; 4], "a report was on its way");
+        assert_eq!(verdicts(&[(1, 2), (1, 3), (1, 2), (0, 2), (0, 2)]), [Fine; 5], "much happens there");
+        assert_eq!(verdicts(&[(0, 2), (0, 2), (2, 2)]), [Begins, GoesOn, Fine], "the third, and then each");
+        assert_eq!(verdicts(&[(3, 2), (3, 2), (3, 2)]), [Fine, Fine, Begins], "from the beginning");
     }
 }

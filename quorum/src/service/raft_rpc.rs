@@ -2,12 +2,12 @@
 
 use crate::clock::now;
 use crate::core::Core;
-use crate::heartbeats::Heard;
+use crate::heartbeats::Heartbeat;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::peers::{AuditPageRequest, HeartbeatSummary, RosterQuestion, SummaryAnswer};
 use crate::permission::{self, Call};
 use crate::service::file_source::FileSource;
-use crate::witnesses::WORDS_MAX;
+use crate::witnesses::ANSWERS_MAX;
 use crate::{chain, membership};
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
@@ -37,14 +37,14 @@ impl RaftService {
         let answer = self.core.raft.append_entries(rpc).await;
         if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_) | AppendEntriesResponse::Conflict))
         {
-            self.core.heard_leader();
+            self.core.record_leader_contact();
         }
         answer
     }
 
     /// Accepts the leader's heartbeat but not its entries: either the others are a majority, or
     /// nothing is committed. The leader sends no entries once it knows of the shortage.
-    async fn hear_alone(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
+    async fn accept_without_entries(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
         rpc.entries.clear();
         rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);
         match self.append_here(rpc).await {
@@ -92,11 +92,11 @@ impl RaftService {
     }
 
     /// Refuses a message in another member's name.
-    fn speaks_for(&self, member: u64, said: u64) -> Result<(), Status> {
-        if member == said {
+    fn speaks_for(&self, member: u64, claimed: u64) -> Result<(), Status> {
+        if member == claimed {
             return Ok(());
         }
-        let why = format!("member-{member} speaks as member {said}");
+        let why = format!("member-{member} speaks as member {claimed}");
         self.core.identity.credentials.refused().count(Cause::Name, &why);
         Err(Status::permission_denied(why))
     }
@@ -126,7 +126,7 @@ impl Raft for RaftService {
         self.same_generation(member, generation_of(&request), !rpc.entries.is_empty())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
         let no_room = !rpc.entries.is_empty() && self.core.disk.room.look().is_some_and(|s| s.lack == Lack::All);
-        let answer = if no_room { self.hear_alone(rpc).await? } else { self.append_here(rpc).await };
+        let answer = if no_room { self.accept_without_entries(rpc).await? } else { self.append_here(rpc).await };
         Ok(with_clock(pack(&answer)?))
     }
 
@@ -144,12 +144,13 @@ impl Raft for RaftService {
         self.same_generation(member, generation_of(&request), true)?;
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
-        self.core.heard_leader();
+        self.core.record_leader_contact();
         if self.core.disk.room.look().is_some() {
             // openraft sends no heartbeats during a snapshot transfer; without heartbeats this
             // member would start an election.
             let (vote, none) = (part.vote, None);
-            let _heard = self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
+            let _answer =
+                self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
             return Err(no_room("a snapshot is"));
         }
         // A joining member does not know the others yet.
@@ -179,19 +180,19 @@ impl Raft for RaftService {
         let summary: HeartbeatSummary = unpack(request.get_ref())?;
         self.speaks_for(member, summary.from.0)?;
         let now = Instant::now();
-        self.core.leading.levels.told(summary.from.0, summary.level);
-        self.core.leading.certificate_ends.told(summary.from.0, summary.certificate_until);
+        self.core.leading.levels.record(summary.from.0, summary.level);
+        self.core.leading.certificate_ends.record(summary.from.0, summary.certificate_until);
         let mut keys: HashMap<_, _> = summary.keys.into_iter().collect();
         let mut health: HashMap<_, _> = summary.health.into_iter().collect();
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             let keys = keys.remove(&node).map(HeldKeys::bounded);
             let health = health.remove(&node).map(NodeHealth::bounded);
-            self.core.leading.heartbeats.heard(node, Heard { incarnation, at, keys, health });
+            self.core.leading.heartbeats.record(node, Heartbeat { incarnation, at, keys, health });
         }
-        self.core.disk.shortages.told(summary.from.0, summary.shortage);
-        for (node, by) in summary.words.into_iter().take(WORDS_MAX) {
-            self.core.leading.witnesses.said(&by, vec![node]);
+        self.core.disk.shortages.record(summary.from.0, summary.shortage);
+        for (node, by) in summary.words.into_iter().take(ANSWERS_MAX) {
+            self.core.leading.witnesses.record(&by, vec![node]);
         }
         // The answer extends run leases, so it may be given only while this member is the leader.
         self.core.reads.pass().await.map_err(|_| Status::unavailable("this member does not know whether it still leads"))?;

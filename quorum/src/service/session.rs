@@ -15,7 +15,7 @@ use super::miscounted::Miscounted;
 use super::packets::Packets;
 use super::watching::leaderless;
 use crate::core::Core;
-use crate::heartbeats::Heard;
+use crate::heartbeats::Heartbeat;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
 use crate::witnesses::Witness;
@@ -67,13 +67,13 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
             Ended::Close(why) => {
                 tracing::debug!(agent = caller.name, why, "a session is closed");
                 // An agent that does not read notices the end of the stream.
-                let _told = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
+                let _sent = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
             }
             Ended::Move => {
-                let _told = down.send(&Down::Move).await;
+                let _sent = down.send(&Down::Move).await;
             }
             Ended::Refused(status) => {
-                let _told = tokio::time::timeout(PATIENCE, down.tx.send(Err(status))).await;
+                let _sent = tokio::time::timeout(PATIENCE, down.tx.send(Err(status))).await;
             }
         }
     });
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
         let witness = core.leading.witnesses.attend(node.clone());
-        core.leading.heartbeats.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
+        core.leading.heartbeats.record(node.clone(), Heartbeat { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,
             down,
@@ -269,13 +269,14 @@ impl<'a> Session<'a> {
                     self.beat = seq;
                     let now = Instant::now();
                     let (keys, health) = (keys.map(HeldKeys::bounded), health.map(NodeHealth::bounded));
-                    self.core.leading.heartbeats.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
+                    self.core.leading.heartbeats.record(self.node.clone(), Heartbeat { incarnation, at: now, keys, health });
                     if self.beats.len() == BEATS_MAX {
                         self.beats.pop_front();
                     }
                     self.beats.push_back((seq, now));
                     self.count_running(running);
-                    self.conformance = conformance.and_then(|said| checked(self.node.as_str(), said)).or(self.conformance.take());
+                    self.conformance =
+                        conformance.and_then(|components| checked(self.node.as_str(), components)).or(self.conformance.take());
                     self.commit_conformance().await?;
                     self.commit_stale(stale).await?;
                 }
@@ -294,7 +295,7 @@ impl<'a> Session<'a> {
                 Ok(None)
             }
             Up::Hears { alive } => {
-                self.core.leading.witnesses.said(&self.node, alive);
+                self.core.leading.witnesses.record(&self.node, alive);
                 Ok(None)
             }
             Up::Report(report) => {

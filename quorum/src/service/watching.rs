@@ -135,12 +135,12 @@ type Changes<'a> = Box<dyn Iterator<Item = Change> + Send + 'a>;
 impl List {
     fn changes(self) -> Changes<'static> {
         let tenants = self.tenants.into_iter().map(|t| Change::Tenant(Box::new((*t).clone())));
-        let leases = self.leases.into_iter().map(|(name, lease)| told_lease(&name, Some(&lease)));
+        let leases = self.leases.into_iter().map(|(name, lease)| lease_change(&name, Some(&lease)));
         let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
         let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
         let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
         let pool = self.vni_pool.into_iter().map(Change::VniPool).chain(self.limits.into_iter().map(Change::Limits));
-        let domains = self.domains.into_iter().map(|(key, vni)| told_domain(key, Some(vni)));
+        let domains = self.domains.into_iter().map(|(key, vni)| domain_change(key, Some(vni)));
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 }
@@ -149,30 +149,30 @@ impl Watch<'_> {
     async fn run(&self) -> Result<std::convert::Infallible, Ended> {
         let mut newer = self.core.agreed.changes.newer();
         // The watcher knows everything up to here, and was told so.
-        let mut said = match self.wanted.since {
+        let mut sent = match self.wanted.since {
             Some(since) => self.resumed(since).await?,
             None => self.listed().await?,
         };
-        let mut said_at = Instant::now();
-        let mut place = said;
+        let mut sent_at = Instant::now();
+        let mut place = sent;
         loop {
             newer.mark_unchanged();
             let sets = self.after(place)?;
             for set in &sets {
                 place.revision = set.revision;
-                if self.tell(set).await? {
-                    (said, said_at) = (place, Instant::now());
+                if self.send_changes(set).await? {
+                    (sent, sent_at) = (place, Instant::now());
                 }
             }
-            let unsaid = said != place;
-            if unsaid && said_at.elapsed() >= MARK_AFTER {
+            let is_unsent = sent != place;
+            if is_unsent && sent_at.elapsed() >= MARK_AFTER {
                 self.mark(place).await?;
-                (said, said_at) = (place, Instant::now());
+                (sent, sent_at) = (place, Instant::now());
             } else if sets.is_empty() {
                 tokio::select! {
                     // The sender lives as long as the member.
                     _changed = newer.changed() => {}
-                    () = sleep_until(said_at + MARK_AFTER), if unsaid => {}
+                    () = sleep_until(sent_at + MARK_AFTER), if is_unsent => {}
                 }
             }
         }
@@ -211,7 +211,7 @@ impl Watch<'_> {
             let Some(last) = sets.last() else { break };
             place.revision = last.revision;
             for set in &sets {
-                self.tell(set).await?;
+                self.send_changes(set).await?;
             }
         }
         // Entries after the last set changed nothing that can be watched.
@@ -267,8 +267,8 @@ impl Watch<'_> {
         });
         let pool = set.vni_pool.filter(|_| self.wanted.domains).into_iter().map(Change::VniPool);
         let pool = pool.chain(set.limits.filter(|_| self.wanted.limits).into_iter().map(Change::Limits));
-        let domains = set.domains.iter().filter(|_| self.wanted.domains).map(|(key, vni)| told_domain(key.clone(), *vni));
-        let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| told_lease(name, lease.as_ref()));
+        let domains = set.domains.iter().filter(|_| self.wanted.domains).map(|(key, vni)| domain_change(key.clone(), *vni));
+        let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| lease_change(name, lease.as_ref()));
         let vclusters = set.vclusters.iter().filter(|_| self.wanted.vclusters).map(|(name, vcluster)| match vcluster {
             Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
             None => Change::VClusterDeleted(name.clone()),
@@ -279,7 +279,7 @@ impl Watch<'_> {
     }
 
     /// Sends the changes in a set that concern this watch; returns false if there are none.
-    async fn tell(&self, set: &ChangeSet) -> Result<bool, Ended> {
+    async fn send_changes(&self, set: &ChangeSet) -> Result<bool, Ended> {
         let mut changes = self.of(set).peekable();
         if changes.peek().is_none() {
             return Ok(false);
@@ -325,7 +325,7 @@ fn recovered(there: WatchPlace, watcher: WatchPlace) -> String {
     format!("the quorum was recovered since: it is of generation {}, the watcher of {}", there.generation, watcher.generation)
 }
 
-fn told_lease(name: &str, lease: Option<&Lease>) -> Change {
+fn lease_change(name: &str, lease: Option<&Lease>) -> Change {
     let Some(lease) = lease else { return Change::LeaseEnded(name.to_owned()) };
     Change::Lease(Box::new(LeaseStanding {
         name: name.to_owned(),
@@ -338,7 +338,7 @@ fn told_lease(name: &str, lease: Option<&Lease>) -> Change {
     }))
 }
 
-fn told_domain((tenant, name): DomainKey, vni: Option<u32>) -> Change {
+fn domain_change((tenant, name): DomainKey, vni: Option<u32>) -> Change {
     match vni {
         Some(vni) => Change::Domain { tenant, name, vni },
         None => Change::DomainReleased { tenant, name },

@@ -85,7 +85,7 @@ impl Changes {
 
     /// Publishes the changes of an entry. Called while the ledger is locked for writing, so that
     /// nobody sees one without the other.
-    pub fn tell(&self, ledger: &Ledger, changed: Changed) {
+    pub fn publish(&self, ledger: &Ledger, changed: Changed) {
         if changed.keyring || changed.revocations {
             self.wake_sessions();
         } else if !changed.desired.is_empty() {
@@ -104,7 +104,7 @@ impl Changes {
 
     /// Publishes that the whole state was replaced. Also called while the ledger is locked for
     /// writing.
-    pub fn tell_everything(&self, ledger: &Ledger) {
+    pub fn publish_everything(&self, ledger: &Ledger) {
         self.history().restart(ledger.place());
         self.wake_sessions();
         self.revocations.send_replace(());

@@ -221,9 +221,9 @@ impl RaftLogStorage<TypeConfig> for Log {
         if self.synced.is_over() {
             return Err(fail(StoreError::Stopped));
         }
-        let (told, later) = if own { (Some(flushed), None) } else { (None, Some(flushed)) };
+        let (at_once, later) = if own { (Some(flushed), None) } else { (None, Some(flushed)) };
         self.jobs.send(Job::Append(Append { first, last, payloads, flushed: later })).map_err(|_| fail(StoreError::Stopped))?;
-        if let Some(flushed) = told {
+        if let Some(flushed) = at_once {
             flushed.log_io_completed(Ok(()));
         }
         Ok(())

@@ -122,7 +122,7 @@ impl Machine {
             }
             // Before the records are written: a watch that resumes while they wait for disk space
             // considers the ledger's revision as known.
-            self.agreed.changes.tell(&ledger, changed);
+            self.agreed.changes.publish(&ledger, changed);
             self.agreed.audit().append(&records)
         };
         // While there is no space for its records, an entry does not count as applied: nobody gets

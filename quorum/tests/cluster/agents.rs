@@ -51,11 +51,11 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert_eq!((list.shares[0].allocation, list.shares[0].epoch, list.shares[0].state), (id, epoch, AllocationState::Staging));
     assert_eq!(list.shares[0].nodes, [("n1".parse().unwrap(), "n1:9401".to_owned())]);
 
-    let mut told = agent.report(ReportItem::Prepared { allocation: id, epoch }).await;
-    if told.is_empty() {
-        told.push(agent.next().await);
+    let mut received = agent.report(ReportItem::Prepared { allocation: id, epoch }).await;
+    if received.is_empty() {
+        received.push(agent.next().await);
     }
-    assert!(matches!(&told[0], Down::Desired(list) if list.shares[0].state == AllocationState::Running), "{told:?}");
+    assert!(matches!(&received[0], Down::Desired(list) if list.shares[0].state == AllocationState::Running), "{received:?}");
     agent.report(ReportItem::Ended { allocation: id, epoch, reason: EndReason::Exited { code: 3 } }).await;
 
     // The node is not free before it has reported that.
@@ -361,7 +361,7 @@ async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger
     let client = lab.api(&[1]);
     let mut agent = Agent::register(&client, "n1").await;
     let mut seq = 0;
-    let mut said = async |agent: &mut Agent, running: &[Option<u32>]| {
+    let mut miscounts_after = async |agent: &mut Agent, running: &[Option<u32>]| {
         for running in running.iter().copied() {
             seq += 1;
             let (incarnation, keys) = (agent.incarnation, None);
@@ -374,12 +374,12 @@ async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger
         counted(&listen, MISCOUNTED).await
     };
     // A node with pending reports sends no number.
-    assert_eq!(said(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
+    assert_eq!(miscounts_after(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
     let Ok(Answer::Claimed { .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
-    assert_eq!(said(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it was not told yet");
-    assert_eq!(said(&mut agent, &[Some(0), Some(0), Some(0), Some(0)]).await, 2, "the third and the fourth");
-    assert_eq!(said(&mut agent, &[Some(1), Some(1)]).await, 2);
+    assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it was not told yet");
+    assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(0), Some(0)]).await, 2, "the third and the fourth");
+    assert_eq!(miscounts_after(&mut agent, &[Some(1), Some(1)]).await, 2);
     member.stop().await;
 }

@@ -58,37 +58,37 @@ async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
     let expired = issue(&lab, "n1", Role::Api, &at("expired"), Duration::ZERO);
     let refused = async || client(&lab, &expired).call(&Request::Status, SHORT).await.err().map(|e| e.to_string());
     // A busy machine may not answer in time.
-    let is_told = |said: &Option<String>| said.as_ref().is_some_and(|said| said.contains("certificate"));
-    let said = eventually("the certificate to end", refused, is_told).await.unwrap();
-    assert!(said.contains("does not take the certificate of n1: it has ended"), "{said}");
+    let names_certificate = |refusal: &Option<String>| refusal.as_ref().is_some_and(|refusal| refusal.contains("certificate"));
+    let refusal = eventually("the certificate to end", refused, names_certificate).await.unwrap();
+    assert!(refusal.contains("does not take the certificate of n1: it has ended"), "{refusal}");
     assert!(credentials(&expired).trouble().unwrap().starts_with("ended "));
 
     // A certificate of another authority, whose holder trusts ours.
     let other = Lab::new(1, |_| {});
     let mut foreign = issue(&other, "n1", Role::Api, &at("foreign"), PATIENCE);
     foreign.ca = at("ca/ca.crt");
-    let said = why(&client(&lab, &foreign), &Request::Status).await;
-    assert!(said.contains("does not take the certificate of n1: it is of another authority"), "{said}");
+    let refusal = why(&client(&lab, &foreign), &Request::Status).await;
+    assert!(refusal.contains("does not take the certificate of n1: it is of another authority"), "{refusal}");
 
     // The wrong role, the wrong name.
     let node = lab.client(&[1], "n2", Role::Node);
-    let said = why(&node, &Request::VerifyAudit { from: None }).await;
-    assert!(said.contains("needs the certificate role api; the caller's is node"), "{said}");
+    let refusal = why(&node, &Request::VerifyAudit { from: None }).await;
+    assert!(refusal.contains("needs the certificate role api; the caller's is node"), "{refusal}");
     let (_up, mut down) = node.session(Agent::registration("n1", lattice_model::Boot(uuid::Uuid::nil()), 0)).await.unwrap();
-    let said = down.next().await.unwrap_err().to_string();
-    assert!(said.contains("the certificate is n2's, the registration n1's"), "{said}");
+    let refusal = down.next().await.unwrap_err().to_string();
+    assert!(refusal.contains("the certificate is n2's, the registration n1's"), "{refusal}");
 
-    let told = status(&good).await.refused;
+    let counts = status(&good).await.refused;
     for what in
         ["expired certificates", "certificates of another authority", "certificates of another role", "certificates of another name"]
     {
-        assert!(told.iter().any(|(w, count)| w == what && *count > 0), "{what}: {told:?}");
+        assert!(counts.iter().any(|(w, count)| w == what && *count > 0), "{what}: {counts:?}");
     }
 
     // The client checks just as strictly: who answers, and which authority signed the certificate.
     let distrustful = credentials(&TlsFiles { ca: other.scratch.0.join("ca/ca.crt"), ..issue(&lab, "n3", Role::Api, &at("n3"), PATIENCE) });
     assert!(why(&client_with(&lab, &distrustful), &Request::Status).await.contains("invalid peer certificate"));
-    assert_eq!(distrustful.refused().told()[0].0, "certificates of another authority");
+    assert_eq!(distrustful.refused().counts()[0].0, "certificates of another authority");
     member.stop().await;
 
     // A member refuses to start with another member's certificate, or with a key that is not the

@@ -47,10 +47,10 @@ async fn ring(agent: &mut Agent) -> Keyring {
     }
 }
 
-async fn says(agent: &Agent, keys: HeldKeys) {
+async fn report_keys(agent: &Agent, keys: HeldKeys) {
     // Shared by all agents, so that each one's numbers increase.
-    static SAID: AtomicU64 = AtomicU64::new(0);
-    let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
+    static LAST_SEQ: AtomicU64 = AtomicU64::new(0);
+    let seq = LAST_SEQ.fetch_add(1, Ordering::Relaxed) + 1;
     let (incarnation, keys) = (agent.incarnation, Some(keys));
     agent.up.send(Up::Heartbeat { incarnation, seq, keys, health: None, conformance: None, stale: false, running: None }).await.unwrap();
 }
@@ -83,9 +83,9 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     assert_eq!(added, Ok(Answer::KeyAdded { id: 1 }));
     let (mut new, sent) = register(&second, "n2").await;
     assert_eq!(sent.map(|ring| (ring.newest(), ring.seals)), Some((1, 0)));
-    says(&new, held(&[0, 1], 0)).await;
+    report_keys(&new, held(&[0, 1], 0)).await;
     assert_eq!(ring(&mut old).await.newest(), 1);
-    says(&old, held(&[0], 0)).await;
+    report_keys(&old, held(&[0], 0)).await;
     let waits = |s: &KeyringStanding| s.awaited == ["n1".parse().unwrap()] && s.keys[1].have == 1;
     eventually("that agent alone is waited for", async || standing(&any).await, waits).await;
 
@@ -93,15 +93,15 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     let (mut again, sent) = register(&first, "n1").await;
     assert_eq!(sent.map(|ring| ring.seals), Some(0));
     drop(old);
-    says(&again, held(&[0, 1], 0)).await;
+    report_keys(&again, held(&[0, 1], 0)).await;
     for agent in [&mut new, &mut again] {
         assert_eq!(ring(agent).await.seals, 1, "all have it");
-        says(agent, held(&[0, 1], 1)).await;
+        report_keys(agent, held(&[0, 1], 1)).await;
     }
     for agent in [&mut new, &mut again] {
         let ring = ring(agent).await;
         assert_eq!((ring.keys.len(), ring.newest(), ring.seals), (1, 1, 1), "all seal with it");
-        says(agent, held(&[1], 1)).await;
+        report_keys(agent, held(&[1], 1)).await;
     }
     let over = |s: &KeyringStanding| s.keys.len() == 1 && s.keys[0].role == KeyRole::Seals && s.keys[0].seal == 2;
     eventually("it is over", async || standing(&any).await, over).await;

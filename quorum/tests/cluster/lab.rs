@@ -298,9 +298,9 @@ impl Agent {
     /// The next message. Questions about other nodes are skipped.
     pub async fn next(&mut self) -> Down {
         loop {
-            let said = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();
-            if !matches!(said, Down::Hear { .. }) {
-                return said;
+            let message = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();
+            if !matches!(message, Down::Hear { .. }) {
+                return message;
             }
         }
     }

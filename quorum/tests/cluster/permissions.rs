@@ -423,12 +423,15 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     // for the node itself.
     let everything = WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() };
     let mut watch = node.watch(&everything).await.unwrap();
-    let told = |changes: Vec<Change>| -> Vec<AllocationId> {
-        changes.into_iter().filter_map(|change| if let Change::Allocation(told) = change { Some(told.id) } else { None }).collect()
+    let allocations_in = |changes: Vec<Change>| -> Vec<AllocationId> {
+        changes
+            .into_iter()
+            .filter_map(|change| if let Change::Allocation(allocation) = change { Some(allocation.id) } else { None })
+            .collect()
     };
     loop {
         if let WatchMessage::Changes { changes, complete, .. } = watch.next().await.unwrap() {
-            assert_eq!(told(changes), []);
+            assert_eq!(allocations_in(changes), []);
             if complete {
                 break;
             }
@@ -438,7 +441,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     let mut seen = Vec::new();
     while !seen.contains(&own) {
         if let WatchMessage::Changes { changes, .. } = watch.next().await.unwrap() {
-            seen.extend(told(changes));
+            seen.extend(allocations_in(changes));
         }
     }
     assert_eq!(seen, [own]);
@@ -455,7 +458,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     let mut one = node.watch(&WatchRequest { allocations: WatchAllocations::One(foreign), ..WatchRequest::nothing() }).await.unwrap();
     loop {
         if let WatchMessage::Changes { changes, complete, .. } = one.next().await.unwrap() {
-            assert_eq!(told(changes), []);
+            assert_eq!(allocations_in(changes), []);
             if complete {
                 break;
             }

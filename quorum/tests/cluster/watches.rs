@@ -20,7 +20,7 @@ fn live() -> WatchRequest {
 
 /// What a watcher received, in order; it resumes after every broken stream.
 #[derive(Debug, Default)]
-struct Told {
+struct Received {
     lists: usize,
     broken: usize,
     states: BTreeMap<AllocationId, Vec<AllocationState>>,
@@ -28,21 +28,21 @@ struct Told {
     revision: Revision,
 }
 
-impl Told {
+impl Received {
     /// Reads until this allocation has ended.
     async fn until_ended(mut following: Following, last: AllocationId) -> Self {
-        let mut told = Self::default();
-        while told.states.get(&last).is_none_or(|states| states.last() != Some(&AllocationState::Cancelled)) {
+        let mut received = Self::default();
+        while received.states.get(&last).is_none_or(|states| states.last() != Some(&AllocationState::Cancelled)) {
             match following.next().await {
-                Ok(news) => told.take(news),
+                Ok(news) => received.take(news),
                 Err(CallError::Unavailable { .. }) => {
-                    told.broken += 1;
+                    received.broken += 1;
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => panic!("{error}"),
             }
         }
-        told
+        received
     }
 
     fn take(&mut self, news: News) {
@@ -89,7 +89,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     let began = eventually("a list", async || following.next().await, Result::is_ok).await;
     assert!(matches!(&began, Ok(News::List { all, .. }) if all.is_empty()), "{began:?}");
     let last = AllocationId(Uuid::new_v4());
-    let told = tokio::spawn(Told::until_ended(following, last));
+    let received = tokio::spawn(Received::until_ended(following, last));
 
     let stop = CancellationToken::new();
     let writer = {
@@ -138,15 +138,15 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     assert!(matches!(client.call(&request, PATIENCE).await, Ok(Answer::Done { .. })));
     cancel(&client, last).await;
 
-    let told = tokio::time::timeout(PATIENCE, told).await.expect("it is told to the end").unwrap();
-    assert_eq!(told.lists, 0, "it went on each time");
-    assert!(told.broken >= 2, "{} streams broke: nothing was proven", told.broken);
-    assert_eq!(told.states.len(), ids.len() + 1);
+    let received = tokio::time::timeout(PATIENCE, received).await.expect("it is told to the end").unwrap();
+    assert_eq!(received.lists, 0, "it went on each time");
+    assert!(received.broken >= 2, "{} streams broke: nothing was proven", received.broken);
+    assert_eq!(received.states.len(), ids.len() + 1);
     for id in ids.iter().chain([&last]) {
-        assert_eq!(told.states[id], [AllocationState::Pending, AllocationState::Cancelled], "{id}");
+        assert_eq!(received.states[id], [AllocationState::Pending, AllocationState::Cancelled], "{id}");
     }
     let want: Vec<_> = tokens.iter().flat_map(|token| [("work".to_owned(), Some(*token)), ("work".to_owned(), None)]).collect();
-    assert_eq!(told.leases, want);
+    assert_eq!(received.leases, want);
 }
 
 /// Submits `count` allocations at once, each with a script of this size.
@@ -175,12 +175,12 @@ async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_g
     drop(following);
     let since = |since| Following::new(client.clone(), WatchRequest { since: Some(since), ..live() });
     submit_many(&client, 10, 100).await;
-    let mut told = Told { revision: early.revision, ..Told::default() };
+    let mut received = Received { revision: early.revision, ..Received::default() };
     let mut near = since(early);
-    while told.states.len() < 10 {
-        told.take(near.next().await.unwrap());
+    while received.states.len() < 10 {
+        received.take(near.next().await.unwrap());
     }
-    assert_eq!(told.lists, 0, "they are kept");
+    assert_eq!(received.lists, 0, "they are kept");
 
     submit_many(&client, 1500, 1000).await;
     let mut far = since(early);
@@ -194,12 +194,12 @@ async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_g
     let Ok(News::StartAgain { why }) = since(WatchPlace { generation: Generation(0), revision }).next().await else { panic!() };
     assert!(why.contains("the quorum was recovered since"), "{why}");
     // Ahead of this member's state: it must neither guess nor return old changes.
-    for (place, said) in [
+    for (place, expected) in [
         (WatchPlace { revision: Revision(revision.0 + 1000), ..early }, "lies behind the watcher: it is at revision"),
         (WatchPlace { generation: Generation(9), revision }, "lies behind the watcher: it is of generation 1"),
     ] {
         let Err(CallError::Unavailable { why }) = since(place).next().await else { panic!("it cannot have that") };
-        assert!(why.contains(said), "{why}");
+        assert!(why.contains(expected), "{why}");
     }
     // It waits for entries in transit.
     let mut ahead = since(WatchPlace { revision: Revision(revision.0 + 1), ..early });
@@ -221,20 +221,20 @@ async fn who_takes_nothing_is_cut_off_with_the_reason_and_goes_on_when_it_has_ti
     // More than fits in its connection's buffers.
     let ids = submit_many(&client, 300, 60_000).await;
     tokio::time::sleep(Duration::from_secs(11)).await;
-    let mut told = Told::default();
+    let mut received = Received::default();
     let cut_off = loop {
         match slow.next().await {
-            Ok(news) => told.take(news),
+            Ok(news) => received.take(news),
             Err(error) => break error.to_string(),
         }
     };
     assert!(cut_off.contains("the watcher is too slow: it took nothing for 10 s"), "{cut_off}");
-    assert!(told.states.len() < ids.len(), "nothing was held back, and nothing proven");
-    while told.states.len() < ids.len() {
-        told.take(slow.next().await.unwrap());
+    assert!(received.states.len() < ids.len(), "nothing was held back, and nothing proven");
+    while received.states.len() < ids.len() {
+        received.take(slow.next().await.unwrap());
     }
-    assert_eq!(told.lists, 0);
-    assert!(told.states.values().all(|states| states == &[AllocationState::Pending]), "each once");
+    assert_eq!(received.lists, 0);
+    assert!(received.states.values().all(|states| states == &[AllocationState::Pending]), "each once");
     // Changes that do not concern a watch still advance its place, so that the place is not
     // dropped.
     let nobody = WatchRequest { uid: Some(4711), ..live() };

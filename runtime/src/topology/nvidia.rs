@@ -122,7 +122,7 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
     for address in addresses {
         let result = library.device_by_pci_bus_id(address.as_str()).and_then(|device| reading(&device));
         let read = match result {
-            Ok(reading) => GpuRead::Told(Box::new(reading)),
+            Ok(reading) => GpuRead::Reading(Box::new(reading)),
             Err(NvmlError::GpuLost) => GpuRead::Lost("NVML says that it has fallen off the bus or is not accessible any more".to_owned()),
             Err(error) => GpuRead::Silent(format!("NVML: {error}")),
         };

@@ -131,10 +131,10 @@ impl Watch {
             let Ok(SimulatedReadings { xids, .. }) = readings(device) else { continue };
             if *reported > xids.len() {
                 // It was removed and returned between two looks: a kernel's log would show that.
-                look.said.push((id.clone(), GpuEvent::Found));
+                look.events.push((id.clone(), GpuEvent::Found));
                 *reported = 0;
             }
-            look.said.extend(xids[*reported..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 })));
+            look.events.extend(xids[*reported..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 })));
             *reported = xids.len();
         }
     }
@@ -144,7 +144,8 @@ impl Watch {
 pub(super) fn read(gpus: &[SimulatedGpu], on_bus: &BTreeSet<String>, reads: &mut GpuReads) {
     let named = (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), &gpu.device));
     for (id, device) in named.filter(|(id, _)| on_bus.contains(id)) {
-        let read = readings(device).map_or_else(|error| GpuRead::Silent(error.to_string()), |read| GpuRead::Told(Box::new(read.reading)));
+        let read =
+            readings(device).map_or_else(|error| GpuRead::Silent(error.to_string()), |read| GpuRead::Reading(Box::new(read.reading)));
         reads.gpus.insert(id, read);
     }
 }

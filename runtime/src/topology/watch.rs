@@ -54,7 +54,7 @@ impl GpuWatch {
         let [nvidia, amd] = self.bus.1.clone();
         let mut look = GpuLook::default();
         if !nvidia.is_empty() {
-            look.said = self.log();
+            look.events = self.log();
         }
         look.on_bus.extend(nvidia.into_iter().chain(amd));
         self.simulated.look(&mut look);
@@ -107,7 +107,7 @@ pub fn read_gpus(files: &Files, simulated: &[SimulatedGpu], on_bus: &BTreeSet<St
     }
     for address in mine(GpuVendor::Amd) {
         let reading = amd::read(files, &address);
-        reads.gpus.insert(address, GpuRead::Told(Box::new(reading)));
+        reads.gpus.insert(address, GpuRead::Reading(Box::new(reading)));
     }
     if reads.gpus.len() > nvidia.len() {
         reads.unsupported.push("of AMD's GPUs neither links nor throttling are looked at: sysfs does not report them".to_owned());
@@ -182,7 +182,7 @@ mod tests {
             std::fs::write(device.join(file), text).unwrap();
         }
         let reads = read_gpus(&Files::below(&root), &[], &BTreeSet::from(["0000:c1:00.0".to_owned()]));
-        let Some(GpuRead::Told(reading)) = reads.gpus.get("0000:c1:00.0") else { panic!("{reads:?}") };
+        let Some(GpuRead::Reading(reading)) = reads.gpus.get("0000:c1:00.0") else { panic!("{reads:?}") };
         assert_eq!((reading.ecc_uncorrected, reading.temperature_c), (Some(3), Some(61)));
         assert_eq!((reading.slowdown_c, reading.shutdown_c, reading.nvlinks_up), (Some(100), Some(105), None));
         assert!(reads.unsupported.iter().any(|what| what.contains("links")), "{reads:?}");
@@ -203,8 +203,8 @@ mod tests {
         std::fs::create_dir_all(root.join("dev")).unwrap();
         std::fs::write(root.join(KERNEL_LOG), "4,1,0,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE\n").unwrap();
         let mut watch = GpuWatch::new(Files::below(&root), &[]);
-        assert!(matches!(watch.look().said.as_slice(), [(_, GpuEvent::Xid { number: 48, .. })]));
-        assert_eq!(watch.look().said, []);
+        assert!(matches!(watch.look().events.as_slice(), [(_, GpuEvent::Xid { number: 48, .. })]));
+        assert_eq!(watch.look().events, []);
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

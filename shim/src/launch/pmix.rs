@@ -29,7 +29,7 @@ impl Launch {
                 // The rank's exit code tells how it ended, once it is reaped.
                 FromBridge::Lost { rank } if self.is_ending(rank) => continue,
                 FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
-                message => PmixEvent::Said(message),
+                message => PmixEvent::Message(message),
             };
             happenings.extend(self.handle_pmix(event, epoll));
             if let Some(rank) = leaves {
@@ -55,7 +55,8 @@ impl Launch {
         {
             let received = bridge.receive();
             happenings.extend(self.handle_bridge(received, epoll));
-            let waits = self.pmix.as_ref().filter(|pmix| outcome.code() == 0 && self.down == Down::No && pmix.server.is_unheard(local));
+            let waits =
+                self.pmix.as_ref().filter(|pmix| outcome.code() == 0 && self.down == Down::No && pmix.server.may_have_finalized(local));
             let left = PollTimeout::try_from(until.saturating_duration_since(Instant::now())).unwrap_or(PollTimeout::ZERO);
             let Some(bridge) = waits.and_then(|pmix| pmix.bridge.as_ref()).filter(|_| left != PollTimeout::ZERO) else { break };
             bridge.wait(left);
@@ -69,7 +70,7 @@ impl Launch {
         pmix.server.handle(event, &mut actions);
         for action in actions {
             match action {
-                PmixAction::Tell(message) => happenings.extend(send_to_bridge(pmix, &message, epoll)),
+                PmixAction::Send(message) => happenings.extend(send_to_bridge(pmix, &message, epoll)),
                 PmixAction::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 PmixAction::Call(call) => calls.push(call),
                 PmixAction::Abort { code, why } => happenings.push(Happening::Abort { code, why }),

@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_launch_hangs_where_all_of_it_does_and_moves_where_one_does() {
         let there = |idle_ms, moved| IdleReport::There { idle_ms, moved };
-        for (words, verdict_is) in [
+        for (reports, verdict_is) in [
             (vec![there(60, true), IdleReport::None, there(61, false)], Verdict::Hangs),
             (vec![there(60, true), there(59, true)], Verdict::Moves),
             (vec![there(60, true), there(59, false)], Verdict::Unknown),
@@ -134,7 +134,7 @@ mod tests {
             (vec![IdleReport::Unknown, there(0, true)], Verdict::Moves),
             (vec![IdleReport::None], Verdict::Moves),
         ] {
-            assert_eq!(verdict(words.clone(), 60), verdict_is, "{words:?}");
+            assert_eq!(verdict(reports.clone(), 60), verdict_is, "{reports:?}");
         }
     }
 }

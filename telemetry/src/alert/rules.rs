@@ -234,12 +234,12 @@ impl TryFrom<RuleText> for Rule {
         if !raised_at.is_finite() || !cleared_at.is_finite() {
             return Err(AlertSettingsError::NotANumber(name));
         }
-        let (apart, word) = match side {
+        let (apart, side_text) = match side {
             Side::Above => (cleared_at <= raised_at, "above"),
             Side::Below => (cleared_at >= raised_at, "below"),
         };
         if !apart {
-            return Err(AlertSettingsError::Cleared { name, cleared_at, side: word, raised_at });
+            return Err(AlertSettingsError::Cleared { name, cleared_at, side: side_text, raised_at });
         }
         if for_seconds > FOR_SECONDS_MAX {
             return Err(AlertSettingsError::For { name, seconds: for_seconds });
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_its_line() {
         let rule = |text: &str| format!("alerts:\n  hang_seconds: 60\n  rules:\n    - {{{text}}}\n");
-        for (text, told) in [
+        for (text, expected) in [
             (rule("name: X, measure: cpu_cores, above: 1"), "a name is of small letters"),
             (rule("name: hang, measure: cpu_cores, above: 1"), "hang_seconds"),
             (rule("name: a, measure: cpu_core, above: 1"), "did you mean \"cpu_cores\""),
@@ -346,7 +346,7 @@ mod tests {
             ("alerts:\n  hang_seconds: 5\n".to_owned(), "not within 10 and"),
         ] {
             let why = read(&text).unwrap_err().to_string();
-            assert!(why.contains(told) && why.contains("line "), "{text}{why}");
+            assert!(why.contains(expected) && why.contains("line "), "{text}{why}");
         }
         let many: String = (0..RULES_MAX).map(|n| format!("    - {{name: a{n}, measure: threads, above: 1}}\n")).collect();
         assert!(read(&format!("alerts:\n  rules:\n{many}")).unwrap_err().to_string().contains("at most 32"));

@@ -69,10 +69,10 @@ mod tests {
         let part = |launch, used_us, processes| Part { launch, used_us, processes };
         let refreshed = |group: &mut Group, text: &mut Text| assert!(group.is_there() && group.refresh(text, 100));
         refreshed(&mut group, &mut text);
-        let told = Parts { all: vec![part(2, 60, 2), part(10, 70, 1)], cut: false };
-        assert_eq!(group.parts(&mut text), Some(&told));
+        let expected = Parts { all: vec![part(2, 60, 2), part(10, 70, 1)], cut: false };
+        assert_eq!(group.parts(&mut text), Some(&expected));
         put(&top, "launch-2", 2, 61);
-        assert_eq!(group.parts(&mut text), Some(&told), "until everything is looked at again");
+        assert_eq!(group.parts(&mut text), Some(&expected), "until everything is looked at again");
         fs::remove_dir_all(top.join("launch-10")).unwrap();
         refreshed(&mut group, &mut text);
         assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2)], cut: false }));

@@ -31,7 +31,7 @@ pub struct Procfs {
     /// The counts of processes that are gone and for which no process of the work waited.
     gone: Counted,
     /// The last reported values: no counter may fall.
-    told: Counted,
+    reported: Counted,
     held: HashMap<i32, Files>,
     path: String,
     /// The values of the last reading.
@@ -87,7 +87,7 @@ impl Reader for Procfs {
         self.last = Some(sums);
         usage.offer(Measure::Memory, Some((sums.resident_pages * page_bytes()) as f64), Source::Procfs);
         usage.offer(Measure::Threads, Some(sums.threads as f64), Source::Procfs);
-        for (measure, value) in COUNTERS.into_iter().zip(self.told) {
+        for (measure, value) in COUNTERS.into_iter().zip(self.reported) {
             let is_io = matches!(measure, Measure::IoRead | Measure::IoWritten);
             if !is_io || sums.io.is_some_and(|readable| readable || value > 0.0) {
                 usage.offer(measure, Some(value), Source::Procfs);
@@ -174,8 +174,8 @@ impl Procfs {
             process.seen = false;
             add(&mut sum, &process.counted);
         }
-        for (told, now) in self.told.iter_mut().zip(sum) {
-            *told = told.max(now);
+        for (reported, now) in self.reported.iter_mut().zip(sum) {
+            *reported = reported.max(now);
         }
     }
 
@@ -237,18 +237,18 @@ mod tests {
         reader.saw(10, process(1, 5.0));
         reader.saw(11, process(10, 7.0));
         reader.settle(|_, _| false);
-        assert_eq!(reader.told[2], 12.0);
+        assert_eq!(reader.reported[2], 12.0);
         // The child ended, and the rank waited for it: the rank's counter includes it now.
         reader.saw(10, process(1, 5.0 + 8.0));
         reader.settle(|_, _| false);
-        assert_eq!(reader.told[2], 13.0);
+        assert_eq!(reader.reported[2], 13.0);
         // The rank ended; the shim waited for it.
         reader.settle(|_, _| false);
-        assert_eq!(reader.told[2], 13.0);
+        assert_eq!(reader.reported[2], 13.0);
         // Its number is reused.
         reader.saw(10, Process { started_ticks: 2, ..process(1, 1.0) });
         reader.settle(|_, _| false);
-        assert_eq!(reader.told[2], 14.0);
+        assert_eq!(reader.reported[2], 14.0);
         assert_eq!(reader.living.len(), 1, "who is gone is forgotten");
     }
 
@@ -260,7 +260,7 @@ mod tests {
         reader.settle(|pid, started| (pid, started) == (10, 1));
         reader.saw(10, process(1, 6.0));
         reader.settle(|_, _| false);
-        assert_eq!((reader.told[2], reader.living.len()), (6.0, 1));
+        assert_eq!((reader.reported[2], reader.living.len()), (6.0, 1));
         // This process lives; one with its number and another start time does not.
         let (mut text, mut path) = (Text::default(), String::new());
         let me = i32::try_from(std::process::id()).unwrap();
@@ -295,8 +295,8 @@ mod tests {
                 reader.saw(pid, process(parent, f64::from(faults)));
                 if settles {
                     reader.settle(|_, _| false);
-                    prop_assert!(reader.told[2] >= last);
-                    last = reader.told[2];
+                    prop_assert!(reader.reported[2] >= last);
+                    last = reader.reported[2];
                 }
             }
         }

@@ -114,7 +114,7 @@ mod tests {
         let rapl = Rapl::below(&root);
         assert_eq!((rapl.absent(), rapl.refused()), (None, None));
         let read = rapl.read(&mut Text::default());
-        let told: Vec<_> = read.iter().map(|d| (d.name.as_str(), d.microjoules, d.adds)).collect();
+        let domains: Vec<_> = read.iter().map(|d| (d.name.as_str(), d.microjoules, d.adds)).collect();
         let expected = [
             ("package-0", 1_000_000, true),
             ("package-0/core", 400_000, false),
@@ -122,7 +122,7 @@ mod tests {
             ("package-1", 7, true),
             ("psys", 9, false),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(domains, expected);
         assert_eq!(read[2].range_microjoules, 65_712_999_613);
         // An unreadable meter still exists, and is read once that is possible.
         let meter = root.join(ZONES).join("intel-rapl:1/energy_uj");

@@ -63,7 +63,7 @@ mod tests {
         history
     }
 
-    fn told(history: &History, ended_ms: Option<u64>) -> Option<(u64, f64)> {
+    fn exported(history: &History, ended_ms: Option<u64>) -> Option<(u64, f64)> {
         history.whole().exported(Smoothing::Cubic, ended_ms).map(|window| (window.from_ms / LENGTH, window.mean))
     }
 
@@ -94,32 +94,32 @@ mod tests {
     fn a_window_is_exported_two_later_with_its_own_percentiles() {
         // The sixth window is open.
         let mut history = of([(0, 0.0), (1, 0.0), (2, 35.0), (3, 0.0), (4, 0.0), (5, 1.0)]);
-        assert_eq!(told(&history, None), Some((2, 17.0)));
+        assert_eq!(exported(&history, None), Some((2, 17.0)));
         let window = history.whole().exported(Smoothing::Cubic, None).unwrap();
         assert_eq!((window.count, window.p50, window.p99, window.max), (1, 35.0, 35.0, 35.0));
         assert_eq!(history.whole().exported(Smoothing::None, None).map(|Summary { from_ms, mean, .. }| (from_ms, mean)), Some((400, 0.0)));
         history.push(6 * LENGTH, 1.0);
-        assert_eq!(told(&history, None), Some((3, (12.0 * 35.0 - 3.0) / 35.0)));
+        assert_eq!(exported(&history, None), Some((3, (12.0 * 35.0 - 3.0) / 35.0)));
     }
 
     #[test]
     fn without_five_windows_the_mean_is_not_smoothed() {
-        assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0)]), None), None);
-        assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0), (3, 0.0)]), None), Some((0, 1.0)));
+        assert_eq!(exported(&of([(0, 1.0), (1, 9.0), (2, 0.0)]), None), None);
+        assert_eq!(exported(&of([(0, 1.0), (1, 9.0), (2, 0.0), (3, 0.0)]), None), Some((0, 1.0)));
         // Windows 3 and 4 have no measurements.
         let gap = of([(0, 1.0), (1, 9.0), (2, 5.0), (5, 9.0), (6, 0.0), (7, 0.0)]);
-        assert_eq!(told(&gap, None), Some((2, 5.0)));
+        assert_eq!(exported(&gap, None), Some((2, 5.0)));
     }
 
     #[test]
     fn each_window_of_ended_work_is_exported_in_order() {
         let mut history = of((0..9).map(|n| (n, if n == 6 { 35.0 } else { 0.0 })));
-        assert_eq!(told(&history, None), Some((5, 12.0)));
+        assert_eq!(exported(&history, None), Some((5, 12.0)));
         history.close(Smoothing::Cubic);
-        let after = [0, 99, 100, 199, 200, 10_000].map(|ms| told(&history, Some(ms)).unwrap());
+        let after = [0, 99, 100, 199, 200, 10_000].map(|ms| exported(&history, Some(ms)).unwrap());
         assert_eq!(after, [(6, 17.0), (6, 17.0), (7, 0.0), (7, 0.0), (8, 0.0), (8, 0.0)]);
         let mut short = of([(0, 1.0), (1, 2.0)]);
         short.close(Smoothing::Cubic);
-        assert_eq!([0, 100, 200].map(|ms| told(&short, Some(ms)).unwrap().0), [0, 0, 1]);
+        assert_eq!([0, 100, 200].map(|ms| exported(&short, Some(ms)).unwrap().0), [0, 0, 1]);
     }
 }

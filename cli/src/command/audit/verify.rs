@@ -11,20 +11,20 @@ use lattice_cli_syntax::args::audit::AuditVerify;
 use std::time::{Duration, Instant};
 
 /// Interval of progress reports.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A broken chain is an error of the call; a key that is not trusted is an error here.
 pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut progress = answer(client.admin().verify_audit(v1::VerifyAuditRequest {})).await?;
-    let mut told = Instant::now();
+    let mut noted_at = Instant::now();
     let verified = loop {
         match part(progress.message()).await? {
             Some(now) if now.done => break now,
             Some(now) => {
-                if told.elapsed() >= TELL_EVERY {
+                if noted_at.elapsed() >= PROGRESS_INTERVAL {
                     session.note(&format!("{} records are valid so far", now.records));
-                    told = Instant::now();
+                    noted_at = Instant::now();
                 }
             }
             None => return Err(Failure::other("the agent ended its answer before the end of the chain")),

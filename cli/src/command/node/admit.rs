@@ -23,14 +23,14 @@ pub async fn run(session: &Session, args: &Admit) -> Result<u8, Failure> {
         }
         Ok(())
     };
-    let said = |node: &_| {
+    let success_text = |node: &_| {
         if args.withdraw {
             format!("Node {node} may not register")
         } else {
             format!("Node {node} is admitted; its agent registers by itself within seconds")
         }
     };
-    each(session, &args.nodes, act, said).await.map(|done| done.exit)
+    each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 async fn list(session: &Session) -> Result<u8, Failure> {

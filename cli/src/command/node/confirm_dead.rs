@@ -9,8 +9,8 @@ use lattice_model::hostlist;
 
 pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
     if !args.yes {
-        let told = hostlist::fold(&named(&args.on.nodes)?);
-        return Err(Failure::usage(format!("work that still runs on {told} would run twice: give --yes to confirm that none does"))
+        let node_list = hostlist::fold(&named(&args.on.nodes)?);
+        return Err(Failure::usage(format!("work that still runs on {node_list} would run twice: give --yes to confirm that none does"))
             .hint("`lattice explain ID` says what work on a silent node waits for"));
     }
     let client = session.connect().await?;
@@ -18,10 +18,10 @@ pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
         answer(client.nodes().confirm_dead(v1::ConfirmDeadRequest { node, reason: args.reason.clone() })).await?;
         Ok(())
     };
-    let said = |node: &_| {
+    let success_text = |node: &_| {
         format!(
             "Node {node} is Down: its work is ended, or waits to begin elsewhere; where the node comes back, it ends what is left first"
         )
     };
-    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+    each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
 }

@@ -34,14 +34,14 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
         answer(client.nodes().set_hold(v1::SetHoldRequest { node, kind, reason, until: None, deadline, urgent_id })).await?;
         Ok(())
     };
-    let said = |node: &NodeId| {
+    let success_text = |node: &NodeId| {
         format!("Node {node} drains; `{} {node}` cancels that, or takes the node back when it is Drained", HoldKind::Drain.exit())
     };
-    let done = each(session, &args.with.on.nodes, act, said).await?;
+    let done = each(session, &args.with.on.nodes, act, success_text).await?;
     if !args.wait || done.nodes.is_empty() {
         return Ok(done.exit);
     }
-    let exit = Waiting { session, told: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
+    let exit = Waiting { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
     let lifted = exit.wait(client).await?;
     Ok(if lifted { Exit::Refused as u8 } else { done.exit })
 }
@@ -49,7 +49,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
 /// Nodes that are not Drained yet, with the last report on each.
 struct Waiting<'a> {
     session: &'a Session,
-    told: BTreeMap<NodeId, String>,
+    reported: BTreeMap<NodeId, String>,
     lifted: bool,
 }
 
@@ -59,7 +59,7 @@ impl Waiting<'_> {
         let patience = Patience::default();
         loop {
             match self.look(&client).await {
-                Ok(()) if self.told.is_empty() => return Ok(self.lifted),
+                Ok(()) if self.reported.is_empty() => return Ok(self.lifted),
                 Ok(()) => {
                     patience.progress();
                     tokio::time::sleep(LOOK_EVERY).await;
@@ -72,19 +72,19 @@ impl Waiting<'_> {
 
     async fn look(&mut self, client: &Client) -> Result<(), Failure> {
         let nodes: BTreeMap<String, v1::Node> = nodes::list(client).await?.into_iter().map(|node| (node.id.clone(), node)).collect();
-        let waiting: Vec<NodeId> = self.told.keys().cloned().collect();
+        let waiting: Vec<NodeId> = self.reported.keys().cloned().collect();
         for id in waiting {
             let node = nodes.get(id.as_str());
             let drains = node.is_some_and(|node| nodes::is_under(node, HoldKind::Drain));
             if !drains {
-                self.told.remove(&id);
+                self.reported.remove(&id);
                 self.lifted = true;
-                Failure::new(Exit::Refused, format!("the drain of node {id} was lifted before it was Drained")).tell();
+                Failure::new(Exit::Refused, format!("the drain of node {id} was lifted before it was Drained")).report();
                 continue;
             }
             let state = node.map(|node| node.state.clone()).unwrap_or_default();
             if state == NodeState::Drained.to_string() {
-                self.told.remove(&id);
+                self.reported.remove(&id);
                 if self.session.format() == Format::Table {
                     print(&format!("Node {id} is Drained\n"))?;
                 }
@@ -95,16 +95,16 @@ impl Waiting<'_> {
             let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
             let left = waits::text(&found);
             let left = if left.is_empty() { String::new() } else { format!(" and waits for\n{}", left.trim_end()) };
-            self.tell(&id, format!("node {id} is {state}{reason}{left}"));
+            self.report(&id, format!("node {id} is {state}{reason}{left}"));
         }
         Ok(())
     }
 
     /// Reports the text if it is new.
-    fn tell(&mut self, id: &NodeId, text: String) {
-        if let Some(told) = self.told.get_mut(id).filter(|told| **told != text) {
+    fn report(&mut self, id: &NodeId, text: String) {
+        if let Some(reported) = self.reported.get_mut(id).filter(|reported| **reported != text) {
             self.session.note(&text);
-            *told = text;
+            *reported = text;
         }
     }
 }

@@ -36,7 +36,7 @@ pub async fn each(
     session: &Session,
     lists: &[String],
     act: impl AsyncFn(String) -> Result<(), Failure>,
-    said: impl Fn(&NodeId) -> String,
+    success_text: impl Fn(&NodeId) -> String,
 ) -> Result<Done, Failure> {
     let nodes = named(lists)?;
     let several = nodes.len() > 1;
@@ -47,14 +47,14 @@ pub async fn each(
         match act(node.to_string()).await {
             Ok(()) => {
                 if session.format() == Format::Table {
-                    print(&format!("{}\n", said(&node)))?;
+                    print(&format!("{}\n", success_text(&node)))?;
                 }
                 done.push(node);
             }
             Err(failure) => {
                 let code = failure.exit();
                 let failure = if several { failure.about(&format!("node {node}")) } else { unanswered(node.as_str(), failure) };
-                failure.tell();
+                failure.report();
                 exit = if exit == 0 || code == Exit::Refused as u8 { code } else { exit };
                 not.push(node);
                 if code == Exit::Unavailable as u8 {

@@ -13,24 +13,24 @@ pub async fn ask(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Fa
 }
 
 /// A node that gossip knows and the quorum has no record of.
-pub fn unknown(name: &str, told: &v1::NodeFactResponse) -> v1::Node {
+pub fn unknown(name: &str, response: &v1::NodeFactResponse) -> v1::Node {
     v1::Node {
         id: name.to_owned(),
         state: "Unknown".to_owned(),
         reason: "the quorum has no record of it: it has not registered since the quorum began, or was recovered".to_owned(),
         schedulable: true,
-        gossip: told.gossip.as_ref().map(|member| member.liveness.clone()).unwrap_or_default(),
+        gossip: response.gossip.as_ref().map(|member| member.liveness.clone()).unwrap_or_default(),
         ..Default::default()
     }
 }
 
 /// `own`: the answering agent's own node, whose other facts are shown elsewhere.
-pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
+pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut line = |name, value| lines.push((name, value));
-    line("Not reached", told.unreached.clone());
-    if let Some(fact) = &told.fact {
-        let from = if told.unreached.is_empty() { "it says" } else { "it said last" };
+    line("Not reached", response.unreached.clone());
+    if let Some(fact) = &response.fact {
+        let from = if response.unreached.is_empty() { "it says" } else { "it said last" };
         let reason = if fact.reason.is_empty() { String::new() } else { format!(": {}", fact.reason) };
         line("Itself", format!("{from} {}{reason}", fact.state));
         fact.holds.iter().for_each(|hold| line("Hold", with_exit(hold)));
@@ -44,12 +44,12 @@ pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
         line("Group", fact.topology_group.clone());
         line("Fingerprint", fact.fingerprint.clone());
         line("Images", format!("{} cached", fact.images_all));
-    } else if let Some(gossip) = &told.gossip {
+    } else if let Some(gossip) = &response.gossip {
         let state = filled(&gossip.state).unwrap_or("nothing yet");
         let held = if gossip.held { ", held" } else { "" };
         line("Gossip", format!("{}; of itself it said {state}{held}", gossip.liveness));
     }
-    if let Some(pulse) = &told.pulse {
+    if let Some(pulse) = &response.pulse {
         let running: Vec<&str> = pulse.running.iter().map(|id| short(id)).collect();
         let more = (pulse.running_all as usize).saturating_sub(running.len());
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -63,8 +63,8 @@ pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-pub fn json(told: &v1::NodeFactResponse) -> serde_json::Value {
-    let fact = told.fact.as_ref().map(|fact| {
+pub fn json(response: &v1::NodeFactResponse) -> serde_json::Value {
+    let fact = response.fact.as_ref().map(|fact| {
         serde_json::json!({
             "state": fact.state, "reason": filled(&fact.reason), "holds": fact.holds, "schedulable": fact.schedulable, "cores": fact.cores,
             "memory_bytes": fact.memory_bytes,
@@ -73,15 +73,15 @@ pub fn json(told: &v1::NodeFactResponse) -> serde_json::Value {
             "images": fact.images, "images_all": fact.images_all,
         })
     });
-    let pulse = told.pulse.as_ref().map(|pulse| {
+    let pulse = response.pulse.as_ref().map(|pulse| {
         serde_json::json!({
             "running": pulse.running, "running_all": pulse.running_all,
             "pressure": {"cpu": pulse.pressure_cpu, "memory": pulse.pressure_memory, "io": pulse.pressure_io},
             "power_watts": pulse.power_watts,
         })
     });
-    let gossip = told.gossip.as_ref().map(|m| serde_json::json!({"liveness": m.liveness, "state": filled(&m.state), "held": m.held}));
-    serde_json::json!({"said": fact, "now": pulse, "unreached": filled(&told.unreached), "gossip": gossip})
+    let gossip = response.gossip.as_ref().map(|m| serde_json::json!({"liveness": m.liveness, "state": filled(&m.state), "held": m.held}));
+    serde_json::json!({"said": fact, "now": pulse, "unreached": filled(&response.unreached), "gossip": gossip})
 }
 
 #[cfg(test)]
@@ -115,9 +115,9 @@ Pressure:  cpu 1.2 %
         let kept = v1::NodeFactResponse { pulse: None, unreached: "it does not answer in time".into(), ..reached };
         let shown = text(&kept, true);
         assert!(shown.contains("it said last Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
-        let heard_of = v1::NodeFactResponse { fact: None, ..kept };
-        assert!(text(&heard_of, false).ends_with("Gossip:       suspect; of itself it said Ready, held\n"));
-        assert_eq!(json(&heard_of)["said"], serde_json::Value::Null);
-        assert_eq!(unknown("n9", &heard_of).state, "Unknown");
+        let gossip_only = v1::NodeFactResponse { fact: None, ..kept };
+        assert!(text(&gossip_only, false).ends_with("Gossip:       suspect; of itself it said Ready, held\n"));
+        assert_eq!(json(&gossip_only)["said"], serde_json::Value::Null);
+        assert_eq!(unknown("n9", &gossip_only).state, "Unknown");
     }
 }

@@ -43,7 +43,7 @@ pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
                     all.push(found);
                 }
                 Err(failure) => {
-                    failure.tell();
+                    failure.report();
                     exit = if exit == 0 { failure.exit() } else { exit };
                 }
             }
@@ -100,22 +100,22 @@ pub fn local_json(found: &v1::LocalConformance) -> Value {
 /// The quorum's record of a node, and the progress of its wipe; empty if there is nothing to report.
 pub fn standing(node: &v1::Node) -> String {
     let mut text = String::new();
-    if let Some(told) = &node.conformance {
-        let nodes = match told.group_nodes {
+    if let Some(conformance) = &node.conformance {
+        let nodes = match conformance.group_nodes {
             0 | 1 => "alone".to_owned(),
             2 => "with 1 other".to_owned(),
             nodes => format!("with {} others", nodes - 1),
         };
-        if told.stale {
+        if conformance.stale {
             text.push_str("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group of its own until its agent can read them again. That report:\n");
         }
-        text.push_str(&format!("It is of conformance group {}, {nodes}", short(&told.fingerprint)));
-        match time(told.drifted_since_ms) {
+        text.push_str(&format!("It is of conformance group {}, {nodes}", short(&conformance.fingerprint)));
+        match time(conformance.drifted_since_ms) {
             None => text.push_str(", as expected.\n"),
             Some(since) => text.push_str(&format!(
                 ". It has drifted since {since} ({}); {} is expected. `lattice node accept-drift {}` accepts that.\n",
-                told.drift,
-                short(&told.expected),
+                conformance.drift,
+                short(&conformance.expected),
                 node.id
             )),
         }
@@ -144,7 +144,7 @@ mod tests {
             local(&found),
             "Fingerprint:  0123456789ab, as of 2026-03-05T10:00:00.000Z\n  bios: A 1\n  kernel: 6.6\n  absent: bmc\n"
         );
-        let told = v1::Conformance {
+        let conformance = v1::Conformance {
             fingerprint: "0123456789abcdef".into(),
             group_nodes: 3,
             drifted_since_ms: 1_772_704_800_000,
@@ -152,14 +152,14 @@ mod tests {
             expected: "ffff456789abcdef".into(),
             stale: false,
         };
-        let node = v1::Node { id: "n1".into(), conformance: Some(told.clone()), ..Default::default() };
+        let node = v1::Node { id: "n1".into(), conformance: Some(conformance.clone()), ..Default::default() };
         let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` accepts that.\n";
         assert_eq!(standing(&node), want);
-        let told = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..told };
-        let node = v1::Node { conformance: Some(told), ..node };
+        let conformance = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..conformance };
+        let node = v1::Node { conformance: Some(conformance), ..node };
         assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
-        let told = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
-        let stale = standing(&v1::Node { conformance: Some(told), ..Default::default() });
+        let conformance = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
+        let stale = standing(&v1::Node { conformance: Some(conformance), ..Default::default() });
         assert!(
             stale.starts_with("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group"),
             "{stale}"

@@ -29,7 +29,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         let any = newest.read(&client, node, since_ms).await.map_err(|failure| unanswered(node.as_str(), failure))?;
         if !any && since_ms.is_none() {
             let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node}"));
-            unknown.hint("`lattice nodes` lists those that there are").tell();
+            unknown.hint("`lattice nodes` lists those that there are").report();
             exit = Exit::NotFound as u8;
         }
     }

@@ -64,8 +64,8 @@ pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
         Ok(())
     };
     let work = if *off { ", and its work is ended there" } else { "" };
-    let said = |node: &_| format!("Node {node} is Down{work}; `{} {node}` takes it back", HoldKind::Failure.exit());
-    each(session, &with.on.nodes, act, said).await.map(|done| done.exit)
+    let success_text = |node: &_| format!("Node {node} is Down{work}; `{} {node}` takes it back", HoldKind::Failure.exit());
+    each(session, &with.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -74,10 +74,10 @@ pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> 
         answer(client.nodes().lift_hold(v1::LiftHoldRequest { node, kind: HoldKind::Failure.to_string() })).await?;
         Ok(())
     };
-    let said = |node: &_| {
+    let success_text = |node: &_| {
         format!("Node {node} is repaired; where a check of its own still says failure, that comes back: `lattice node status {node}`")
     };
-    each(session, &args.nodes, act, said).await.map(|done| done.exit)
+    each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn boot(session: &Session, args: &Boot) -> Result<u8, Failure> {
@@ -86,8 +86,8 @@ pub async fn boot(session: &Session, args: &Boot) -> Result<u8, Failure> {
         answer(client.nodes().boot(v1::BootNodeRequest { node, reason: args.reason.clone() })).await?;
         Ok(())
     };
-    let said = |node: &_| format!("Node {node} is Booting; it is back when it registers under another boot id");
-    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+    let success_text = |node: &_| format!("Node {node} is Booting; it is back when it registers under another boot id");
+    each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn wipe(session: &Session, args: &Wipe) -> Result<u8, Failure> {
@@ -98,8 +98,9 @@ pub async fn wipe(session: &Session, args: &Wipe) -> Result<u8, Failure> {
         answer(client.nodes().wipe(v1::WipeRequest { node, reason: args.with.reason.clone(), force: args.force })).await?;
         Ok(())
     };
-    let said = |node: &_| format!("Node {node} takes nothing until it is wiped; `lattice node status {node}` shows how far that is");
-    each(session, &args.with.on.nodes, act, said).await.map(|done| done.exit)
+    let success_text =
+        |node: &_| format!("Node {node} takes nothing until it is wiped; `lattice node status {node}` shows how far that is");
+    each(session, &args.with.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn unwipe(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -134,8 +135,8 @@ async fn set(session: &Session, kind: HoldKind, (on, reason): (&OnNodes, &str), 
     let client = session.connect().await?;
     let act = async |node| set_one(&client, kind, node, reason, [until, None]).await;
     let ends = if until.is_some() { ", or its time" } else { "" };
-    let said = |node: &_| format!("Node {node} is under {kind}; `{} {node}`{ends} lifts it", kind.exit());
-    each(session, &on.nodes, act, said).await.map(|done| done.exit)
+    let success_text = |node: &_| format!("Node {node} is under {kind}; `{} {node}`{ends} lifts it", kind.exit());
+    each(session, &on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, Failure> {

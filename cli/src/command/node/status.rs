@@ -38,15 +38,15 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
     } else {
         None
     };
-    let told = fact::ask(client, &local.node).await?;
+    let response = fact::ask(client, &local.node).await?;
     match session.format() {
         Format::Table => {
             print(&(text(local) + &standing.as_ref().map(stands).unwrap_or_default()))?;
-            print(&fact::text(&told, true))
+            print(&fact::text(&response, true))
         }
         Format::Data(notation) => {
             let mut shown = json(local);
-            shown["fact"] = fact::json(&told);
+            shown["fact"] = fact::json(&response);
             if let Some(node) = standing.as_ref().and_then(|standing| standing.node.as_ref()) {
                 shown["state"] = node.state.clone().into();
                 shown["state_reason"] = filled(&node.reason).into();
@@ -66,21 +66,21 @@ async fn others(session: &Session, client: &Client, names: &[String]) -> Result<
     let all = nodes::list_or_gossip(session, client, false).await?;
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
     // Its own facts as well, and gossip's data on a node that the quorum does not know.
-    let told = fact::ask(client, name).await?;
+    let response = fact::ask(client, name).await?;
     let node = match node_list::find(all, name) {
         Ok(node) => node,
-        Err(_) if told.gossip.is_some() => fact::unknown(name, &told),
+        Err(_) if response.gossip.is_some() => fact::unknown(name, &response),
         Err(not_found) => return Err(not_found),
     };
     match session.format() {
         Format::Data(notation) => {
             let mut shown = serde_json::json!(NodeJson::from(&node));
-            shown["fact"] = fact::json(&told);
+            shown["fact"] = fact::json(&response);
             notation.print(&shown)
         }
         Format::Table => {
             several(session, client, &[node]).await?;
-            print(&fact::text(&told, false))
+            print(&fact::text(&response, false))
         }
         Format::Name => several(session, client, &[node]).await,
     }
@@ -220,9 +220,9 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
     let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "well" && !c.keeps_work_off);
     let counts = ["failure", "drain", "critical", "warning", "unsupported"]
         .map(|finding| (local.checks.iter().filter(|c| c.finding == finding).count(), finding));
-    let others_told: String =
+    let others_text: String =
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, finding)| format!(", {count} {finding}")).collect();
-    let mut text = block(&[("Checks", format!("{} well{others_told}", well.len()))]);
+    let mut text = block(&[("Checks", format!("{} well{others_text}", well.len()))]);
     for check in others {
         let since = time(check.since_ms).unwrap_or_default();
         let detail = if check.detail.is_empty() { String::new() } else { format!(": {}", check.detail) };

@@ -35,10 +35,10 @@ pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
             let find = |name: &str| gpu.measured.iter().find(|one| one.name == name);
             let value = |(name, _): &(&str, &str)| find(name).map(|one| shown(one.now, &one.unit)).unwrap_or_default();
             let source = gpu.measured.first().map(|one| one.source.clone()).unwrap_or_default();
-            let told = if gpu.silent.is_empty() { age(node.gpus_age_ms) } else { String::new() };
+            let age_text = if gpu.silent.is_empty() { age(node.gpus_age_ms) } else { String::new() };
             let mut row = vec![node.node.clone(), gpu.id.clone()];
             row.extend(COLUMNS.iter().map(value));
-            row.extend([gpu.throttled.join(","), source, told]);
+            row.extend([gpu.throttled.join(","), source, age_text]);
             table.row(row);
         }
     }

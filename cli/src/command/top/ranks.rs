@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A rank and its node.
-type Told<'a> = (&'a str, &'a v1::RankUsage);
+type NodeRank<'a> = (&'a str, &'a v1::RankUsage);
 
 /// Sorted by launch and rank.
-fn sorted(nodes: &[v1::NodeUsage]) -> Vec<Told<'_>> {
-    let mut all: Vec<Told<'_>> = nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| (node.node.as_str(), rank))).collect();
+fn sorted(nodes: &[v1::NodeUsage]) -> Vec<NodeRank<'_>> {
+    let mut all: Vec<NodeRank<'_>> = nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| (node.node.as_str(), rank))).collect();
     all.sort_by_key(|(node, rank)| (rank.launch, rank.rank, *node));
     all
 }
@@ -22,22 +22,22 @@ struct Launch<'a> {
     number: u32,
     ranks: u32,
     /// Of the ranks with a processor time: the one with the most, the one with the least, and the median.
-    busiest: Option<(Told<'a>, f64)>,
-    least: Option<(Told<'a>, f64)>,
+    busiest: Option<(NodeRank<'a>, f64)>,
+    least: Option<(NodeRank<'a>, f64)>,
     median: Option<f64>,
     states: BTreeMap<&'a str, u32>,
 }
 
 fn launches(nodes: &[v1::NodeUsage]) -> Vec<Launch<'_>> {
-    let mut of: BTreeMap<u32, Vec<Told<'_>>> = BTreeMap::new();
-    for told in sorted(nodes) {
-        of.entry(told.1.launch).or_default().push(told);
+    let mut of: BTreeMap<u32, Vec<NodeRank<'_>>> = BTreeMap::new();
+    for rank in sorted(nodes) {
+        of.entry(rank.1.launch).or_default().push(rank);
     }
     of.into_iter().map(|(number, all)| launch(number, &all)).collect()
 }
 
-fn launch<'a>(number: u32, all: &[Told<'a>]) -> Launch<'a> {
-    let mut timed: Vec<_> = all.iter().filter_map(|told| Some((*told, told.1.cpu_cores?))).collect();
+fn launch<'a>(number: u32, all: &[NodeRank<'a>]) -> Launch<'a> {
+    let mut timed: Vec<_> = all.iter().filter_map(|rank| Some((*rank, rank.1.cpu_cores?))).collect();
     timed.sort_by(|(_, one), (_, other)| one.total_cmp(other));
     let mut states = BTreeMap::new();
     for (_, rank) in all {
@@ -120,7 +120,7 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
 
 pub fn json(nodes: &[v1::NodeUsage]) -> Value {
     let over = |of: &str| nodes.iter().find(|node| node.node == of).map(|node| node.ranks_over_ms);
-    let one = |(node, rank): Told<'_>| {
+    let one = |(node, rank): NodeRank<'_>| {
         let v1::RankUsage { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state } = rank;
         json!({
             "launch": launch, "rank": rank, "node": node, "pid": pid, "name": name, "processes": processes, "cpu_cores": cpu_cores,
@@ -131,10 +131,11 @@ pub fn json(nodes: &[v1::NodeUsage]) -> Value {
 }
 
 pub fn launches_json(nodes: &[v1::NodeUsage]) -> Value {
-    let told = |of: Option<(Told<'_>, f64)>| of.map(|((node, rank), cores)| json!({"rank": rank.rank, "node": node, "cpu_cores": cores}));
+    let rank_json =
+        |of: Option<(NodeRank<'_>, f64)>| of.map(|((node, rank), cores)| json!({"rank": rank.rank, "node": node, "cpu_cores": cores}));
     let one = |Launch { number, ranks, busiest, least, median, states }: Launch<'_>| {
         json!({
-            "launch": number, "ranks": ranks, "busiest": told(busiest), "least_busy": told(least), "median_cpu_cores": median,
+            "launch": number, "ranks": ranks, "busiest": rank_json(busiest), "least_busy": rank_json(least), "median_cpu_cores": median,
             "states": states,
         })
     };
@@ -175,8 +176,9 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         assert_eq!((&json.1[0]["busiest"]["rank"], &json.1[0]["states"]["sleeping"]), (&2.into(), &2.into()));
         nodes[0].ranks_unreached = "it does not answer".into();
         nodes[1].ranks_unknown = 3;
-        let said = ["n2 does not report its ranks: it does not answer", "of 3 processes on n1 it is not known to which rank they belong"];
-        assert_eq!(notes(&nodes), said);
+        let expected =
+            ["n2 does not report its ranks: it does not answer", "of 3 processes on n1 it is not known to which rank they belong"];
+        assert_eq!(notes(&nodes), expected);
         assert_eq!((text(&[], TableSize::default()), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
     }
 }

@@ -160,7 +160,7 @@ fn letters_mean_what_their_words_mean() {
 
 #[test]
 fn what_is_not_known_is_refused_with_its_line() {
-    for (line, told) in [
+    for (line, expected) in [
         ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),
         ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
         ("-Z", "job.sh line 2: #SBATCH -Z: there is no such option"),
@@ -169,13 +169,13 @@ fn what_is_not_known_is_refused_with_its_line() {
         ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
     ] {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
-        assert!(failure.what.starts_with(told), "{}", text(&failure));
+        assert!(failure.what.starts_with(expected), "{}", text(&failure));
     }
 }
 
 #[test]
 fn what_is_wrong_is_told_with_its_line() {
-    for (script, told) in [
+    for (script, expected) in [
         ("#!/bin/sh\n#LATTICE --noodes=4\n", "job.sh line 2: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),
         ("\n\n#LATTICE noodes=4\n", "job.sh line 3: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),
         ("#LATTICE --nodes=0\n", "job.sh line 1: #LATTICE: invalid value '0' for '--nodes <N>': at least 1 node is needed"),
@@ -187,7 +187,7 @@ fn what_is_wrong_is_told_with_its_line() {
         ("#LATTICE name='x\n", "job.sh line 1: #LATTICE: a ' is not closed"),
     ] {
         let failure = read("job.sh", script).unwrap_err();
-        assert_eq!(text(&failure), told);
+        assert_eq!(text(&failure), expected);
     }
     assert!(read("job.sh", "#SBATCH --time=soon\n").unwrap_err().what.contains("--time=soon: \"soon\" is not a duration"));
     assert!(text(&read("job.sh", "#LATTICE zzz=4\n").unwrap_err()).contains("lattice submit --help"));

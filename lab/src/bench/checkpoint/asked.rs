@@ -1,6 +1,6 @@
 //! An allocation that is asked to save itself.
 
-use crate::asked::{self, Mode, Told};
+use crate::asked::{self, Mode, RequestTimes};
 use crate::bench::surroundings::wait_running;
 use crate::cluster::Cluster;
 use crate::interrupt;
@@ -67,16 +67,17 @@ impl<'a> Asked<'a> {
 
     /// Waits until this many processes, over all its runs together, have reported that they listen.
     fn ready(&self, processes: usize) -> Result<()> {
-        let ready = until(PATIENCE, || interrupt::came().is_some() || asked::told(&self.dir).is_ok_and(|(ready, _)| ready >= processes));
+        let ready =
+            until(PATIENCE, || interrupt::came().is_some() || asked::read_progress(&self.dir).is_ok_and(|(ready, _)| ready >= processes));
         interrupt::check()?;
-        ensure!(ready, "of allocation {} {} processes hear, of {processes}", self.id, asked::told(&self.dir)?.0);
+        ensure!(ready, "of allocation {} {} processes hear, of {processes}", self.id, asked::read_progress(&self.dir)?.0);
         Ok(())
     }
 
     /// Requests a checkpoint and waits until it is complete. Returns its id, the times of request and completion, and
     /// the program's own times.
     pub(super) fn complete(&self, through: &Client) -> Result<Complete> {
-        let before = asked::told(&self.dir)?.1;
+        let before = asked::read_progress(&self.dir)?.1;
         let id = Uuid::new_v4().to_string();
         let request = v1::CheckpointRequest { id: id.clone(), allocation: self.id.clone(), deadline_ms: 0 };
         let mut client = through.allocations();
@@ -95,14 +96,14 @@ impl<'a> Asked<'a> {
             };
             tokio::time::timeout(PATIENCE, asking).await.context("no checkpoint came about")?
         })?;
-        let told = asked::told(&self.dir)?.1.filter(|told| Some(*told) != before).context("the program has not noticed")?;
-        Ok(Complete { id, asked_ns, over_ns, told })
+        let times = asked::read_progress(&self.dir)?.1.filter(|times| Some(*times) != before).context("the program has not noticed")?;
+        Ok(Complete { id, asked_ns, over_ns, times })
     }
 
     /// From the request until the program notices.
     pub(super) fn noticed(&self, through: &Client) -> Result<Duration> {
         let done = self.complete(through)?;
-        let took = done.told.noticed_ns.checked_sub(done.asked_ns).context("it noticed before it was asked: the clock was set")?;
+        let took = done.times.noticed_ns.checked_sub(done.asked_ns).context("it noticed before it was asked: the clock was set")?;
         Ok(Duration::from_nanos(took))
     }
 
@@ -143,7 +144,7 @@ impl<'a> Asked<'a> {
         })?;
         let now = self.lattice.allocation(&self.id)?;
         ensure!(text(&now, "state") == "Suspended" && text(&now["checkpoint"], "id") == id, "it did not save itself: {now}");
-        let (ready, _) = asked::told(&self.dir)?;
+        let (ready, _) = asked::read_progress(&self.dir)?;
         self.lattice.ok(&["resume", self.id.as_str()])?;
         wait_running(&self.lattice, &self.id)?;
         self.ready(ready + self.processes)?;
@@ -156,5 +157,5 @@ pub(super) struct Complete {
     pub(super) id: String,
     pub(super) asked_ns: u64,
     pub(super) over_ns: u64,
-    pub(super) told: Told,
+    pub(super) times: RequestTimes,
 }

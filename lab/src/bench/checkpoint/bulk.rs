@@ -76,7 +76,7 @@ impl<'a> Bulk<'a> {
         fs::write(self.asked.dir.join("save"), file.to_string_lossy().as_bytes())?;
         self.settle()?;
         let done = self.asked.complete(&self.asked.here)?;
-        let took = done.over_ns.checked_sub(done.told.saved_ns).context("it was complete before it was saved: the clock was set")?;
+        let took = done.over_ns.checked_sub(done.times.saved_ns).context("it was complete before it was saved: the clock was set")?;
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).replace(done.id);
         if let Some(before) = before {
             self.asked.lattice.ok(&["checkpoint", "rm", self.asked.id.as_str(), before.as_str()])?;

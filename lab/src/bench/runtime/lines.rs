@@ -66,8 +66,8 @@ impl Reader {
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let said = line.trim().parse().map(Duration::from_nanos).unwrap_or(now);
-                if ages.send(now.saturating_sub(said)).is_err() {
+                let printed = line.trim().parse().map(Duration::from_nanos).unwrap_or(now);
+                if ages.send(now.saturating_sub(printed)).is_err() {
                     return;
                 }
             }

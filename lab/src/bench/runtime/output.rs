@@ -31,33 +31,36 @@ pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
     Ok(Figure::new(&name, "ms", kept, vec![(peer, Samples::of(plain, 0))], Some(target)))
 }
 
-/// A shell script that writes the output, and then puts into `said` how many microseconds that took.
-fn writer(said: &Path) -> String {
+/// A shell script that writes the output, and then puts into `result_file` how many microseconds that took.
+fn writer(result_file: &Path) -> String {
     let count = MEGABYTES;
-    format!("b=$(date +%s%N); dd if=/dev/zero bs=1M count={count} status=none; e=$(date +%s%N); echo $(((e-b)/1000)) > {}", said.display())
+    format!(
+        "b=$(date +%s%N); dd if=/dev/zero bs=1M count={count} status=none; e=$(date +%s%N); echo $(((e-b)/1000)) > {}",
+        result_file.display()
+    )
 }
 
 fn write_as_job(lattice: &Lattice, dir: &Path) -> Result<f64> {
-    let said = dir.join("bench-output");
-    let _ = std::fs::remove_file(&said);
-    let script = writer(&said);
+    let result_file = dir.join("bench-output");
+    let _ = std::fs::remove_file(&result_file);
+    let script = writer(&result_file);
     let id = lattice.ok(&["submit", "-o", "name", "--name", "output", "--walltime", "5m", "--", "/bin/sh", "-c", &script])?;
     let ended = lattice.ended_within(id.trim(), LIMIT)?;
     ensure!(text(&ended, "state") == "Completed", "the job that writes ended so: {ended}");
-    read(&said)
+    read(&result_file)
 }
 
 fn write_plainly(dir: &Path) -> Result<f64> {
-    let (said, out) = (dir.join("bench-plain"), dir.join("bench-plain.out"));
+    let (result_file, out) = (dir.join("bench-plain"), dir.join("bench-plain.out"));
     let file = std::fs::File::options().create(true).append(true).open(&out)?;
-    let script = writer(&said);
+    let script = writer(&result_file);
     let status = Command::new("/bin/sh").args(["-c", &script]).stdin(Stdio::null()).stdout(file).status()?;
     std::fs::remove_file(out)?;
     ensure!(status.success(), "the plain writer ended with {status}");
-    read(&said)
+    read(&result_file)
 }
 
-fn read(said: &Path) -> Result<f64> {
-    let text = std::fs::read_to_string(said).with_context(|| format!("reading {}", said.display()))?;
+fn read(result_file: &Path) -> Result<f64> {
+    let text = std::fs::read_to_string(result_file).with_context(|| format!("reading {}", result_file.display()))?;
     Ok(text.trim().parse::<f64>().context("a number")? / 1000.0)
 }

@@ -159,15 +159,15 @@ impl<'a> Two<'a> {
 }
 
 /// The switches that the load reported.
-fn said(child: Child) -> Result<f64> {
+fn reported_switches(child: Child) -> Result<f64> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
 /// The difference in percent of the true number.
-fn off(told: u64, known: f64) -> f64 {
-    (told as f64 - known).abs() / known * 100.0
+fn off(counted: u64, known: f64) -> f64 {
+    (counted as f64 - known).abs() / known * 100.0
 }
 
 /// The differences of both scopes in percent: switches, bytes of the network, bytes past the page cache.
@@ -186,7 +186,7 @@ fn one_round(two: &Two<'_>, dir: Option<&Path>) -> Result<Off> {
     let mut worst = Off::default();
     for (n, child) in children.into_iter().enumerate() {
         let [_, datagrams, mebibytes] = LOADS[n];
-        let switched = said(child)?;
+        let switched = reported_switches(child)?;
         let now = two.counts(n)?;
         let more = |words: &[usize]| words.iter().map(|word| now[*word].wrapping_sub(before[n][*word])).sum::<u64>();
         let sent = f64::from(datagrams) * (DATAGRAM + HEADERS) as f64;
@@ -204,7 +204,7 @@ fn written_back(two: &Two<'_>, dir: &Path) -> Result<(f64, u64)> {
     let nobodys = || two.probes.of_no_allocation().map(|(_, written)| written).context("what is nobody's is not counted");
     let (own, before) = (two.counts(0)?[BLOCK_WRITTEN_BYTES], nobodys()?);
     let file = dir.join("buffered");
-    said(two.begin(0, Some(&file), &[("--buffered", BUFFERED)])?)?;
+    reported_switches(two.begin(0, Some(&file), &[("--buffered", BUFFERED)])?)?;
     let file = File::open(file)?;
     file.sync_all()?;
     let known = f64::from(BUFFERED) * WRITE as f64;

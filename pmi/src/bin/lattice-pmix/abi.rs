@@ -301,7 +301,7 @@ int main(void) {
             assert!(std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_none(), "no C compiler with the headers of PMIx: libpmix-dev");
             return eprintln!("cannot run here: no C compiler with the headers of PMIx");
         }
-        let said = Command::new(&program).output().unwrap();
+        let output = Command::new(&program).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let ours = format!(
             "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{} {} {}\n{} {}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
@@ -352,9 +352,9 @@ int main(void) {
             data_type::DATA_ARRAY,
             data_type::PROC_RANK,
         );
-        let said = String::from_utf8_lossy(&said.stdout);
-        let (module_bytes, said) = said.split_once('\n').expect("several lines");
-        assert_eq!(said, ours);
+        let output = String::from_utf8_lossy(&output.stdout);
+        let (module_bytes, output) = output.split_once('\n').expect("several lines");
+        assert_eq!(output, ours);
         // The library reads only the callbacks that it knows.
         assert!(module_bytes.parse::<usize>().is_ok_and(|bytes| bytes <= size_of::<Module>()), "{module_bytes} bytes of callbacks");
     }

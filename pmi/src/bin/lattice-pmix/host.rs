@@ -43,7 +43,7 @@ pub static HOST: OnceLock<Host> = OnceLock::new();
 
 /// Sends a message to the shim. If the shim is gone, the other thread notices and ends this
 /// process; the ranks are ended with it.
-pub fn tell(message: &FromBridge) {
+pub fn send(message: &FromBridge) {
     let Some(host) = HOST.get() else { return };
     // A message that is too large for a frame must end the launch, not be dropped.
     if let Ok(frame) = encode(message).or_else(|error| encode(&FromBridge::Failed { why: error.to_string() })) {
@@ -57,7 +57,7 @@ pub fn ask(waiting: Waiting, question: Question) -> bool {
     let Some(host) = HOST.get() else { return false };
     let id = host.questions.lock().unwrap_or_else(PoisonError::into_inner).add(waiting);
     if let Some(id) = id {
-        tell(&FromBridge::Ask { id, question });
+        send(&FromBridge::Ask { id, question });
     }
     id.is_some()
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, NameTooLong, Proc, Status, Value, data_type, give, proc_of, rank_of};
 use crate::gate;
-use crate::host::{HOST, Host, Leaving, WaitingFence, tell};
+use crate::host::{HOST, Host, Leaving, WaitingFence, send};
 use crate::publishing;
 use lattice_model::with_causes;
 use lattice_pmi::bridge::{AnswerStatus, BridgeJob, FromBridge, Published, listed};
@@ -194,7 +194,7 @@ impl Library {
             self.good("PMIx_server_dmodex_request", status)
         });
         if asked.is_err() {
-            tell(&FromBridge::Modex { from, number, status: abi::ERR_NOT_SUPPORTED, data: Vec::new() });
+            send(&FromBridge::Modex { from, number, status: abi::ERR_NOT_SUPPORTED, data: Vec::new() });
         }
     }
 
@@ -202,9 +202,9 @@ impl Library {
     pub fn left(&self, rank: u32) {
         let Some(host) = HOST.get() else { return };
         let mut leaving = host.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let heard: Vec<_> = leaving.extract_if(.., |(who, _)| *who == rank).collect();
+        let released: Vec<_> = leaving.extract_if(.., |(who, _)| *who == rank).collect();
         drop(leaving);
-        for (_, Leaving { done, cbdata }) in heard {
+        for (_, Leaving { done, cbdata }) in released {
             if let Some(done) = done {
                 // SAFETY: `cbdata` is what came with the callback.
                 unsafe { done(abi::SUCCESS, cbdata) };
@@ -216,22 +216,22 @@ impl Library {
     /// notified: Open MPI's default handler aborts.
     pub fn died(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
-        let told = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
+        let notified = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
             let event = Box::into_raw(Box::new(Event::of(proc_of(&host.namespace, rank)?, code)));
             // SAFETY: it was created here, and nobody else has it yet.
             let (proc, about, count) =
                 unsafe { (&raw const *(*event).who, (&raw const (*event).about).cast::<Info>(), (*event).about.len()) };
             let event = event.cast();
-            // SAFETY: everything pointed to lives in the event, which `event_told` frees; if that
+            // SAFETY: everything pointed to lives in the event, which `event_notified` frees; if that
             // will not be called, it is freed below.
-            let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_told), event) };
+            let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_notified), event) };
             if status != abi::SUCCESS {
                 // SAFETY: nobody else has it.
-                unsafe { event_told(status, event) };
+                unsafe { event_notified(status, event) };
             }
             self.good("PMIx_Notify_event", status)
         });
-        if let Err(why) = told {
+        if let Err(why) = notified {
             eprintln!("lattice-pmix: the ranks here do not learn that rank {rank} died: {}", with_causes(&why));
         }
     }
@@ -467,7 +467,7 @@ fn flag(key: &str) -> Info {
 unsafe extern "C" fn client_connected(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
     // SAFETY: the library passes a valid rank.
     if let Some(rank) = unsafe { rank_of(who) } {
-        tell(&FromBridge::Joined { rank });
+        send(&FromBridge::Joined { rank });
     }
     abi::OPERATION_SUCCEEDED
 }
@@ -478,7 +478,7 @@ unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, done: ab
     // SAFETY: the library passes a valid rank.
     let (Some(rank), Some(host)) = (unsafe { rank_of(who) }, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
     host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
-    tell(&FromBridge::Finalized { rank });
+    send(&FromBridge::Finalized { rank });
     abi::SUCCESS
 }
 
@@ -497,7 +497,7 @@ unsafe extern "C" fn connection_lost(
 ) {
     // SAFETY: the library passes a valid rank.
     if let Some(rank) = unsafe { rank_of(who) } {
-        tell(&FromBridge::Lost { rank });
+        send(&FromBridge::Lost { rank });
     }
     if let Some(done) = done {
         // SAFETY: `cbdata` came with the callback; no other data is passed.
@@ -524,7 +524,7 @@ unsafe extern "C" fn abort(
     let message = message.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default();
     let (Some(rank), Some(host)) = (rank, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
     host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
-    tell(&FromBridge::Aborted { rank, code, message });
+    send(&FromBridge::Aborted { rank, code, message });
     abi::SUCCESS
 }
 
@@ -564,13 +564,13 @@ unsafe extern "C" fn fence(
             ours
         },
     };
-    tell(&FromBridge::Fence { data: ours });
+    send(&FromBridge::Fence { data: ours });
     abi::SUCCESS
 }
 
 /// # Safety
 /// `event` was passed by [`Library::died`]; called once for it.
-unsafe extern "C" fn event_told(_: Status, event: *mut c_void) {
+unsafe extern "C" fn event_notified(_: Status, event: *mut c_void) {
     // SAFETY: see above.
     drop(unsafe { Box::from_raw(event.cast::<Event>()) });
 }
@@ -583,7 +583,7 @@ unsafe extern "C" fn modex_given(status: Status, data: *mut c_char, bytes: usize
     let (from, number) = unsafe { *Box::from_raw(whose.cast::<(u32, u64)>()) };
     // SAFETY: see above; the library frees the data after this call.
     let data = if data.is_null() { Vec::new() } else { unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) }.to_vec() };
-    tell(&FromBridge::Modex { from, number, status, data });
+    send(&FromBridge::Modex { from, number, status, data });
 }
 
 #[cfg(test)]
@@ -592,8 +592,8 @@ mod tests {
 
     #[test]
     fn a_version_is_read_from_what_the_library_says() {
-        let said = "OpenPMIx 4.2.2, repo rev: gitv4.2.2 (PMIx Standard: 4.1, Stable ABI: 0.0, Provisional ABI: 0.0)";
-        assert_eq!(version(said), Some("4.2.2"));
+        let text = "OpenPMIx 4.2.2, repo rev: gitv4.2.2 (PMIx Standard: 4.1, Stable ABI: 0.0, Provisional ABI: 0.0)";
+        assert_eq!(version(text), Some("4.2.2"));
         assert_eq!(version("OpenPMIx 5.0.1 (PMIx Standard: 4.2)"), Some("5.0.1"));
         assert_eq!((version("something"), version("OpenPMIx ")), (None, None));
         assert_eq!((major("4.2.2"), major("10.0"), major("x")), (4, 10, 0));

@@ -46,9 +46,9 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
     assert!(c.asked().contains(&id));
     c.witnessed(&id, id.clone(), S(88));
     c.witnessed(&id, by(), S(88));
-    let said = c.standings(S(89), n.iter(), |_| NodeUse::Own);
-    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
-    n[0].state_reason.clone_from(&said[0].reason);
+    let standings = c.standings(S(89), n.iter(), |_| NodeUse::Own);
+    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
+    n[0].state_reason.clone_from(&standings[0].reason);
     assert_eq!(states(&mut c, 91, &n), []);
     assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
     // The witness does not reach it any more.
@@ -82,14 +82,14 @@ proptest::proptest! {
             now += pause;
             for (c, asks, nodes) in &mut sides {
                 match what {
-                    0 => c.heard(ids[who].clone(), Incarnation(1), S(now)),
+                    0 => c.record_heartbeat(ids[who].clone(), Incarnation(1), S(now)),
                     1 if *asks => c.witnessed(&ids[who], ids[by].clone(), S(now)),
                     _ => {}
                 }
                 let all: Vec<_> = c.standings(S(now), nodes.iter(), |_| NodeUse::Own);
-                for said in all {
-                    let node = nodes.iter_mut().find(|n| n.id == said.node).unwrap();
-                    (node.state, node.state_reason) = (said.state, said.reason);
+                for standing in all {
+                    let node = nodes.iter_mut().find(|n| n.id == standing.node).unwrap();
+                    (node.state, node.state_reason) = (standing.state, standing.reason);
                 }
             }
             let [(_, _, without), (c, _, with)] = &sides;
@@ -114,7 +114,7 @@ fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
     assert_eq!(states(&mut c, 0, &n), []);
     for now in [5, 40, 97] {
         // One more node dies after five seconds; the others stay alive.
-        n[3..].iter().filter(|n| now == 5 || n.id.as_str() != "n3").for_each(|n| c.heard(n.id.clone(), Incarnation(1), S(now)));
+        n[3..].iter().filter(|n| now == 5 || n.id.as_str() != "n3").for_each(|n| c.record_heartbeat(n.id.clone(), Incarnation(1), S(now)));
         for (id, state) in states(&mut c, now, &n) {
             assert_eq!(id, "n3");
             n[3].state = state;
@@ -138,14 +138,14 @@ proptest::proptest! {
             (clocks(), live.chain(dead).collect::<Vec<_>>())
         });
         let mut now = 0;
-        for (pause, who, is_heard) in history {
+        for (pause, who, has_heartbeat) in history {
             now += pause;
             for (c, nodes) in &mut sides {
-                if is_heard {
-                    c.heard(nodes[who].id.clone(), Incarnation(1), S(now));
+                if has_heartbeat {
+                    c.record_heartbeat(nodes[who].id.clone(), Incarnation(1), S(now));
                 }
-                for said in c.standings(S(now), nodes.iter(), |_| NodeUse::Own) {
-                    nodes.iter_mut().find(|n| n.id == said.node).unwrap().state = said.state;
+                for standing in c.standings(S(now), nodes.iter(), |_| NodeUse::Own) {
+                    nodes.iter_mut().find(|n| n.id == standing.node).unwrap().state = standing.state;
                 }
             }
             let [(without, nodes), (with, more)] = &sides;
@@ -169,7 +169,7 @@ fn a_silent_node_is_degraded_then_down_then_ready_when_heard() {
     assert_eq!(states(&mut c, 190, &n), []);
     assert_eq!(states(&mut c, 191, &n), [("n1".to_owned(), NodeState::Down)]);
     n[0].state = NodeState::Down;
-    c.heard("n1".parse().unwrap(), Incarnation(1), S(192));
+    c.record_heartbeat("n1".parse().unwrap(), Incarnation(1), S(192));
     assert_eq!(states(&mut c, 193, &n), [("n1".to_owned(), NodeState::Ready)]);
 }
 
@@ -178,26 +178,26 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
     let id = || "n1".parse::<NodeId>().unwrap();
     let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
-    c.heard(id(), Incarnation(1), S(1));
-    c.said(id(), Incarnation(1), unwell());
-    let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
-    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
-    (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
+    c.record_heartbeat(id(), Incarnation(1), S(1));
+    c.record_health(id(), Incarnation(1), unwell());
+    let standings = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, standings[0].reason.clone());
     assert_eq!(states(&mut c, 3, &n), []);
     // A change in which checks fail is reported; a different number from the same check is not.
-    for (why, told) in
+    for (why, expected) in
         [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
     {
-        c.said(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
+        c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
         let again = c.standings(S(3), n.iter(), |_| NodeUse::Own);
-        assert_eq!(again.first().map(|standing| standing.reason.as_str()), told);
+        assert_eq!(again.first().map(|standing| standing.reason.as_str()), expected);
         assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
     }
-    c.said(id(), Incarnation(1), unwell());
+    c.record_health(id(), Incarnation(1), unwell());
     let mut next = clocks();
-    next.heard(id(), Incarnation(1), S(1));
+    next.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
-    next.said(id(), Incarnation(1), NodeHealth::Well);
+    next.record_health(id(), Incarnation(1), NodeHealth::Well);
     assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
     // Silence still counts, and is the reason from then on; a node that returns from it is first
     // heard again.
@@ -208,9 +208,9 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     assert_eq!(states(&mut c, 33, &n), []);
     assert_eq!(states(&mut c, 92, &n), [("n1".to_owned(), NodeState::Down)]);
     n[0].state = NodeState::Down;
-    c.heard(id(), Incarnation(1), S(93));
+    c.record_heartbeat(id(), Incarnation(1), S(93));
     assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
-    (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, standings[0].reason.clone());
     // A restarted agent reports it again.
     n[0].incarnation = Incarnation(2);
     assert_eq!(states(&mut c, 95, &n), []);
@@ -229,12 +229,12 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
         until: None,
         deadline: None,
     }];
-    c.heard(id(), Incarnation(1), S(1));
+    c.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut c, 1, &n), []);
-    c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
-    let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
-    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
-    n[0].state_reason.clone_from(&said[0].reason);
+    c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
+    let standings = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
+    n[0].state_reason.clone_from(&standings[0].reason);
     assert_eq!(states(&mut c, 3, &n), [], "said once");
     // It was Degraded before it was drained: from now on its drain determines its state.
     n[0].state = NodeState::Degraded;
@@ -243,17 +243,17 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     // removes it.
     n[0].state = NodeState::Drained;
     let mut next = clocks();
-    next.heard(id(), Incarnation(1), S(1));
+    next.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut next, 2, &n), []);
-    next.said(id(), Incarnation(1), NodeHealth::Well);
+    next.record_health(id(), Incarnation(1), NodeHealth::Well);
     assert_eq!(next.standings(S(2), n.iter(), |_| NodeUse::Own)[0].reason, "");
 }
 
 #[test]
 fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
-    c.said("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
-    c.heard("n1".parse().unwrap(), Incarnation(1), S(1));
+    c.record_health("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+    c.record_heartbeat("n1".parse().unwrap(), Incarnation(1), S(1));
     assert_eq!(c.failures(S(32), n.iter()), [], "it is switched off by now");
     let holds = c.failures(S(1), n.iter());
     assert!(
@@ -262,8 +262,8 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     );
     n[0].incarnation = Incarnation(2);
     assert_eq!(c.failures(S(1), n.iter()), []);
-    c.said("n1".parse().unwrap(), Incarnation(2), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
-    c.heard("n1".parse().unwrap(), Incarnation(2), S(1));
+    c.record_health("n1".parse().unwrap(), Incarnation(2), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+    c.record_heartbeat("n1".parse().unwrap(), Incarnation(2), S(1));
     assert_eq!(c.failures(S(1), n.iter()).len(), 1);
     let (by, reason) = ("root".to_owned(), "x".to_owned());
     n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
@@ -284,19 +284,19 @@ fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
         let drain = Some(DrainWish { asked: Timestamp(asked), why: why.into() });
         NodeHealth::Unwell { why: "gpu 0: XID 79".into(), drain }
     };
-    c.heard(id(), Incarnation(1), S(1));
-    c.said(id(), Incarnation(1), wish(5, "gpu 0: XID 79"));
+    c.record_heartbeat(id(), Incarnation(1), S(1));
+    c.record_health(id(), Incarnation(1), wish(5, "gpu 0: XID 79"));
     let asked =
         |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
     assert_eq!(c.drains(S(1), n.iter()), [asked(5)]);
     assert_eq!(c.drains(S(32), n.iter()), [], "it is not heard by now");
     n[0].drain_asked = Some(Timestamp(5));
     assert_eq!(c.drains(S(1), n.iter()), [], "granted, whether it stands or not");
-    c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+    c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     assert_eq!(c.drains(S(1), n.iter()), [asked(9)], "another request");
-    c.said(id(), Incarnation(1), wish(10, ""));
+    c.record_health(id(), Incarnation(1), wish(10, ""));
     assert_eq!(c.drains(S(1), n.iter()), []);
-    c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+    c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     n[0].incarnation = Incarnation(2);
     assert_eq!(c.drains(S(1), n.iter()), [], "of another life");
 }
@@ -319,7 +319,7 @@ fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_
     n[3].holds = vec![hold(HoldKind::Disable)];
     assert_eq!(states(&mut c, 0, &n), []);
     for silent in ["n3", "n4"] {
-        c.heard(silent.parse().unwrap(), Incarnation(1), S(31));
+        c.record_heartbeat(silent.parse().unwrap(), Incarnation(1), S(31));
     }
     let degraded = |name: &str| (name.to_owned(), NodeState::Degraded);
     assert_eq!(states(&mut c, 31, &n), [degraded("n1"), degraded("n2")]);
@@ -334,7 +334,7 @@ fn an_older_life_does_not_count_as_heard() {
     let mut n = [node("n1", NodeState::Down)];
     n[0].incarnation = Incarnation(2);
     assert_eq!(states(&mut c, 0, &n), []);
-    c.heard("n1".parse().unwrap(), Incarnation(1), S(5));
+    c.record_heartbeat("n1".parse().unwrap(), Incarnation(1), S(5));
     assert_eq!(states(&mut c, 6, &n), []);
 }
 
@@ -344,14 +344,14 @@ fn when_many_fall_silent_together_none_goes_down() {
     let mut c = clocks();
     assert_eq!(states(&mut c, 0, &many), []);
     for n in &many[3..] {
-        c.heard(n.id.clone(), Incarnation(1), S(91));
+        c.record_heartbeat(n.id.clone(), Incarnation(1), S(91));
     }
     // Three of ten: held back.
     let back: Vec<_> = states(&mut c, 91, &many);
     assert!(back.iter().all(|(_, s)| *s == NodeState::Ready) && back.len() == 7, "{back:?}");
     assert!(c.held_back > 0);
     // Two of ten: Down.
-    c.heard(many[2].id.clone(), Incarnation(1), S(92));
+    c.record_heartbeat(many[2].id.clone(), Incarnation(1), S(92));
     let down: Vec<_> = states(&mut c, 92, &many).into_iter().filter(|(_, s)| *s == NodeState::Down).collect();
     assert_eq!(down.len(), 2);
     assert!(c.held_back == 0);

@@ -222,7 +222,7 @@ pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Opt
 }
 
 /// A watcher learns of everything that changed.
-pub(super) fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied) {
+pub(super) fn invariant_changes_are_published(before: &Ledger, after: &Ledger, applied: &Applied) {
     for allocation in after.allocations() {
         if before.allocation(allocation.id) != Some(allocation) {
             assert!(applied.changed.allocations.contains(&allocation.id));

@@ -124,7 +124,7 @@ impl Credentials {
         match stream.fill_buf().await {
             Ok([]) => Err(refused("it closed the connection".to_owned())),
             Ok(_) => Ok(stream),
-            Err(error) => Err(refused(alert_in_words(&error))),
+            Err(error) => Err(refused(describe_alert(&error))),
         }
     }
 }
@@ -144,7 +144,7 @@ fn http2(address: &str, used: Used) -> Result<Endpoint, TlsError> {
     Ok(endpoint)
 }
 
-fn alert_in_words(error: &io::Error) -> String {
+fn describe_alert(error: &io::Error) -> String {
     let alert = match error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::AlertReceived(alert)) => Cause::of_alert(u8::from(*alert)),
         _ => return error.to_string(),

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::link::Ended;
-use crate::heartbeats::Heard;
+use crate::heartbeats::Heartbeat;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
 use crate::service::answer::propose;
@@ -29,7 +29,7 @@ impl Session<'_> {
         self.core
             .leading
             .heartbeats
-            .heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
+            .record(self.node.clone(), Heartbeat { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
@@ -70,8 +70,8 @@ impl Session<'_> {
 
     /// Compares the number of shares reported by the node with the ledger, if the node should have
     /// them by now.
-    pub(super) fn count_running(&mut self, said: Option<u32>) {
-        let Some(said) = said else { return };
+    pub(super) fn count_running(&mut self, reported: Option<u32>) {
+        let Some(reported) = reported else { return };
         let known = {
             let ledger = self.core.agreed.ledger();
             if ledger.awaits(&self.node) {
@@ -79,9 +79,9 @@ impl Session<'_> {
             }
             ledger.holdings(&self.node).len()
         };
-        let verdict = self.miscounted.heard(said, known);
+        let verdict = self.miscounted.compare(reported, known);
         if verdict == Verdict::Begins {
-            tracing::error!(node = %self.node, said, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
+            tracing::error!(node = %self.node, said = reported, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
         }
         if verdict != Verdict::Fine {
             count(&self.core.counts.miscounted);
@@ -92,14 +92,14 @@ impl Session<'_> {
     /// rare, so it is not part of the heartbeat summary. If the commit is refused, the next
     /// heartbeat tries again.
     pub(super) async fn commit_conformance(&mut self) -> Result<(), Ended> {
-        let Some(said) = &self.conformance else { return Ok(()) };
+        let Some(reported) = &self.conformance else { return Ok(()) };
         let action = {
             let ledger = self.core.agreed.ledger();
             let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
-            if known.is_some_and(|known| known.components == *said) {
+            if known.is_some_and(|known| known.components == *reported) {
                 return Ok(());
             }
-            Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() }
+            Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: reported.clone() }
         };
         match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
             Some(Ok(_)) => {}

@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use tonic::Status;
 
 /// The components if they are valid for the log.
-pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
-    match lattice_model::conformance::check(&said) {
-        Ok(()) => Some(said),
+pub(super) fn checked(node: &str, components: Components) -> Option<Components> {
+    match lattice_model::conformance::check(&components) {
+        Ok(()) => Some(components),
         Err(why) => {
             tracing::warn!(node, %why, "the node's conformance report was refused");
             None
@@ -68,7 +68,7 @@ pub(super) fn read_registration(
         through,
         wipes,
         unwell: health.unwell().map(str::to_owned),
-        conformance: conformance.and_then(|said| checked(&caller.name, said)),
+        conformance: conformance.and_then(|components| checked(&caller.name, components)),
         automatic: false,
         from: from.map(|from| from.to_string()),
     };

@@ -244,8 +244,8 @@ async fn an_acknowledged_entry_that_rots_is_missed_at_the_next_start() {
     rotten[whole.iter().rposition(|b| *b != 0).unwrap()] ^= 4;
     std::fs::write(&file, rotten).unwrap();
     let refused = Log::open(&directory, 1, Kept::default(), no_reserve(&scratch.0)).unwrap_err().to_string();
-    for words in ["00000000000000000001.log", "acknowledged", "lattice quorum replace"] {
-        assert!(refused.contains(words), "{refused}");
+    for expected in ["00000000000000000001.log", "acknowledged", "lattice quorum replace"] {
+        assert!(refused.contains(expected), "{refused}");
     }
     std::fs::write(&file, whole).unwrap();
     drop(directory);

@@ -119,8 +119,8 @@ impl Writer {
             }
         }
         for flushed in waiting.into_iter().flatten() {
-            let told = result.as_ref().map_err(|e| io::Error::other(with_causes(e)));
-            flushed.log_io_completed(told.copied());
+            let outcome = result.as_ref().map_err(|e| io::Error::other(with_causes(e)));
+            flushed.log_io_completed(outcome.copied());
         }
         if result.is_ok() {
             self.segments.note_synced();

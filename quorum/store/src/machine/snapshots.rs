@@ -103,7 +103,7 @@ pub(super) fn install(
     })?;
     let mut ledger = agreed.ledger.write();
     *ledger = loaded.ledger;
-    agreed.changes.tell_everything(&ledger);
+    agreed.changes.publish_everything(&ledger);
     drop(ledger);
     snapshot_file::remove_older(dir)?;
     on_disk(dir)

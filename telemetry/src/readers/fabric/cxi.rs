@@ -96,7 +96,7 @@ mod tests {
         let ports = Kind::Cxi.ports(&root, "cxi0", &mut Text::default());
         assert_eq!(ports[0].of(&family::CXI_ERRORS).collect::<Vec<_>>(), [("discarded", 16)]);
         let mut samples = Samples::default();
-        ports.iter().for_each(|port| port.tell(&mut samples));
+        ports.iter().for_each(|port| port.write_metrics(&mut samples));
         let page = page(&samples);
         for line in [
             "lattice_node_cxi_bytes_total{device=\"cxi0\",direction=\"received\"} 4503599627370495\n",

@@ -55,7 +55,7 @@ mod tests {
             fs::write(counters.join("port_rcv_errors"), "3\n").unwrap();
         }
         assert_eq!(Kind::Infiniband.adapters(&root), ["mlx5_0"]);
-        Kind::Infiniband.ports(&root, "mlx5_0", &mut Text::default()).iter().for_each(|port| port.tell(&mut samples));
+        Kind::Infiniband.ports(&root, "mlx5_0", &mut Text::default()).iter().for_each(|port| port.write_metrics(&mut samples));
         let page = page(&samples);
         assert!(page.contains("lattice_node_infiniband_bytes_total{device=\"mlx5_0\",port=\"1\",direction=\"sent\"} 100\n"), "{page}");
         assert!(page.contains("lattice_node_infiniband_errors_total{device=\"mlx5_0\",port=\"1\",kind=\"received\"} 3\n"), "{page}");

@@ -20,7 +20,7 @@ pub(super) type Count = (&'static Family, Option<&'static str>, u64);
 
 impl Port {
     /// Exports the values.
-    pub fn tell(&self, samples: &mut Samples) {
+    pub fn write_metrics(&self, samples: &mut Samples) {
         for (metric, label, count) in &self.counts {
             let labels: Vec<&str> = self.labels.iter().map(String::as_str).chain(*label).collect();
             samples.count(metric, &labels, *count);

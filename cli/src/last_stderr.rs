@@ -18,7 +18,7 @@ const CHUNKS_MAX: usize = 256;
 
 /// One line, and its source.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct LastWord {
+pub struct LastStderrLine {
     /// The launch's number; 0 is the script.
     pub launch: u32,
     pub rank: u32,
@@ -27,13 +27,13 @@ pub struct LastWord {
 
 /// The last line of the script, and that of the last launch; both may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LastWords {
-    pub lines: Vec<LastWord>,
+pub struct LastStderr {
+    pub lines: Vec<LastStderrLine>,
     /// Why they could not be read.
     pub unread: Option<String>,
 }
 
-impl LastWords {
+impl LastStderr {
     /// From the rank that caused the end of the launch, if one did, else from the first.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
         let rank = rank_named(&allocation.brought_down).unwrap_or(0);
@@ -80,13 +80,13 @@ impl Outputs {
         }
     }
 
-    fn lines(&self, rank: u32) -> Vec<LastWord> {
+    fn lines(&self, rank: u32) -> Vec<LastStderrLine> {
         let last = |bytes: &Vec<u8>| {
             let text = String::from_utf8_lossy(bytes);
             let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
             Some(line.trim_end().chars().take(LINE_CHARS_MAX).collect::<String>())
         };
-        self.0.iter().filter_map(|(&launch, bytes)| Some(LastWord { launch, rank, line: last(bytes)? })).collect()
+        self.0.iter().filter_map(|(&launch, bytes)| Some(LastStderrLine { launch, rank, line: last(bytes)? })).collect()
     }
 }
 
@@ -101,8 +101,8 @@ mod tests {
         for (launch, data) in [(1, "old\n"), (2, "segv"), (0, "line 4: foo: not "), (2, "fault\n\n"), (0, "found\n"), (1, "older\n")] {
             outputs.take(&chunk(launch, data));
         }
-        let word = |launch, line: &str| LastWord { launch, rank: 3, line: line.to_owned() };
-        assert_eq!(outputs.lines(3), [word(0, "line 4: foo: not found"), word(2, "segvfault")]);
+        let last_line = |launch, line: &str| LastStderrLine { launch, rank: 3, line: line.to_owned() };
+        assert_eq!(outputs.lines(3), [last_line(0, "line 4: foo: not found"), last_line(2, "segvfault")]);
         let mut long = Outputs::default();
         long.take(&chunk(0, &"x".repeat(3 * TAIL_BYTES_MAX)));
         assert_eq!((long.0[&0].len(), long.lines(0)[0].line.len()), (TAIL_BYTES_MAX, LINE_CHARS_MAX));
