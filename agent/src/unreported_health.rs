@@ -54,15 +54,9 @@ pub async fn run(
         let (at, health) = first.take().unwrap_or_else(|| (now(), describe(&context.machine.checks.report())));
         if is_online {
             kept = None;
-<<<<<<< HEAD:agent/src/unreported_health.rs
         } else if kept.clone().unwrap_or_else(|| describe(&received_health.borrow())) != health {
-            context.work.driver.send(Event::Unheard { at, word: health.clone() }).await;
+            context.work.driver.send(Event::UnreportedHealth { at, text: health.clone() }).await;
             kept = Some(health);
-=======
-        } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
-            context.work.driver.send(Event::UnreportedHealth { at, text: word.clone() }).await;
-            kept = Some(word);
->>>>>>> names-b:agent/src/unheard.rs
         }
         tokio::select! {
             () = stop.cancelled() => return,
