@@ -301,7 +301,7 @@ impl PmixServer {
             }
             // Let it exit: the launch is being ended anyway and has its reason.
             PmixEvent::Message(FromBridge::Aborted { rank, .. }) if self.brought_down => {
-                out.push(PmixAction::Send(ToBridge::Left { rank }))
+                out.push(PmixAction::Send(ToBridge::Left { rank }));
             }
             _ if self.aborted => {}
             PmixEvent::Message(message) => self.handle_message(message, out),

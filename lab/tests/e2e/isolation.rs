@@ -96,7 +96,7 @@ fn limits_in_the_kernel(w: &World) {
             assert!(value == part || value == (part / 10).max(1), "{weight}: its part, in the kernel's terms");
         }
         (None, is_shown) => {
-            assert!(is_shown || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking")
+            assert!(is_shown || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking");
         }
         (Some(weight), true) => panic!("{weight}, and said to be lacking"),
     }

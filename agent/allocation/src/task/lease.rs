@@ -24,7 +24,7 @@ impl AllocationTask {
             match action {
                 RunLeaseAction::Start(share) => self.begin_work(&share).await,
                 RunLeaseAction::PublishWait => {
-                    self.set_detail("waits for the leader to acknowledge a heartbeat: its run lease begins with that")
+                    self.set_detail("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
                 }
                 RunLeaseAction::Extend { until_ms } => self.send(ToShim::RunLease { until_ms }).await,
                 RunLeaseAction::ReportLapse => {
