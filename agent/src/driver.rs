@@ -53,7 +53,7 @@ pub fn run(
     for action in actions.drain(..) {
         act(action, context);
     }
-    failpoint::pass(Point::ResumedTold);
+    failpoint::pass(Point::ResumedCommanded);
     // The view is published after the actions, so whoever waits for it finds every allocation's
     // task begun.
     publish(&brain, outputs, true);
@@ -163,12 +163,12 @@ fn pass(records: &[Record], moment: Moment) {
 
 fn point_of(record: &Record, moment: Moment) -> Option<Point> {
     let points = match record {
-        Record::Entered { phase: Phase::Preparing, .. } => [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingTold],
+        Record::Entered { phase: Phase::Preparing, .. } => [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingCommanded],
         // No command follows: the other nodes are waited for.
         Record::Entered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
-        Record::Entered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningTold],
-        Record::Entered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingTold],
-        Record::Entered { phase: Phase::Undoing, .. } => [Point::UndoingUnwritten, Point::UndoingWritten, Point::UndoingTold],
+        Record::Entered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningCommanded],
+        Record::Entered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingCommanded],
+        Record::Entered { phase: Phase::Undoing, .. } => [Point::UndoingUnwritten, Point::UndoingWritten, Point::UndoingCommanded],
         Record::Gone { .. } => [Point::GoneUnwritten, Point::GoneWritten, Point::GoneWritten],
         Record::Acknowledged { .. } => [Point::AcknowledgedUnwritten, Point::AcknowledgedWritten, Point::AcknowledgedWritten],
         Record::Registered { .. } => [Point::RegisteredUnwritten, Point::RegisteredWritten, Point::RegisteredWritten],

@@ -99,12 +99,12 @@ points! {
     // The driver: a decision is not yet written, is written, is being executed.
     PreparingUnwritten = "preparing-unwritten", Start, Any;
     PreparingWritten = "preparing-written", Start, Any;
-    PreparingTold = "preparing-told", Start, Any;
+    PreparingCommanded = "preparing-commanded", Start, Any;
     PreparedUnwritten = "prepared-unwritten", Start, Any;
     PreparedWritten = "prepared-written", Start, Any;
     RunningUnwritten = "running-unwritten", Start, Any;
     RunningWritten = "running-written", Start, Any;
-    RunningTold = "running-told", Start, Any;
+    RunningCommanded = "running-commanded", Start, Any;
     // The prologue.
     IdentityChecked = "identity-checked", Start, Any;
     ScratchMade = "scratch-made", Start, Any;
@@ -120,7 +120,7 @@ points! {
     ShimSpawned = "shim-spawned", Start, Any;
     ShimStarted = "shim-started", Start, Any;
     ShimGreeted = "shim-greeted", Start, Any;
-    ReadyHeard = "ready-heard", Start, Any;
+    ReadyReceived = "ready-received", Start, Any;
     PreparedReportUnsent = "prepared-report-unsent", Start, Any;
     PreparedReportSent = "prepared-report-sent", Start, Any;
     AcknowledgedUnwritten = "acknowledged-unwritten", Start, Any;
@@ -129,7 +129,7 @@ points! {
     GoSent = "go-sent", Start, Any;
     ScriptAsked = "script-asked", Start, Script;
     LaunchAsked = "launch-asked", Start, Command;
-    LaunchHeard = "launch-heard", Start, Command;
+    LaunchReceived = "launch-received", Start, Command;
     // Recovery after a restart of the agent.
     CheckpointWritten = "checkpoint-written", Adopt, Any;
     CheckpointNamed = "checkpoint-named", Adopt, Any;
@@ -137,25 +137,25 @@ points! {
     StraysSwept = "strays-swept", Adopt, Any;
     ResumedUnwritten = "resumed-unwritten", Adopt, Any;
     ResumedWritten = "resumed-written", Adopt, Any;
-    ResumedTold = "resumed-told", Adopt, Any;
+    ResumedCommanded = "resumed-commanded", Adopt, Any;
     ShimFound = "shim-found", Adopt, Any;
-    ShimToldAll = "shim-told-all", Adopt, Any;
+    ShimReportedAll = "shim-reported-all", Adopt, Any;
     RegisteredUnwritten = "registered-unwritten", Adopt, Any;
     RegisteredWritten = "registered-written", Adopt, Any;
     // The end.
-    ScriptEndHeard = "script-end-heard", End, Script;
-    RankEndHeard = "rank-end-heard", End, Command;
+    ScriptEndReceived = "script-end-received", End, Script;
+    RankEndReceived = "rank-end-received", End, Command;
     LaunchOver = "launch-over", End, Command;
     StoppingUnwritten = "stopping-unwritten", End, Any;
     StoppingWritten = "stopping-written", End, Any;
-    StoppingTold = "stopping-told", End, Any;
+    StoppingCommanded = "stopping-commanded", End, Any;
     StopSent = "stop-sent", End, Any;
     EndedReportUnsent = "ended-report-unsent", End, Any;
     EndedReportSent = "ended-report-sent", End, Any;
-    StoppedHeard = "stopped-heard", End, Any;
+    StoppedReceived = "stopped-received", End, Any;
     UndoingUnwritten = "undoing-unwritten", End, Any;
     UndoingWritten = "undoing-written", End, Any;
-    UndoingTold = "undoing-told", End, Any;
+    UndoingCommanded = "undoing-commanded", End, Any;
     QuitSent = "quit-sent", End, Any;
     ShimGone = "shim-gone", End, Any;
     EpilogueOver = "epilogue-over", End, Any;
@@ -185,7 +185,7 @@ points! {
     ChunkPut = "chunk-put", Flush, Any;
     SpoolWritten = "spool-written", Flush, Any;
     IndexPut = "index-put", Flush, Any;
-    FlushTold = "flush-told", Flush, Any;
+    FlushReported = "flush-reported", Flush, Any;
     LastIndexPut = "last-index-put", Flush, Any;
     LastSpoolWritten = "last-spool-written", Flush, Any;
     FlushedMarked = "flushed-marked", Flush, Any;

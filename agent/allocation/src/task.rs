@@ -16,7 +16,7 @@ use crate::handles::Shared;
 use lattice_mesh::terminal::ToTerminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
-use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
+use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent, TaskPhase};
 use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
@@ -226,7 +226,7 @@ impl AllocationTask {
                 // From here on the image's loop device keeps it.
                 drop(self.image.take());
                 if self.phase == TaskPhase::AwaitingReady {
-                    failpoint::pass(Point::ReadyHeard);
+                    failpoint::pass(Point::ReadyReceived);
                 }
                 self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), |why| Err(NotPrepared::Shim(why))) }).await;
             }
@@ -245,7 +245,7 @@ impl AllocationTask {
             FromShim::Signalled { request, processes } => self.signals.answered(request, processes),
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
-                failpoint::pass(Point::ScriptEndHeard);
+                failpoint::pass(Point::ScriptEndReceived);
                 self.over(0);
                 self.handle_entry(EntryEvent::Over);
                 if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
@@ -260,27 +260,9 @@ impl AllocationTask {
                     None => self.script_kill = Some(kill),
                 }
             }
-            FromShim::LaunchStarted { launch } => {
-                failpoint::pass(Point::LaunchHeard);
-                self.began();
-                let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
-                if !local.begun {
-                    // The launch's directory may exist before its first rank. (A launch requested
-                    // twice is reported twice, perhaps after its end.)
-                    self.senders.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
-                }
-                local.begun();
-                let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
-                if headed_here {
-                    // After a restart of the agent, the shim has the launches whose head was here.
-                    self.context.launches.begin(&self.share, launch);
-                }
-                for (launch, message) in std::mem::take(&mut self.typed_ahead) {
-                    self.typed(launch, message).await;
-                }
-            }
+            FromShim::LaunchStarted { launch } => self.launch_started(launch).await,
             FromShim::RankEnded { launch, rank, outcome } => {
-                failpoint::pass(Point::RankEndHeard);
+                failpoint::pass(Point::RankEndReceived);
                 self.of(launch, |l| l.rank_ended(rank, outcome));
             }
             FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
@@ -303,10 +285,30 @@ impl AllocationTask {
                     self.handle_walltime(WalltimeEvent::Over).await;
                 }
                 if self.phase.is_stopping() {
-                    failpoint::pass(Point::StoppedHeard);
+                    failpoint::pass(Point::StoppedReceived);
                 }
                 self.handle_phase(TaskEvent::ProcessesGone).await;
             }
+        }
+    }
+
+    /// A launch's first rank was made. After a restart of the agent, the shim reports each of its launches anew.
+    async fn launch_started(&mut self, launch: LaunchSpec) {
+        failpoint::pass(Point::LaunchReceived);
+        self.began();
+        let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
+        if !local.begun {
+            // The launch's directory may exist before its first rank. (A launch requested twice is
+            // reported twice, perhaps after its end.)
+            self.senders.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
+        }
+        local.begun();
+        let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
+        if headed_here {
+            self.context.launches.begin(&self.share, launch);
+        }
+        for (launch, message) in std::mem::take(&mut self.typed_ahead) {
+            self.typed(launch, message).await;
         }
     }
 
@@ -332,7 +334,7 @@ impl AllocationTask {
                 self.over(number);
             }
         }
-        failpoint::pass(Point::ShimToldAll);
+        failpoint::pass(Point::ShimReportedAll);
         if self.is_head() {
             self.context.checkpoint.checkpoints.resume(&self.context.checkpoint, &self.share, &self.dir).await;
         }

@@ -346,7 +346,7 @@ impl Spool {
         };
         if files != *reported && report(files.clone()).await {
             *reported = files;
-            failpoint::pass(Point::FlushTold);
+            failpoint::pass(Point::FlushReported);
         }
     }
 }
