@@ -530,12 +530,14 @@ pub fn is_token(text: &str) -> bool {
 }
 
 /// Whether the file was written a moment ago, and should be read later: `echo > FILE` first makes
-/// it empty.
+/// it empty, and on a busy node it takes a while until the text is in it.
 fn just_written(about: &FileStat) -> bool {
     const SETTLED_NS: i128 = 20_000_000;
+    const EMPTY_SETTLED_NS: i128 = 1_000_000_000;
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME) else { return false };
     let age = i128::from(now.tv_sec() - about.st_mtime) * 1_000_000_000 + i128::from(now.tv_nsec() - about.st_mtime_nsec);
-    (0..SETTLED_NS).contains(&age)
+    let settled = if about.st_size == 0 { EMPTY_SETTLED_NS } else { SETTLED_NS };
+    (0..settled).contains(&age)
 }
 
 fn done(text: &str) -> Result<Answer, AnswerError> {
