@@ -192,15 +192,21 @@ fn cpu_quota() -> Result<(), Failed> {
     let null = File::options().write(true).open("/dev/null")?;
     let spin = "i=0; while :; do i=$((i+1)); done";
     let children: Vec<_> = (0..3).map(|_| work.start(&["sh", "-c", spin], &[("PATH", "/usr/bin:/bin")], &null)).collect();
-    std::thread::sleep(Duration::from_secs(2));
-    let (used, wall) = (used_ms(&work), u64::try_from(begun.elapsed().as_millis())?);
+    // At the beginning one period of 100 ms more than its time may be used. A virtual machine charges the time in which its
+    // host had stopped a processor to who ran there; the quota takes that back in the next periods.
+    let most = |wall: u64| wall / 2 + 150;
+    let (mut used, mut wall) = (0, 0);
+    while wall < 2000 || (used > most(wall) && wall < 20_000) {
+        std::thread::sleep(Duration::from_millis(100));
+        (used, wall) = (used_ms(&work), u64::try_from(begun.elapsed().as_millis())?);
+    }
     work.scope.work().kill()?;
     for child in &children {
         wait(child);
         process::reap(child.pid)?;
     }
-    // At the beginning one period of 100 ms more than its time may be used; a busy machine gives less.
-    assert!(used <= wall / 2 + 150, "{used} ms of processor time in {wall} ms under a quota of one half");
+    assert!(used <= most(wall), "{used} ms of processor time in {wall} ms under a quota of one half");
+    // A busy machine gives less.
     assert!(used >= wall / 20, "{used} ms of processor time in {wall} ms: it hardly ran");
     Ok(())
 }
