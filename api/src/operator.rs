@@ -58,6 +58,8 @@ pub const METHODS: [&str; 27] = [
 ];
 /// The prefix of a call's path before the method.
 const PACKAGE: &str = "/lattice.v1.";
+/// The object identifier of the curve P-256 (`prime256v1`, RFC 5480), as it is in a key.
+const P256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 /// Largest size of an encoded token, in bytes.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
@@ -97,11 +99,12 @@ pub enum CredentialError {
     Token,
 }
 
-/// A certificate and its key.
+/// A certificate and its key. The key is loaded when something is signed: most calls need no
+/// signature, and loading it takes longer than all else that a client does before its call.
 #[derive(Debug)]
 pub struct Credential {
     certificate: Vec<u8>,
-    key: EcdsaKeyPair,
+    key: PrivatePkcs8KeyDer<'static>,
 }
 
 impl Credential {
@@ -119,16 +122,19 @@ impl Credential {
         let bad = |what| CredentialError::Content { path: path.to_owned(), what };
         let certificate = CertificateDer::from_pem_slice(&bytes).map_err(|_| bad("it has no certificate in PEM"))?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes).map_err(|_| bad("it has no key in PEM (PKCS#8)"))?;
-        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der(), &SystemRandom::new());
-        Ok(Self { certificate: certificate.to_vec(), key: key.map_err(|_| bad("its key is no ECDSA key over P-256"))? })
+        if !key.secret_pkcs8_der().windows(P256.len()).any(|bytes| bytes == P256) {
+            return Err(bad("its key is no ECDSA key over P-256"));
+        }
+        Ok(Self { certificate: certificate.to_vec(), key })
     }
 
     /// A token for one method, such as `NodeService/SetHold`.
     ///
     /// # Errors
-    /// [`CredentialError::Sign`]: the system provides no randomness.
+    /// [`CredentialError::Sign`]: the key is damaged, or the system provides no randomness.
     pub fn sign(&self, method: &str, now: Timestamp) -> Result<OperatorToken, CredentialError> {
-        let signature = self.key.sign(&SystemRandom::new(), &signed_bytes(method, now));
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, self.key.secret_pkcs8_der(), &SystemRandom::new());
+        let signature = key.map_err(|_| CredentialError::Sign)?.sign(&SystemRandom::new(), &signed_bytes(method, now));
         let signature = signature.map_err(|_| CredentialError::Sign)?.as_ref().to_vec();
         Ok(OperatorToken { certificate: self.certificate.clone(), method: method.to_owned(), signed_at: now, signature })
     }
@@ -165,7 +171,7 @@ where
 
     fn call(&mut self, mut request: http::Request<B>) -> S::Future {
         let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
-        // Without randomness there is no token, and the agent replies that it is missing.
+        // If it cannot be signed, there is no token, and the agent replies that it is missing.
         let token = self.credential.as_ref().zip(method).and_then(|(credential, method)| credential.sign(method, now()).ok());
         if let Some(token) = token {
             let mut metadata = MetadataMap::new();
