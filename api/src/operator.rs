@@ -136,7 +136,11 @@ impl Credential {
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, self.key.secret_pkcs8_der(), &SystemRandom::new());
         let signature = key.map_err(|_| CredentialError::Sign)?.sign(&SystemRandom::new(), &signed_bytes(method, now));
         let signature = signature.map_err(|_| CredentialError::Sign)?.as_ref().to_vec();
-        Ok(OperatorToken { certificate: self.certificate.clone(), method: method.to_owned(), signed_at: now, signature })
+        Ok(self.token(method, now, signature))
+    }
+
+    fn token(&self, method: &str, signed_at: Timestamp, signature: Vec<u8>) -> OperatorToken {
+        OperatorToken { certificate: self.certificate.clone(), method: method.to_owned(), signed_at, signature }
     }
 }
 
@@ -171,9 +175,10 @@ where
 
     fn call(&mut self, mut request: http::Request<B>) -> S::Future {
         let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
-        // If it cannot be signed, there is no token, and the agent replies that it is missing.
-        let token = self.credential.as_ref().zip(method).and_then(|(credential, method)| credential.sign(method, now()).ok());
-        if let Some(token) = token {
+        if let Some((credential, method)) = self.credential.as_ref().zip(method) {
+            // A damaged key signs nothing: without a signature the agent refuses the token with that reason.
+            let unsigned = |_| credential.token(method, now(), Vec::new());
+            let token = credential.sign(method, now()).unwrap_or_else(unsigned);
             let mut metadata = MetadataMap::new();
             attach(&mut metadata, &token);
             request.headers_mut().extend(metadata.into_headers());

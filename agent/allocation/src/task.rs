@@ -305,6 +305,7 @@ impl AllocationTask {
         local.begun();
         let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
         if headed_here {
+            // Known already, unless the agent was restarted since then.
             self.context.launches.begin(&self.share, launch);
         }
         for (launch, message) in std::mem::take(&mut self.typed_ahead) {

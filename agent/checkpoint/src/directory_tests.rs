@@ -80,6 +80,23 @@ fn a_request_is_put_there_whole_and_what_an_earlier_one_left_goes() {
     assert!(at.join(&second).is_dir());
 }
 
+/// The shell makes the file empty, and writes into it later.
+#[test]
+fn an_empty_answer_is_read_a_second_after_it_was_written() {
+    let bed = Bed::new("empty");
+    let (token, _) = tokens();
+    let name = format!("{token}.done");
+    let answer = |text: &str, age: Duration| {
+        bed.write(&name, text);
+        let file = fs::File::options().write(true).open(bed.directories.of(bed.id).join(&name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        bed.place().answer(&token).unwrap()
+    };
+    assert_eq!(answer("", Duration::from_millis(200)), None);
+    assert!(answer("step=5", Duration::from_millis(200)).is_some());
+    assert_eq!(answer("", Duration::from_secs(2)), Some(Answer::Done(Claims::default())));
+}
+
 #[test]
 fn answers_are_read_and_what_is_odd_in_them_is_said() {
     let (first, second) = tokens();

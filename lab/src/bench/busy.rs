@@ -94,7 +94,7 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
         if exported == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
             break;
         }
-        ensure!(began.elapsed() < EXPORT_WAIT_MAX, "of {allocations} allocations and {gpus} GPUs it tells {exported:?}");
+        ensure!(began.elapsed() < EXPORT_WAIT_MAX, "of {allocations} allocations and {gpus} GPUs it exports {exported:?}");
         std::thread::sleep(Duration::from_millis(200));
     }
     std::thread::sleep(SETTLED);

@@ -58,7 +58,7 @@ pub enum Refusal {
     #[error("lease token {token} is not the current token of lease {name}")]
     StaleLease { name: String, token: u64 },
     /// The work under that claim was taken from the node and ends there.
-    #[error("allocation {id} was taken from this node after epoch {seen} (its epoch is now {now}): reports of epoch {seen} are refused")]
+    #[error("allocation {id} was taken from this node after epoch {seen} (its last epoch is {now}): reports of epoch {seen} are refused")]
     StaleEpoch { id: AllocationId, seen: Epoch, now: Epoch },
     #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
     StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },

@@ -19,7 +19,7 @@ pub(super) fn within(setting: &str, value: u64, min: u64, max: u64) -> Result<()
     if (min..=max).contains(&value) { Ok(()) } else { Err(SettingError::OutOfRange { setting: setting.to_owned(), value, min, max }) }
 }
 
-/// Checks a path that is mounted, created or run; an empty one stands for none.
+/// Checks a path that is mounted, created or run; an empty one means none.
 pub(super) fn absolute(setting: &str, path: &Path) -> Result<(), SettingError> {
     if path.as_os_str().is_empty() || is_plain(path) && path != Path::new("/") {
         Ok(())
