@@ -14,6 +14,7 @@ use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A node whose prologue failed for an allocation.
@@ -37,13 +38,14 @@ pub struct WalltimeChange {
     pub submitted: Option<Duration>,
 }
 
-/// One allocation as recorded by the quorum.
+/// One allocation as recorded by the quorum. Members have all of them in memory: what few
+/// allocations have is boxed, and a change of the record does not copy the spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
     /// The submitted spec, with the current walltime (see [`Self::walltime_change`]).
-    pub spec: AllocationSpec,
+    pub spec: Arc<AllocationSpec>,
     /// Set if the walltime differs from the submitted one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walltime_change: Option<WalltimeChange>,
@@ -82,10 +84,10 @@ pub struct Allocation {
     /// Nodes whose prologue has failed for it since it last ran.
     pub excluded: Vec<Exclusion>,
     /// Its latest complete checkpoint.
-    pub checkpoint: Option<CheckpointRef>,
+    pub checkpoint: Option<Box<CheckpointRef>>,
     /// Set while it must release the nodes of its current claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preemption: Option<Preemption>,
+    pub preemption: Option<Box<Preemption>>,
     /// The latest preemption request that it has released nodes for. If the same request arrives
     /// again, it does not apply to the newer claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,10 +100,10 @@ pub struct Allocation {
     pub held: bool,
     /// Set while the work of its current claim is measured in more detail than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub telemetry: Option<TelemetryOrder>,
+    pub telemetry: Option<Box<TelemetryOrder>>,
     /// Resource usage of its current or latest claim, summed over the nodes that have released it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<WorkUsage>,
+    pub usage: Option<Box<WorkUsage>>,
     /// The ledger's revision at the latest change of this record.
     pub revision: Revision,
 }
@@ -112,7 +114,7 @@ impl Allocation {
         let held = spec.hold;
         Self {
             id,
-            spec,
+            spec: Arc::new(spec),
             walltime_change: None,
             owner,
             state: AllocationState::Pending,
@@ -149,8 +151,8 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match &self.walltime_change {
-            Some(change) => AllocationSpec { walltime: change.submitted, ..self.spec.clone() } == *spec,
-            None => self.spec == *spec,
+            Some(change) => AllocationSpec { walltime: change.submitted, ..AllocationSpec::clone(&self.spec) } == *spec,
+            None => *self.spec == *spec,
         }
     }
 

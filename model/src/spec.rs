@@ -76,7 +76,7 @@ pub struct AllocationSpec {
     pub entrypoint: Entrypoint,
     /// The software environment.
     #[serde(default)]
-    pub uenv: Option<Image>,
+    pub uenv: Option<Box<Image>>,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
     /// The submission directory, absolute, if it differs from the working directory.
@@ -99,7 +99,7 @@ pub struct AllocationSpec {
     pub data: Data,
     /// How its health is checked; `None`: not at all.
     #[serde(default)]
-    pub liveness_probe: Option<LivenessProbe>,
+    pub liveness_probe: Option<Box<LivenessProbe>>,
     /// The initial size of the terminal of a command's first rank; `None`: no terminal.
     #[serde(default)]
     pub pty: Option<TerminalSize>,
@@ -556,7 +556,7 @@ mod tests {
             "walltime",
         );
         refused(&|s| s.working_dir = "here".into(), "working directory");
-        refused(&|s| s.uenv = Some(Image { path: "/a".into(), sha256: "AB".into() }), "uenv");
+        refused(&|s| s.uenv = Some(Box::new(Image { path: "/a".into(), sha256: "AB".into() })), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
         refused(&|s| s.name = "a\nb".into(), "name");

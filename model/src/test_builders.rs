@@ -6,6 +6,7 @@ use crate::{
     NodeState, Principal, Resources, Revision, Timestamp,
 };
 use std::path::Path;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// `true` on one node.
@@ -21,6 +22,11 @@ pub fn user() -> Principal {
 /// [`spec`] of [`user`], submitted at the first moment.
 pub fn allocation(id: AllocationId) -> Allocation {
     Allocation::submitted(id, spec(), user(), Timestamp(0))
+}
+
+/// The spec of the allocation, to change it.
+pub fn spec_of(allocation: &mut Allocation) -> &mut AllocationSpec {
+    Arc::make_mut(&mut allocation.spec)
 }
 
 /// The share of a running [`allocation`] under its first claim. It has no nodes and no resources

@@ -293,14 +293,14 @@ fn asked_unasked(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
 
 /// Whether its head asks running work to save itself for a preemption or an urgent drain.
 fn saves_itself_to_go(allocation: &Allocation) -> bool {
-    let asked = allocation.spec.checkpoint.is_some() && allocation.preemption.as_ref().is_some_and(Preemption::stands);
+    let asked = allocation.spec.checkpoint.is_some() && allocation.preemption.as_deref().is_some_and(Preemption::stands);
     asked && allocation.state == AllocationState::Running
 }
 
 /// The decision about one allocation, without regard to the others.
 fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, known: &Known, terms: &Terms, now: Timestamp) -> Verdict {
     // A preemption whose checkpoint failed, so that the work goes on, does not count.
-    if allocation.preemption.as_ref().is_some_and(Preemption::stands) {
+    if allocation.preemption.as_deref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
     }
     if matches!(known.tried, Some(Tried::UnderWay { .. })) || view.saving.contains(&allocation.id) {

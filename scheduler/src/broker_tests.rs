@@ -1,6 +1,8 @@
 use super::*;
+use lattice_model::test_builders::spec_of;
 use lattice_model::{AllocationSpec, AskSignal, CheckpointPolicy, Hold, NodeId, Resources, Share, SharePhase, test_builders};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const NOW: Timestamp = Timestamp(10_000_000_000);
 const SITE: Tuning = Tuning {
@@ -33,7 +35,7 @@ fn running(n: u64, from: u64, nodes: u32, for_s: u64, automatic: Automatic) -> A
         state: AllocationState::Running,
         started_at: Some(Timestamp(NOW.0 - for_s * 1000)),
         shares: (from..from + u64::from(nodes)).map(share).collect(),
-        spec,
+        spec: Arc::new(spec),
         ..test_builders::allocation(id(n))
     }
 }
@@ -81,7 +83,7 @@ impl World {
         waits.state = AllocationState::Pending;
         waits.shares.clear();
         waits.started_at = None;
-        waits.spec.preemption_class = class;
+        spec_of(&mut waits).preemption_class = class;
         waits.submitted_at = Timestamp(NOW.0 - for_s * 1000);
         self.view.allocations.insert(waits.id, waits);
     }
@@ -180,7 +182,7 @@ fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
     let mut lower = quiet.clone();
     lower.waiting(9, 5, 36_000);
     assert_eq!(lower.one().terms.preemptability_node_s, 0.0);
-    busy.view.allocations.get_mut(&id(1)).unwrap().spec.preemption_class = 10;
+    spec_of(busy.view.allocations.get_mut(&id(1)).unwrap()).preemption_class = 10;
     assert_eq!(busy.one().terms.preemptability_node_s, 0.0);
 }
 
@@ -238,12 +240,12 @@ fn what_is_asked_every_so_often_is_asked_then() {
 #[test]
 fn who_is_asked_for_something_else_is_left_alone() {
     let mut near = running(1, 1, 1, 86_000, Automatic::Weighed);
-    near.spec.walltime = Some(Duration::from_secs(86_100));
+    spec_of(&mut near).walltime = Some(Duration::from_secs(86_100));
     assert_eq!(World::of([(near.clone(), saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { left_s: 100.0 });
-    near.spec.walltime = Some(Duration::from_secs(86_400));
+    spec_of(&mut near).walltime = Some(Duration::from_secs(86_400));
     assert!(!matches!(World::of([(near, saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { .. }));
     let mut manual = running(1, 1, 1, 86_000, Automatic::Weighed);
-    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
+    spec_of(&mut manual).checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
@@ -264,7 +266,7 @@ fn drain(failed: Option<&str>) -> Preemption {
 fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it() {
     let due = || (running(1, 1, 1, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let mut goes = running(2, 100, 1, 1_000_000, Automatic::Weighed);
-    goes.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
+    spec_of(&mut goes).checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
     let verdict = |goes: &Allocation| {
         let mut world = World::of([due(), (goes.clone(), saved(500_000, 10, 6_000_000_000))]);
         world.tuning.storage_bytes_per_second = 1e9;
@@ -273,15 +275,15 @@ fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it()
         judged[&id(1)].verdict.clone()
     };
     assert_eq!(verdict(&goes), Verdict::Ask);
-    goes.preemption = Some(drain(None));
+    goes.preemption = Some(Box::new(drain(None)));
     assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 });
-    goes.spec.checkpoint.as_mut().unwrap().automatic = Some(Automatic::Weighed);
+    spec_of(&mut goes).checkpoint.as_mut().unwrap().automatic = Some(Automatic::Weighed);
     assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 }, "once");
-    goes.preemption = Some(drain(Some("the disk is full")));
-    goes.spec.checkpoint.as_mut().unwrap().automatic = None;
+    goes.preemption = Some(Box::new(drain(Some("the disk is full"))));
+    spec_of(&mut goes).checkpoint.as_mut().unwrap().automatic = None;
     assert_eq!(verdict(&goes), Verdict::Ask);
-    goes.preemption = Some(drain(None));
-    goes.spec.checkpoint = None;
+    goes.preemption = Some(Box::new(drain(None)));
+    spec_of(&mut goes).checkpoint = None;
     let mut world = World::of([due(), (goes, Known::default())]);
     world.tuning.storage_bytes_per_second = 1e9;
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask, "it saves nothing");
@@ -291,7 +293,7 @@ fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it()
 fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again() {
     let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let (mut others, known) = work(3, 1);
-    others.spec.checkpoint.as_mut().unwrap().automatic = None;
+    spec_of(&mut others).checkpoint.as_mut().unwrap().automatic = None;
     let mut world = World::of([work(1, 1), work(2, 4), (others, known)]);
     world.tuning.storage_bytes_per_second = 1.3e9;
     assert_eq!([1, 2].map(|n| world.judged()[&id(n)].verdict.clone()), [Verdict::Ask, Verdict::Ask]);
@@ -313,9 +315,9 @@ fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again(
 #[test]
 fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again() {
     let mut work = running(1, 1, 1, 86_000, Automatic::Every { seconds: 60 });
-    work.preemption = Some(drain(None));
+    work.preemption = Some(Box::new(drain(None)));
     assert_eq!(World::of([(work.clone(), saved(80_000, 1, 1))]).one().verdict, Verdict::Preempted);
-    work.preemption = Some(drain(Some("the disk is full")));
+    work.preemption = Some(Box::new(drain(Some("the disk is full"))));
     assert_eq!(World::of([(work, saved(80_000, 1, 1))]).one().verdict, Verdict::Ask);
 }
 
@@ -371,7 +373,7 @@ prop_compose! {
         let made = work.into_iter().enumerate().map(|(n, (nodes, for_s, known, automatic, walltime))| {
             let n = n as u64;
             let mut allocation = running(n + 1, n * 50, nodes, for_s, automatic);
-            allocation.spec.walltime = walltime.map(Duration::from_secs);
+            spec_of(&mut allocation).walltime = walltime.map(Duration::from_secs);
             (allocation, known)
         });
         let mut world = World::of(made);

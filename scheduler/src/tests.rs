@@ -1,4 +1,5 @@
 use super::*;
+use lattice_model::test_builders::spec_of;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, Epoch, Exclusion, Leaving, NodeState, Resources, Revision, SchedulerKind, Share,
     SharePhase, Tenant, Timestamp, VniPool, test_builders,
@@ -20,7 +21,8 @@ fn excluded(node: &str) -> Exclusion {
 
 fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
     let mut allocation = test_builders::allocation(id(n));
-    (allocation.spec.nodes, allocation.submitted_at) = (nodes, Timestamp(at));
+    allocation.submitted_at = Timestamp(at);
+    spec_of(&mut allocation).nodes = nodes;
     allocation
 }
 
@@ -56,7 +58,7 @@ fn one_that_waits_keeps_those_behind_it_waiting_but_an_impossible_one_does_not()
     running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
     v.allocations.insert(running.id, running);
     assert_eq!(placed(&v), []);
-    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 4;
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]);
     assert!(why.summary.contains("this cluster has 3"), "{}", why.summary);
@@ -93,7 +95,7 @@ fn gossip_state_and_exclusion_only_subtract() {
     assert!(texts[2].starts_with(excluded), "{}", texts[2]);
     // With too few other nodes it waits for the excluded ones, and those behind it do not wait for
     // it.
-    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 4;
     v.allocations.insert(id(2), pending(2, 1, 20));
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]).summary;
@@ -111,7 +113,7 @@ fn gossip_state_and_exclusion_only_subtract() {
 /// `cores` of each of `nodes` nodes; the nodes have two.
 fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
     let mut allocation = pending(n, nodes, at);
-    allocation.spec.share = Some(Resources { cores, ..Resources::default() });
+    spec_of(&mut allocation).share = Some(Resources { cores, ..Resources::default() });
     allocation
 }
 
@@ -145,7 +147,7 @@ fn a_share_goes_where_it_leaves_whole_nodes_whole() {
 #[test]
 fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     let of = |mut allocation: Allocation, tenant: &str| {
-        allocation.spec.tenant = tenant.into();
+        spec_of(&mut allocation).tenant = tenant.into();
         allocation
     };
     let mut v = view(4, vec![of(pending(1, 2, 10), "physics"), pending(2, 1, 20), of(pending(3, 1, 30), "physics")]);
@@ -206,7 +208,8 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
 #[test]
 fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
     let of = |mut allocation: Allocation, domain: &str| {
-        (allocation.spec.tenant, allocation.spec.connectivity.network_domain) = ("physics".into(), domain.into());
+        let spec = spec_of(&mut allocation);
+        (spec.tenant, spec.connectivity.network_domain) = ("physics".into(), domain.into());
         allocation
     };
     let queue = vec![of(pending(1, 1, 10), "a"), of(pending(2, 1, 20), "b"), of(pending(3, 1, 30), "a"), pending(4, 1, 40)];
@@ -245,10 +248,10 @@ fn what_a_node_lacks_for_a_share_is_explained() {
         ]
     );
     // Work that wants a whole node.
-    v.allocations.get_mut(&id(1)).unwrap().spec.share = None;
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).share = None;
     assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes[0].1, WhyNot::Taken(id(8)));
     // Work that asks for more than any node has blocks no other work.
-    v.allocations.get_mut(&id(1)).unwrap().spec.share = Some(Resources { gpus: 1, ..Resources::default() });
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).share = Some(Resources { gpus: 1, ..Resources::default() });
     v.allocations.insert(id(2), shared(2, 1, 20, 1));
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
     assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("has 0 that could ever serve it"));
@@ -313,7 +316,7 @@ fn nodes_without_a_required_feature_are_never_used_and_explain_that() {
     let mut change = |n: &str, change: &dyn Fn(&mut Node)| change(v.nodes.get_mut(&n.parse::<NodeId>().unwrap()).unwrap());
     change("n2", &|n| n.size.gpus = 4);
     change("n3", &|n| n.features = vec!["nvme_scratch".into()]);
-    let mut spec = |n: u64, change: &dyn Fn(&mut AllocationSpec)| change(&mut v.allocations.get_mut(&id(n)).unwrap().spec);
+    let mut spec = |n: u64, change: &dyn Fn(&mut AllocationSpec)| change(spec_of(v.allocations.get_mut(&id(n)).unwrap()));
     spec(1, &|s| s.constraints.features = ["nvme_scratch".to_owned()].into());
     spec(2, &|s| s.binding.gpus_per_task = 3);
     spec(3, &|s| s.constraints.gpus = 1);
@@ -330,7 +333,7 @@ fn nodes_without_a_required_feature_are_never_used_and_explain_that() {
 #[test]
 fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     let of = |mut allocation: Allocation, vcluster: &str| {
-        allocation.spec.vcluster = vcluster.into();
+        spec_of(&mut allocation).vcluster = vcluster.into();
         allocation
     };
     let vcluster = |name: &str, nodes| VCluster {
@@ -366,7 +369,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
     // Work that asks for more nodes than its vCluster has blocks no other work.
-    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 3;
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 3;
     assert!(placed(&v).contains(&(id(2), vec!["n4".into()])));
     assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("this cluster has 2 that could ever serve it"));
     // Work that waits in another queue does not hold up a newcomer.
@@ -390,7 +393,7 @@ fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_i
     let kernels = [("n1", "6.1"), ("n2", "6.6"), ("n4", "6.6"), ("n5", "6.1"), ("n6", "6.6")];
     let of = |nodes, require| {
         let mut wants = pending(1, nodes, 10);
-        wants.spec.constraints.conformance = require;
+        spec_of(&mut wants).constraints.conformance = require;
         made_of(view(6, vec![wants]), &kernels)
     };
     let names = |names: &[&str]| vec![(id(1), names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())];
@@ -409,7 +412,7 @@ fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_i
 #[test]
 fn a_node_with_an_old_report_is_a_group_of_its_own() {
     let mut wants = pending(1, 2, 10);
-    wants.spec.constraints.conformance = true;
+    spec_of(&mut wants).constraints.conformance = true;
     let mut v = made_of(view(3, vec![wants]), &[("n1", "6.1"), ("n2", "6.1"), ("n3", "6.6")]);
     assert_eq!(placed(&v), [(id(1), vec!["n1".to_owned(), "n2".to_owned()])]);
     v.nodes.get_mut(&"n2".parse::<NodeId>().unwrap()).unwrap().conformance.as_mut().unwrap().stale = true;
@@ -430,7 +433,7 @@ fn work_that_no_registered_node_can_serve_is_known_at_once() {
     let mut v = view(3, vec![]);
     v.nodes.insert("n3".parse().unwrap(), node(3, NodeState::Down));
     let misfit_text = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
-        let mut spec = pending(1, 1, 1).spec;
+        let mut spec = AllocationSpec::clone(&pending(1, 1, 1).spec);
         change(&mut spec);
         misfit(v.nodes.values(), None, &spec).map(|misfit| misfit.to_string())
     };
@@ -460,7 +463,7 @@ fn work_that_no_registered_node_can_serve_is_known_at_once() {
 #[test]
 fn work_that_names_its_nodes_is_placed_on_these() {
     let mut v = view(3, vec![pending(1, 2, 10)]);
-    v.allocations.get_mut(&id(1)).unwrap().spec.constraints.nodes = ["n1", "n3"].map(|name| name.parse().unwrap()).into();
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).constraints.nodes = ["n1", "n3"].map(|name| name.parse().unwrap()).into();
     assert_eq!(placed(&v), [(id(1), vec!["n1".into(), "n3".into()])]);
     v.alive.remove(&"n3".parse().unwrap());
     assert_eq!(placed(&v), [], "another one will not do");
@@ -511,7 +514,7 @@ proptest! {
     ) {
         let mut all: Vec<_> = wanted.iter().zip(1..).map(|(nodes, n)| pending(n, 1 + nodes % 7 * (nodes / 7 % 2 * 100_000 + 1), 100 - n)).collect();
         for (at, allocation) in all.iter_mut().enumerate() {
-            allocation.spec.tenant.clone_from(&tenant);
+            spec_of(allocation).tenant.clone_from(&tenant);
             if at % 3 == 0 {
                 allocation.excluded = (1..=excluded).map(|n| crate::tests::excluded(&format!("n{n}"))).collect();
             }

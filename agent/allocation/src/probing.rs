@@ -20,7 +20,7 @@ const STATUS_LINE_BYTES_MAX: usize = 1024;
 
 /// Begins to probe, if this node must. Ends with the handle.
 pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::Sender<Detail>) -> Option<AbortOnDropHandle<()>> {
-    let probe = share.spec.liveness_probe.clone().filter(|_| is_probed_on(share, &context.setup.me))?;
+    let probe = share.spec.liveness_probe.as_deref().cloned().filter(|_| is_probed_on(share, &context.setup.me))?;
     let (context, share) = (Arc::clone(context), Arc::clone(share));
     Some(AbortOnDropHandle::new(tokio::spawn(probing(context, share, probe, detail))))
 }

@@ -203,7 +203,7 @@ pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDi
     let last = view.borrow().clone();
     let noted = noted(share, dir).await;
     let committed = context.cluster.borrow().allocations.get(&share.allocation).and_then(|a| a.checkpoint.clone());
-    match awaited_checkpoint(&last, noted, share.epoch, committed.as_ref()) {
+    match awaited_checkpoint(&last, noted, share.epoch, committed.as_deref()) {
         AwaitedCheckpoint::UnderWay => {
             note(share, dir, last.id).await;
             Some(Awaited::UnderWay(view))

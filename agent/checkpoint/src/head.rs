@@ -108,7 +108,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
                 return Ok(answered(ended(made)));
             }
             let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
-            let parent = last.or_else(|| committed.or_else(|| share.restore.clone()).map(|before| before.id));
+            let parent = last.or_else(|| committed.as_deref().or(share.restore.as_ref()).map(|before| before.id));
             let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
@@ -443,7 +443,7 @@ impl Driver {
     fn committed(&self) -> Option<CheckpointEvent> {
         let CheckpointPhase::Committing { checkpoint } = &self.state.phase else { return None };
         let cluster = self.context.cluster.borrow();
-        let last = cluster.allocations.get(&self.share.allocation)?.checkpoint.as_ref();
+        let last = cluster.allocations.get(&self.share.allocation)?.checkpoint.as_deref();
         (last == Some(checkpoint)).then_some(CheckpointEvent::Committed { id: checkpoint.id })
     }
 
@@ -534,7 +534,7 @@ impl Driver {
                     let (id, wanted) = (checkpoint.id, checkpoint.clone());
                     context.driver.send(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
                     let mut cluster = context.cluster.clone();
-                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref() == Some(&wanted);
+                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_deref() == Some(&wanted);
                     if cluster.wait_for(|cluster| cluster.allocations.get(&share.allocation).is_some_and(has)).await.is_ok() {
                         let _ = events.send(CheckpointEvent::Committed { id }).await;
                     }

@@ -365,7 +365,7 @@ mod tests {
 
     fn pending(n: u64, label: &str) -> Allocation {
         let mut allocation = test_builders::allocation(id(n));
-        label.clone_into(&mut allocation.spec.vcluster);
+        label.clone_into(&mut test_builders::spec_of(&mut allocation).vcluster);
         allocation
     }
 
@@ -439,7 +439,7 @@ mod tests {
         let now = Instant::now();
         let until = now + Duration::from_secs(1);
         let leases = Leases::from([(DEFAULT_VCLUSTER.to_owned(), Lease { token: 7, until, ours: true })]);
-        let spec = pending(1, "").spec;
+        let spec = test_builders::spec();
         let token = |cluster: &Cluster| newcomer_token(cluster, &leases, &spec, now);
         assert_eq!(token(&cluster(vec![pending(2, OTHER)])), Some(7), "those of another queue do not count");
         assert_eq!(token(&cluster(vec![pending(2, "")])), None);

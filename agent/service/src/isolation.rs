@@ -68,13 +68,14 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::test_builders::{allocation, node};
+    use lattice_model::test_builders::{allocation, node, spec_of};
     use lattice_model::{Epoch, Resources, Share, UNWELL};
 
     #[test]
     fn what_is_waited_for_and_what_settles_it_are_said() {
         let mut a = allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
-        (a.spec.requeue, a.spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
+        let spec = spec_of(&mut a);
+        (spec.requeue, spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
         (a.state, a.epoch) = (AllocationState::Running, Epoch(1));
         let share = |node: &str| Share { node: node.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared };
         a.shares = vec![share("n1"), share("n2")];
@@ -98,7 +99,7 @@ mod tests {
         assert!(down.contains("lattice node confirm-dead n2 --yes") && down.contains("back into the queue"), "{down}");
         a.requeue_count = 3;
         assert!(note(&a, &nodes(NodeState::Down)).contains("it is ended"));
-        a.spec.on_isolation = OnIsolation::Stop;
+        spec_of(&mut a).on_isolation = OnIsolation::Stop;
         assert!(note(&a, &nodes(NodeState::Down)).contains("run lease expires"));
         assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: it ends there");
         a.state = AllocationState::Completed;

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn each_node_says_what_the_number_is_worth_there() {
         let mut allocation = test_builders::allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
-        allocation.spec.connectivity.network_domain = "ml".into();
+        test_builders::spec_of(&mut allocation).connectivity.network_domain = "ml".into();
         let nodes: BTreeMap<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();
         assert_eq!(unenforced(&allocation, &nodes), "", "it waits");
         allocation.vni = Some(1000);

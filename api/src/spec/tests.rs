@@ -243,7 +243,7 @@ fn a_pinned_digest_must_be_the_recorded_one() {
     let mut spec = minimal();
     let (a, b) = ("a".repeat(64), "b".repeat(64));
     spec.environment = Some(v1::Environment { uenv: format!("/x@sha256:{a}"), sha256: a.clone(), ..Default::default() });
-    assert_eq!(to_model(&spec).unwrap().uenv, Some(Image { path: "/x".into(), sha256: a }));
+    assert_eq!(to_model(&spec).unwrap().uenv, Some(Box::new(Image { path: "/x".into(), sha256: a })));
     spec.environment.as_mut().unwrap().sha256 = b;
     assert!(matches!(to_model(&spec), Err(SpecError::Invalid { field: "uenv", .. })));
 }
@@ -382,10 +382,10 @@ prop_compose! {
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,
-            uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
+            uenv: uenv.map(|(path, sha256)| Box::new(Image { path: path.into(), sha256 })),
             submit_dir: Some("/elsewhere".into()).filter(|_| requeues_max % 2 == 1),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe: liveness_probe.map(Box::new), pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
             hold: preemption_class % 2 == 1,
         }

@@ -27,7 +27,7 @@ impl Ledger {
         self.admits_of_user(context, spec, owner)?;
         let mut allocation =
             Allocation { revision: context.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), context.at) };
-        self.scripts.share(&mut allocation.spec.entrypoint);
+        self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.allocations.insert(id);
@@ -197,7 +197,8 @@ impl Ledger {
             && self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)
             && let Some(allocation) = self.allocation_mut(context, id)
         {
-            allocation.usage = Some(allocation.usage.unwrap_or_default().with(usage));
+            let before = allocation.usage.as_deref().copied().unwrap_or_default();
+            allocation.usage = Some(Box::new(before.with(usage)));
         }
     }
 }

@@ -51,7 +51,7 @@ impl Saving {
     }
 
     fn last(&self) -> Option<CheckpointRef> {
-        self.story.ledger.allocation(id(1)).unwrap().checkpoint.clone()
+        self.story.ledger.allocation(id(1)).unwrap().checkpoint.as_deref().cloned()
     }
 
     fn restores(&self, on: u8) -> Option<CheckpointRef> {

@@ -84,7 +84,7 @@ impl Ledger {
     /// to another vCluster counts as borrowing it.
     pub fn use_of(&self, node: &Node) -> NodeUse {
         let held = self.holdings(&node.id).iter().filter(|h| self.is_live(h.allocation, h.epoch));
-        let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &a.spec).collect();
+        let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &*a.spec).collect();
         if work.iter().any(|spec| spec.sensitive) {
             NodeUse::Sensitive
         } else if work.iter().any(|spec| self.foreign(node, &spec.vcluster).is_some()) {

@@ -90,7 +90,7 @@ impl Ledger {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (by, reason) = (order.by.clone(), order.reason.clone());
         let runs = may_have_begun(allocation);
-        let next = match &allocation.preemption {
+        let next = match allocation.preemption.as_deref() {
             _ if !runs => None,
             Some(known) if known.stands() => {
                 let mut joined = known.clone();
@@ -101,7 +101,7 @@ impl Ledger {
             Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return,
             Some(_) | None => Some(order.clone()),
         };
-        if runs && next == allocation.preemption {
+        if runs && next.as_ref() == allocation.preemption.as_deref() {
             return;
         }
         let head = allocation.head().cloned();
@@ -113,7 +113,7 @@ impl Ledger {
         self.record(context, &by, AuditAction::PreemptRequested, about, detail);
         if let Some(next) = next {
             if let Some(allocation) = self.allocation_mut(context, id) {
-                allocation.preemption = Some(next);
+                allocation.preemption = Some(Box::new(next));
             }
             context.changed.desired.extend(head);
         } else {
@@ -144,7 +144,7 @@ impl Ledger {
     /// ended anyway.
     pub(super) fn ended_saved(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, reason: EndReason) {
         let Some(allocation) = self.allocations.get(&id) else { return };
-        let (epoch, order) = (allocation.epoch, allocation.preemption.clone().filter(Preemption::stands));
+        let (epoch, order) = (allocation.epoch, allocation.preemption.as_deref().cloned().filter(Preemption::stands));
         let known = |made: CheckpointId| allocation.checkpoint.as_ref().is_some_and(|c| (c.id, c.epoch) == (made, epoch));
         let actor = format!("node:{node}");
         match reason {
@@ -177,7 +177,7 @@ impl Ledger {
         why: String,
     ) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| a.head() == Some(node)) else { return };
-        let Some(order) = allocation.preemption.clone().filter(|order| order.stands() && order.id == asked) else { return };
+        let Some(order) = allocation.preemption.as_deref().cloned().filter(|order| order.stands() && order.id == asked) else { return };
         if !self.takes_part(node, id, epoch) {
             return;
         }
@@ -190,7 +190,7 @@ impl Ledger {
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(context, &actor, AuditAction::PreemptFailed, about, format!("{}: {why}", order.reason));
         if let Some(allocation) = self.allocation_mut(context, id) {
-            allocation.preemption = Some(Preemption { failed: Some(why), ..order });
+            allocation.preemption = Some(Box::new(Preemption { failed: Some(why), ..order }));
         }
         context.changed.desired.insert(node.clone());
     }

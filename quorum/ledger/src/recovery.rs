@@ -254,7 +254,7 @@ impl Ledger {
             // have been.
             Some(made) => {
                 if let Some(allocation) = self.allocation_mut(context, id) {
-                    (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
+                    (allocation.epoch, allocation.checkpoint) = (epoch, Some(Box::new(made.clone())));
                     // Of its nodes, only the reporting head is known.
                     let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
                     allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
@@ -314,7 +314,7 @@ impl Ledger {
             && self.is_live(share.allocation, share.epoch)
             && let Some(allocation) = self.allocation_mut(context, share.allocation)
         {
-            allocation.preemption.get_or_insert_with(|| order.clone());
+            allocation.preemption.get_or_insert_with(|| Box::new(order.clone()));
         }
     }
 
@@ -347,12 +347,12 @@ impl Ledger {
         // The checkpoint that the lost quorum sent with the claim is newer than the backup's, and
         // the claim began from it.
         if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
-            allocation.checkpoint.clone_from(&share.restore);
+            allocation.checkpoint = share.restore.clone().map(Box::new);
         }
         allocation.claimed_at = Some(context.at);
         allocation.started_at = None;
         allocation.revision = context.revision;
-        self.scripts.share(&mut allocation.spec.entrypoint);
+        self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         // Parts of other nodes count until those nodes report. Nodes that have reported are not
         // overridden.
         let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);

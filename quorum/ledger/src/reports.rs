@@ -131,13 +131,13 @@ impl Ledger {
         checkpoint: &CheckpointRef,
     ) {
         let known = |a: &lattice_model::Allocation| {
-            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref() != Some(checkpoint)
+            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_deref() != Some(checkpoint)
         };
         if !self.takes_part(node, id, epoch) || checkpoint.epoch != epoch || !self.allocations.get(&id).is_some_and(|a| known(a)) {
             return;
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        allocation.checkpoint = Some(checkpoint.clone());
+        allocation.checkpoint = Some(Box::new(checkpoint.clone()));
         let step_text = checkpoint.step.map_or_else(String::new, |step| format!(", step {step}"));
         let detail = format!("{} under epoch {epoch}: {} bytes{step_text}", checkpoint.id, checkpoint.bytes);
         let about = Subject { allocation: Some(id), node: Some(node) };

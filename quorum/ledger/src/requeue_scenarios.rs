@@ -180,7 +180,7 @@ fn what_work_used_is_that_of_its_last_claim_on_all_nodes_that_released_it_each_o
     s.report(1, released(first, used(8, 80)));
     s.report(1, released(second, used(7, 30)));
     let want = WorkUsage { nodes: 2, memory_peak_bytes: Some(7), cpu_ms: Some(50) };
-    assert_eq!(s.ledger.allocation(id(1)).unwrap().usage, Some(want));
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().usage.as_deref(), Some(&want));
 }
 
 #[test]

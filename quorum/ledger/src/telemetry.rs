@@ -28,7 +28,7 @@ impl Ledger {
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
-        let known = allocation.telemetry.as_ref();
+        let known = allocation.telemetry.as_deref();
         // A repetition whose first answer was lost.
         if known.is_some_and(|known| known.id == key) {
             return Ok(Outcome::Done);
@@ -115,7 +115,7 @@ impl Ledger {
             self.closely.remove(&id);
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        allocation.telemetry = order;
+        allocation.telemetry = order.map(Box::new);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         context.changed.desired.extend(nodes);
     }

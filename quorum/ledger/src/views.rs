@@ -127,13 +127,13 @@ impl Ledger {
                 state: allocation.state,
                 resources: held.resources,
                 nodes: allocation.nodes().map(|n| (n.clone(), mesh(n))).collect(),
-                spec: allocation.spec.clone(),
+                spec: (*allocation.spec).clone(),
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,
                 run_lease_ms: held.run_lease_ms,
-                restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
-                preempt: allocation.preemption.clone().filter(|order| order.stands() && allocation.head() == Some(node)),
-                telemetry: allocation.telemetry.clone(),
+                restore: allocation.checkpoint.as_deref().cloned().filter(|c| c.epoch < allocation.epoch),
+                preempt: allocation.preemption.as_deref().cloned().filter(|order| order.stands() && allocation.head() == Some(node)),
+                telemetry: allocation.telemetry.as_deref().cloned(),
             });
         }
         shares.sort_by_key(|s| s.allocation);

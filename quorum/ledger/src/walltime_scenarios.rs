@@ -50,7 +50,7 @@ fn desired_walltimes(s: &Story) -> Vec<Option<Duration>> {
 #[test]
 fn what_waits_gets_any_walltime_that_a_submission_may_have() {
     let mut s = waiting();
-    let submitted = s.ledger.allocation(id(1)).unwrap().spec.clone();
+    let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
     for (by, next) in [(7, minutes(600)), (0, minutes(700)), (7, Duration::from_secs(5))] {
         s.done(set(by, next));
         assert_eq!(walltime(&s), Some(next));

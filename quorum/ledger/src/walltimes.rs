@@ -14,6 +14,7 @@ use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
 use lattice_model::{AllocationId, AllocationSpec, AuditAction, DesiredShare, NodeId, Principal, WalltimeChange};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An allocation with nodes keeps at least this much of its remaining walltime.
@@ -41,7 +42,7 @@ impl Ledger {
         if before == Some(walltime) {
             return Ok(Outcome::Done);
         }
-        let spec = AllocationSpec { walltime: Some(walltime), ..allocation.spec.clone() };
+        let spec = AllocationSpec { walltime: Some(walltime), ..AllocationSpec::clone(&allocation.spec) };
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         if holds_nodes(state) {
             let ran = allocation.started_at.map_or(Duration::ZERO, |at| Duration::from_millis(context.at.since_ms(at)));
@@ -78,7 +79,7 @@ impl Ledger {
 
     fn change_walltime(&mut self, context: &mut ApplyContext, id: AllocationId, walltime: Option<Duration>) {
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        let before = std::mem::replace(&mut allocation.spec.walltime, walltime);
+        let before = std::mem::replace(&mut Arc::make_mut(&mut allocation.spec).walltime, walltime);
         allocation.walltime_change.get_or_insert(WalltimeChange { submitted: before });
         if holds_nodes(allocation.state) {
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();

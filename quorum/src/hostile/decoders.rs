@@ -61,7 +61,7 @@ fn requests() -> Decoder {
     };
     let submit = Request::Submit {
         id: allocation.id,
-        spec: Box::new(allocation.spec.clone()),
+        spec: Box::new((*allocation.spec).clone()),
         owner: allocation.owner.clone(),
         claim: None,
         life: None,

@@ -33,7 +33,9 @@ pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLe
     let states = vec![AllocationState::Staging, AllocationState::Running];
     let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, filter };
     match ask_leader(Arc::clone(core), question).await? {
-        Answer::AllocationPage { allocations, .. } => Ok(allocations.into_iter().map(|allocation| allocation.spec.tenant).collect()),
+        Answer::AllocationPage { allocations, .. } => {
+            Ok(allocations.into_iter().map(|allocation| allocation.spec.tenant.clone()).collect())
+        }
         _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
     }
 }

@@ -189,7 +189,7 @@ fn what_a_claim_began_from_is_known_again() {
     let mut held = quorum.held(0);
     held[0].share.restore = Some(made.clone());
     now.comes_back(0, 1, held);
-    assert_eq!(now.ledger.allocation(id(1)).unwrap().checkpoint, Some(made));
+    assert_eq!(now.ledger.allocation(id(1)).unwrap().checkpoint.as_deref(), Some(&made));
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Serialize for Stored<'_> {
                 Some(number) => {
                     // One at a time, so that no second copy of all allocations is in memory.
                     let mut bare = Allocation::clone(allocation);
-                    if let Entrypoint::Script { text, .. } = &mut bare.spec.entrypoint {
+                    if let Entrypoint::Script { text, .. } = &mut Arc::make_mut(&mut bare.spec).entrypoint {
                         *text = "".into();
                     }
                     map.serialize_entry(id, &(Some(number), &bare))?;
@@ -121,7 +121,7 @@ impl Serialize for Stored<'_> {
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
     let (texts, bare) = <(Vec<Arc<str>>, Bare)>::deserialize(deserializer)?;
     let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
-        if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut allocation.spec.entrypoint) {
+        if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut Arc::make_mut(&mut allocation.spec).entrypoint) {
             let known = texts.get(number as usize).ok_or_else(|| D::Error::custom(format!("there is no script {number}")))?;
             *text = Arc::clone(known);
         }

@@ -21,7 +21,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let id = AllocationId(uuid::Uuid::from_u128(8));
     let expose = vec![Exposed { name: "api".into(), port: 80, protocol: "tcp".into() }];
     let connectivity = Connectivity { network_domain: "ml".into(), expose };
-    let spec = AllocationSpec { connectivity, nodes: 1, ..allocation.spec.clone() };
+    let spec = AllocationSpec { connectivity, nodes: 1, ..(*allocation.spec).clone() };
     let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], by: None };
@@ -31,7 +31,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let actions = [
         Action::Bootstrap { cluster: "c".into() },
         Action::Register(registration(1, 1, 0, true)),
-        Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
+        Action::Submit { id: allocation.id, spec: Box::new((*allocation.spec).clone()), owner: allocation.owner.clone(), claim: None },
         Action::GrantLease { name: "l".into(), holder: node(1), ttl_ms: 1000, user: None },
         Action::RaiseLevel { level: LEVEL_MAX },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },

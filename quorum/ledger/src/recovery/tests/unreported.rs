@@ -79,10 +79,10 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     held[0].share.preempt = Some(order.clone());
     now.comes_back_with(2, 1, held, vec![ended(3, third, preempted(3))]);
     let of = |number| now.ledger.allocation(id(number)).unwrap();
-    assert_eq!((of(1).state, of(1).held, of(1).checkpoint.clone()), (AllocationState::Suspended, false, Some(made(1, first))));
-    assert_eq!((of(2).state, of(2).held, of(2).checkpoint.clone()), (AllocationState::Suspended, true, Some(made(2, second))));
-    assert_eq!((of(3).state, of(3).checkpoint.clone()), (AllocationState::Failed, None), "it ran, and does not begin anew");
-    assert_eq!((of(4).epoch, of(4).preemption.clone()), (fourth, Some(order)));
+    assert_eq!((of(1).state, of(1).held, of(1).checkpoint.as_deref().cloned()), (AllocationState::Suspended, false, Some(made(1, first))));
+    assert_eq!((of(2).state, of(2).held, of(2).checkpoint.as_deref().cloned()), (AllocationState::Suspended, true, Some(made(2, second))));
+    assert_eq!((of(3).state, of(3).checkpoint.as_deref().cloned()), (AllocationState::Failed, None), "it ran, and does not begin anew");
+    assert_eq!((of(4).epoch, of(4).preemption.as_deref().cloned()), (fourth, Some(order)));
     now.lease();
     assert!(now.claim(1, &[0]).unwrap() > first);
     assert_eq!(now.ledger.desired(&node(0)).shares[0].restore, Some(made(1, first)));
@@ -110,7 +110,7 @@ fn what_was_to_be_held_is_held_though_the_backup_is_older_than_that() {
         ];
         now.comes_back_with(0, 1, held, unreported);
         let known = now.ledger.allocation(id(1)).unwrap();
-        assert_eq!((known.state, known.held, known.checkpoint.clone()), (AllocationState::Suspended, hold, Some(made)));
+        assert_eq!((known.state, known.held, known.checkpoint.as_deref().cloned()), (AllocationState::Suspended, hold, Some(made)));
     }
 }
 
@@ -147,7 +147,7 @@ fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_f
         let applied = now.ledger.apply(Revision(now.at), &Command { at: Timestamp(now.at), action });
         applied.result.unwrap();
         assert_eq!(now.state(1), AllocationState::Running);
-        let known = now.ledger.allocation(id(1)).unwrap().telemetry.clone();
+        let known = now.ledger.allocation(id(1)).unwrap().telemetry.as_deref().cloned();
         let recorded = applied.audit.iter().any(|record| record.action == AuditAction::TelemetryModeSet && record.actor == "quorum");
         assert_eq!((known, recorded), (is.then(|| order.clone()), is), "{order}");
         let ends = is && order.until.is_some();
@@ -176,7 +176,7 @@ fn work_that_was_given_more_time_than_the_backup_knows_keeps_it() {
         for number in [0, 1] {
             assert_eq!(now.ledger.desired(&node(number)).shares[0].spec.walltime, Some(longer));
         }
-        let submitted = AllocationSpec { walltime: Some(before), ..now.ledger.allocation(id(1)).unwrap().spec.clone() };
+        let submitted = AllocationSpec { walltime: Some(before), ..(*now.ledger.allocation(id(1)).unwrap().spec).clone() };
         assert!(now.ledger.allocation(id(1)).unwrap().was_submitted_as(&submitted));
     }
 }
