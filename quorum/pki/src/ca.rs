@@ -134,6 +134,9 @@ pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) ->
     if out.exists() {
         return Err(CaError::Exists { path: out.to_owned() });
     }
+    if let Some(folder) = out.parent() {
+        make_dir(folder)?;
+    }
     let key = KeyPair::generate()?;
     let subject = Subject { who: Caller { name: name.to_owned(), role: Role::Operator }, names: Vec::new() };
     let certificate = Authority::of(dir)?.sign(subject, &key, lifetime, issued_now())?;
