@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_finding_fits_on_a_narrow_screen_and_nothing_of_it_is_lost() {
-        let text = "memory is not limited: work that takes too much can bring down others, and the node; mount the controller";
+        let text = "memory is not limited: work that uses too much can end other work and the node; mount the controller";
         let finding = Finding { subject: "cgroup limits", health: Health::Degraded, text: text.to_owned() };
         assert_eq!(finding.lines(None), format!("degraded     cgroup limits     {text}\n"));
         let lines = finding.lines(Some(80));

@@ -13,12 +13,12 @@ pub enum Format {
     Table,
     /// Data for programs.
     Data(Notation),
-    /// The bare ids or names, one a line.
+    /// Only the ids or names, one per line.
     Name,
 }
 
 impl Format {
-    /// The format that `-o` names, if its value is one of answers.
+    /// The format that `-o` names; `None`: the value is not a format of answers.
     pub fn of(output: Output) -> Option<Self> {
         match output {
             Output::Table | Output::Wide => Some(Self::Table),
@@ -54,7 +54,7 @@ impl Width {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSize {
     pub width: Width,
-    /// Characters of a line, if the output is a screen; a terse table is made to fit.
+    /// Characters per line, if the output is a terminal; a terse table is made to fit.
     pub columns: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl Notation {
         print(&self.text(value)?)
     }
 
-    /// Writes values of a stream: JSON one a line, YAML a document each.
+    /// Writes values of a stream: each is a line of JSON, or a YAML document.
     pub fn print_each(self, values: &[serde_json::Value]) -> Result<(), Failure> {
         print(&self.stream(values)?)
     }
@@ -109,7 +109,7 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes one name a line.
+/// Writes one name per line.
 pub fn print_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     print(&names.into_iter().map(|name| format!("{name}\n")).collect::<String>())
 }

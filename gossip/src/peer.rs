@@ -23,8 +23,8 @@ pub struct Identity {
 /// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one
 /// that was renewed more often.
 ///
-/// Small, because foca searches its whole member list for every datagram: all copies share one
-/// life, see [`Known`](crate::known::Known).
+/// It is small, because foca searches its whole member list for every datagram: all copies share
+/// one [`Life`], see [`Known`](crate::known::Known).
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// [`node_key`] of the name: what foca compares most.
@@ -91,7 +91,7 @@ impl Peer {
         self.rank() > other.rank()
     }
 
-    /// Whether this is a later identity of the node `me` than `me`.
+    /// Whether this is a later identity of the same node as `me`.
     pub fn outranks_own(&self, me: &Self) -> bool {
         self.key == me.key && self.outranks(me)
     }

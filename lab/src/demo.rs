@@ -1,4 +1,4 @@
-//! `lattice-lab demo`: shows the promise of the README.
+//! `lattice-lab demo`: shows what the README promises.
 //!
 //! A job runs on three nodes. An agent is killed and started again, the leader of the quorum is killed, and the job
 //! ends as if nothing had happened, with every line of its log. The demo fails if anything differs from the promise.
@@ -48,7 +48,7 @@ impl Story {
 /// Runs the demo in `dir`, or in a temporary directory that is removed again.
 pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     let machine = Machine::look();
-    println!("Lattice, in one go: a job on three nodes that outlives its agent and the leader of the quorum.");
+    println!("Lattice in one demo: a job on three nodes survives the loss of an agent and of the quorum's leader.");
     println!(
         "Three agents and three members run on this machine ({} cores, Linux {}), as if each had its own.",
         machine.cores, machine.kernel
@@ -67,9 +67,9 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     let guard = Guard::new(&options.dir);
     let done = act(&story, &machine, &options);
     if interrupt::came().is_some() {
-        story.print("Interrupted. Taking everything away again.");
+        story.print("Interrupted. Removing the cluster.");
     } else if done.is_err() {
-        story.print("Not as promised. Taking everything away again.");
+        story.print("Not as promised. Removing the cluster.");
         print_logs(&story, &dir);
     }
     let report = if dir.join("cluster.json").exists() { guard.down(Duration::from_secs(10)) } else { Ok(down::Report::default()) };
@@ -78,13 +78,13 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     down::require_gone(&report)?;
     ensure!(
         report.clean(),
-        "the cluster did not clean up behind itself; this had to be swept: {}",
+        "the cluster did not clean up completely; the demo removed: {}",
         [report.killed, report.swept].concat().join("; ")
     );
     story.print("The cluster is gone: no process, mount, loop device or scope is left.");
     println!("All of it as promised, in {:.0} s.", story.began.elapsed().as_secs_f64());
     if !machine.lacks().is_empty() {
-        println!("What this machine lacks was left out, as said at the start.");
+        println!("Steps that this machine cannot run were left out: see DEGRADED above.");
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn act(story: &Story, machine: &Machine, options: &Options) -> Result<()> {
     let before = follower.count();
     follower
         .wait_for(&lattice, &job, before + (ranks * 5) as usize)
-        .context("the log of the other nodes stood still while n2's agent was away")?;
+        .context("the log of the other nodes stopped while n2's agent was down")?;
     let pid = faults::start_node(dir, "n2")?;
     story.print(&format!(
         "The agent of n2 is back as process {pid}; it found its shim and adopted the job. {} lines so far.",
@@ -205,7 +205,7 @@ fn kill_leader(story: &Story, cluster: &Cluster, lattice: &Lattice) -> Result<St
     let took = killed.elapsed();
     ensure!(took <= SUBMIT_AGAIN_LIMIT, "submitting worked again only {:.1} s after the leader's end", took.as_secs_f64());
     story.print(&format!(
-        "A new leader took a submission {:.1} s later{}. The running job noticed nothing.",
+        "A new leader accepted a submission {:.1} s later{}. The running job noticed nothing.",
         took.as_secs_f64(),
         if refused > 0 { format!(" ({refused} refused before, never lost)") } else { String::new() }
     ));
@@ -276,21 +276,21 @@ impl Follower {
                 );
             }
             if Instant::now() > deadline {
-                bail!("after 20 s only {} lines came, the job is {state} ({})", self.count(), text(&now, "reason"));
+                bail!("after 20 s only {} lines have arrived, the job is {state} ({})", self.count(), text(&now, "reason"));
             }
             until(Duration::from_millis(200), || self.count() >= lines);
         }
         Ok(())
     }
 
-    /// The follower ends by itself when the job has ended and everything was sent.
+    /// Waits for the follower's end: it ends by itself when the job has ended and all lines were sent.
     fn finish(mut self, limit: Duration) -> Result<Lines> {
         let mut status = None;
         until(limit, || {
             status = self.child.try_wait().ok().flatten();
             status.is_some()
         });
-        let Some(status) = status else { bail!("`lattice logs -f` goes on {} s after the end of the job", limit.as_secs()) };
+        let Some(status) = status else { bail!("`lattice logs -f` still runs {} s after the end of the job", limit.as_secs()) };
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }

@@ -169,7 +169,7 @@ pub fn leftovers_within(cluster: &Cluster, limit: Duration) -> Vec<String> {
 
 /// For `down` on the command line: an error if something could not be removed.
 pub fn require_gone(report: &Report) -> Result<()> {
-    if report.stuck.is_empty() { Ok(()) } else { bail!("these would not go: {}", report.stuck.join("; ")) }
+    if report.stuck.is_empty() { Ok(()) } else { bail!("these could not be removed: {}", report.stuck.join("; ")) }
 }
 
 /// Removes the cluster when it goes out of scope, whatever happened.
@@ -196,7 +196,7 @@ impl Drop for Guard {
         if self.armed && self.dir.join("cluster.json").exists() {
             match down(&self.dir, Duration::ZERO) {
                 Ok(report) if report.stuck.is_empty() => {}
-                Ok(report) => eprintln!("lab: these would not go: {}", report.stuck.join("; ")),
+                Ok(report) => eprintln!("lab: these could not be removed: {}", report.stuck.join("; ")),
                 Err(e) => eprintln!("lab: {} could not be taken away: {e:#}", self.dir.display()),
             }
         }

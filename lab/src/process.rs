@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The identity of a process: a pid is not enough once it has ended.
+/// The identity of a process: its pid alone may be reused once it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its pid.
@@ -28,7 +28,7 @@ pub struct Identity {
 impl Identity {
     /// The identity of a living process.
     pub fn of(pid: i32) -> Result<Self> {
-        let (_, start_ticks) = stat(pid).with_context(|| format!("process {pid} ended as soon as it was started"))?;
+        let (_, start_ticks) = stat(pid).with_context(|| format!("process {pid} has ended already"))?;
         Ok(Self { pid, start_ticks, boot_id: boot_id()? })
     }
 
@@ -40,8 +40,8 @@ impl Identity {
         self.pinned().is_some()
     }
 
-    /// A pidfd of exactly this process, unless it has ended completely: the descriptor pins the pid before its start
-    /// time is compared.
+    /// A pidfd of exactly this process, unless it has ended completely. It is opened before the start time is compared,
+    /// so it cannot belong to a later process with the same pid.
     fn pinned(&self) -> Option<OwnedFd> {
         // SAFETY: pidfd_open takes a pid and flags and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
@@ -131,7 +131,7 @@ pub fn spawn_detached(program: &Path, args: &[String], env: &[(&str, &str)], log
     Identity::of(i32::try_from(child.id()).context("pid")?)
 }
 
-/// Runs a command to its end, for at most `limit`; returns its whole output. `None` as a status: it had to be killed.
+/// Runs a command to its end, and kills it after `limit`; returns its whole output.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     let started = Instant::now();
     let mut child = command
@@ -244,13 +244,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_start_too() {
+    fn a_process_is_identified_by_its_start_time_too() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let it = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(it.alive());
         let other = Identity { start_ticks: it.start_ticks + 1, ..it.clone() };
         assert!(!other.alive());
-        assert!(!other.signal(Signal::SIGKILL).unwrap(), "another life of the pid must not be hit");
+        assert!(!other.signal(Signal::SIGKILL).unwrap(), "another process with this pid must not be signalled");
         assert!(it.alive());
         assert!(it.kill().unwrap());
         assert!(!it.alive());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_takes_too_long_is_killed_and_said_so() {
+    fn a_command_that_takes_too_long_is_killed_and_marked_as_timed_out() {
         let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 60"]), Duration::from_millis(300)).unwrap();
         assert!(finished.timed_out && finished.code() == 128 + 9, "{finished:?}");
         assert_eq!(finished.out(), "before\n");

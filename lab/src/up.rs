@@ -40,7 +40,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
         let error = anyhow!("{error:#}{}", explain(&cluster.dir));
         let left = match down::stop(&cluster, Duration::ZERO) {
             Ok(report) if report.stuck.is_empty() => String::new(),
-            Ok(report) => format!("\nthese would not go: {}", report.stuck.join(", ")),
+            Ok(report) => format!("\nthese could not be removed: {}", report.stuck.join(", ")),
             Err(e) => format!("\nand it could not be stopped: {e:#}"),
         };
         error.context(format!(
@@ -50,11 +50,11 @@ pub fn up(options: &Options) -> Result<Cluster> {
     })
 }
 
-/// Makes directories, ports, certificates and configuration; nothing runs yet.
+/// Makes directories, networks, disks, certificates and configuration. No daemon runs yet.
 fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut cluster = Cluster::new(&options.dir, options.agents_dir.as_deref(), &binaries.dir)?;
     if cluster.run_dir != cluster.dir && cluster.run_dir.exists() {
-        bail!("{} is there already, and the sockets of {} would lie there", cluster.run_dir.display(), cluster.dir.display());
+        bail!("{} exists already, and the sockets of {} would be made there", cluster.run_dir.display(), cluster.dir.display());
     }
     for dir in cluster.folders() {
         make_dir(dir)?;
@@ -114,7 +114,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Each is recorded before it is mounted, so that `down` removes it.
+/// Mounts the small disks. Each is recorded first, so that `down` removes it.
 fn small_disks(cluster: &mut Cluster, options: &Options) -> Result<()> {
     for (daemon, mib) in &options.small_disks {
         let at = if cluster.nodes.iter().any(|node| node.id == *daemon) {
@@ -122,7 +122,7 @@ fn small_disks(cluster: &mut Cluster, options: &Options) -> Result<()> {
         } else if cluster.members.iter().any(|member| member.daemon.name == *daemon) {
             cluster.dir.join(daemon).join("data")
         } else {
-            bail!("there is no {daemon} here whose files could lie on a small disk");
+            bail!("there is no {daemon} here that could get a small disk");
         };
         cluster.small_disks.push(SmallDisk { daemon: daemon.clone(), at: at.clone() });
         cluster.save()?;
@@ -246,8 +246,8 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
     }
 }
 
-/// Admits all nodes as an operator, once each waits for it. The agent that forwards the request is not registered
-/// either.
+/// Admits all nodes as an operator, when all of them wait for admission. The agent that forwards the request is not
+/// registered either.
 fn admit(cluster: &Cluster, limit: Duration) -> Result<()> {
     let admit = ["node", "admit"];
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.id.as_str()).collect();
@@ -280,7 +280,7 @@ fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
     match last {
         _ if risen => Ok(()),
         Ok(_) => bail!("after {} s the cluster's level is still below what its members can follow", limit.as_secs()),
-        Err(error) => Err(error.context(format!("the quorum did not say its level within {} s", limit.as_secs()))),
+        Err(error) => Err(error.context(format!("the quorum did not report its level within {} s", limit.as_secs()))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why each allocation waits, and in which order allocations are expected to begin.
-//! [`crate::explain`] gives a sentence and a list has room for a few words; both come from one
-//! decision, [`Judge::waits`].
+//! [`crate::explain`] shows a sentence and a list a few words; both come from one decision,
+//! [`Judge::waits`].
 
 use crate::conformity;
 use crate::domains::Domains;
@@ -20,17 +20,17 @@ use std::collections::BTreeMap;
 
 /// The longest reason in a list, in characters.
 pub const REASON_CHARS_MAX: usize = 40;
-/// For how many kinds of work the number of possible nodes is cached during one pass over a queue.
+/// Largest number of kinds of work for which one [`Outlook`] caches the number of possible nodes.
 const SHAPES_MAX: usize = 16;
 
 /// Why an allocation waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Fewer nodes could ever serve it than it asks for; `why` is a sentence. `excluded`: how many
-    /// nodes are excluded for it, if there were enough without that.
+    /// nodes are excluded for it, if there would be enough with them.
     TooFewNodes { why: String, possible: usize, excluded: Option<usize> },
     /// It cannot begin whatever nodes are free: the reason in a sentence and in a few words.
-    KeptOff { why: String, brief: String },
+    Blocked { why: String, brief: String },
     /// Other allocations of its queue come first.
     Behind { ahead: usize, free: usize },
     /// It is the next of its queue, and too few nodes are free.
@@ -44,7 +44,7 @@ impl Waits {
     pub fn summary(&self, spec: &AllocationSpec) -> String {
         let wants = misfit::wants(spec);
         match self {
-            Self::TooFewNodes { why, .. } | Self::KeptOff { why, .. } => why.clone(),
+            Self::TooFewNodes { why, .. } | Self::Blocked { why, .. } => why.clone(),
             Self::Behind { ahead, free } => {
                 format!(
                     "{wants}, {}; {} submitted before it {} served first",
@@ -55,7 +55,7 @@ impl Waits {
             }
             Self::Next { free } => format!("{wants}, {}: it is next", are_free(*free)),
             Self::Placeable { free } => {
-                format!("{wants}, {}: it will be placed when an agent with the scheduler's lease looks next", are_free(*free))
+                format!("{wants}, {}: an agent with the scheduler's lease will place it in its next pass", are_free(*free))
             }
         }
     }
@@ -66,7 +66,7 @@ impl Waits {
         let text = match self {
             Self::TooFewNodes { excluded: Some(excluded), .. } => format!("{} excluded: prologue failed", nodes(*excluded)),
             Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
-            Self::KeptOff { brief, .. } => brief.clone(),
+            Self::Blocked { brief, .. } => brief.clone(),
             Self::Behind { ahead, .. } => format!("behind {ahead} submitted before it"),
             Self::Next { free } => format!("next: wants {}, {}", nodes(wanted), are_free(*free)),
             Self::Placeable { free } => format!("about to be placed: {}", are_free(*free)),
@@ -77,7 +77,7 @@ impl Waits {
     /// Whether it blocks those behind it in the queue.
     fn is_in_line(&self) -> bool {
         match self {
-            Self::TooFewNodes { .. } | Self::KeptOff { .. } => false,
+            Self::TooFewNodes { .. } | Self::Blocked { .. } => false,
             Self::Behind { .. } | Self::Next { .. } | Self::Placeable { .. } => true,
         }
     }
@@ -160,7 +160,9 @@ impl<'a> Judge<'a> {
         }
         let until = allocation.waits_until?.to_string();
         let times = counted(allocation.quick_requeues, "time");
-        let why = format!("waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer");
+        let why = format!(
+            "waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer, up to a limit"
+        );
         // The time of day in UTC.
         let clock = until.get(11..19).unwrap_or(&until);
         Some((why, format!("requeued {times}: waits to {clock}Z")))
@@ -179,7 +181,7 @@ impl<'a> Judge<'a> {
             return self.too_few_nodes(allocation, possible);
         }
         if let Some((why, brief)) = self.blocked(allocation) {
-            return Waits::KeptOff { why, brief };
+            return Waits::Blocked { why, brief };
         }
         let free = free();
         match ahead {
@@ -213,7 +215,7 @@ impl<'a> Judge<'a> {
 /// What is expected for one waiting allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Its place in its vCluster's queue, from 1; `None`: it blocks no other work, so others
+    /// Its position in its vCluster's queue, from 1; `None`: it blocks no other work, so others
     /// overtake it.
     pub place: Option<u32>,
     /// Why it waits, in ten to forty characters.

@@ -162,7 +162,7 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     assert_eq!(why, want);
     assert_eq!(
         explain(&v, &v.allocations[&id(2)]).summary,
-        "wants 1 node, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
+        "wants 1 node, 3 are free: an agent with the scheduler's lease will place it in its next pass"
     );
     // Two claims of one round do not exceed the quota either.
     v.tenants.insert("physics".into(), Tenant { max_nodes: None, max_concurrent_allocations: Some(2), ..physics.clone() });

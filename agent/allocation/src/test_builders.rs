@@ -1,7 +1,7 @@
 //! For tests of this crate and of those above it: an agent's handles on an empty machine.
 //!
-//! Nothing in it is replaced. It has no cgroups, GPUs, hooks or stores, the quorum is silent, and
-//! its mesh listens on a port of its own. The test holds the other ends of its channels.
+//! No part of it is a fake. It has no cgroups, GPUs, hooks or stores, no quorum answers, and its
+//! mesh listens on a free port. The test holds the other ends of its channels.
 
 use crate::adoption::Adoption;
 use crate::handles::{Handles, Shared};
@@ -81,7 +81,7 @@ impl Drop for Bench {
     }
 }
 
-/// A directory of its own, removed at the end.
+/// A temporary directory, removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -119,7 +119,7 @@ fn listen(dir: &Path, name: &str, role: Role, stop: &CancellationToken) -> (Cred
 
 impl Bench {
     /// # Panics
-    /// If the machine has no room for the directory, or no free port.
+    /// If the directory cannot be made, or no port is free.
     pub fn new() -> Self {
         let dir = Dir::new();
         let me: NodeId = ME.parse().expect("a valid name");

@@ -23,9 +23,9 @@ pub struct Handles {
     pub fabric: Fabric,
     /// How long a fence may wait while all its nodes are connected.
     pub fence_timeout: Duration,
-    /// How many other agents each agent of a launch connects to, if the site sets it; `None`: by
-    /// the launch's size.
+    /// How many agents each agent of a launch's tree connects to; `None`: computed from the
+    /// launch's size.
     pub fanout: Option<u32>,
-    /// Heads, their lines, and timers.
+    /// The heads, their lines, and the tasks that forget ended launches.
     pub tasks: Tasks,
 }

@@ -12,11 +12,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// The CPU weight of work that has the whole node, and the sum of the weights of all shares.
+/// The CPU weight of a share of all cores, and the sum of the weights of all shares of a node. Work
+/// without a share has no weight.
 const CPU_WEIGHT_WHOLE: u64 = 10_000;
 /// The same for block devices.
 const IO_WEIGHT_WHOLE: u64 = 10_000;
-/// Least limit of processes and threads of a share: enough for a shell with a pipe, and an MPI
+/// Smallest limit of processes and threads of a share: enough for a shell with a pipe, and an MPI
 /// library's threads.
 const PIDS_LEAST: u64 = 64;
 
@@ -42,14 +43,14 @@ pub struct IoMaxError {
 }
 
 impl Bounds {
-    /// From the configuration. An error names a device that is not one.
+    /// From the configuration. An error names a path that is not a block device.
     pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
         let io = config.cgroup.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
         Ok(Self { controllers, size, pids_max: config.cgroup.pids_max, io: io.collect::<Result<_, _>>()? })
     }
 
-    /// The limits of one allocation's work here. What this node cannot limit is left out: `doctor`,
-    /// `node status` and the node's registration report that once, instead of every job.
+    /// The limits of one allocation's work here. Limits that this node cannot enforce are absent;
+    /// `doctor`, `node status` and the node's registration report them.
     pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
         let can = |controller| self.controllers.place(controller).is_some();
         let shared = share.spec.share.is_some();
@@ -66,8 +67,8 @@ impl Bounds {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
             memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
-            // Work with processors of its own needs no quota, and the quota's bookkeeping would
-            // cost it a period now and then.
+            // Work with its own processors needs no quota. With one, the kernel would now and then
+            // stop it until the next period.
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
@@ -84,13 +85,12 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
     let found = Controllers::find(&config.cgroup.root, slice, &config.cgroup.delegated, &v1);
     let describe = |(controller, why): (&Controller, &String)| {
         let lacks = match controller {
-            Controller::Cpu => "processor time is not limited: the work of shared nodes can take each other's",
-            Controller::Cpuset => "work cannot be kept on its own processors",
-            Controller::Memory => "memory is not limited: work that takes too much can bring down others, and the node",
+            Controller::Cpu => "processor time is not limited: allocations on one node can take each other's time",
+            Controller::Cpuset => "work cannot be bound to its own processors",
+            Controller::Memory => "memory is not limited: work that uses too much can end other work and the node",
             Controller::Pids => "processes are not limited: a fork bomb can bring down the node",
             Controller::Io => "disk traffic cannot be limited",
-            // There are two ways to filter devices; `DeviceFilter`
-            // reports if both are missing.
+            // There are two ways to filter devices; `DeviceFilter` reports if both are missing.
             Controller::Devices => return None,
         };
         Some(format!("{controller} limits: {lacks}. {why}"))
@@ -98,8 +98,8 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
     let mut missing: Vec<String> = found.missing().iter().filter_map(describe).collect();
     if found.place(Controller::Io).is_some() && found.io_weight().is_none() {
         missing.push(
-            "io limits: shares are not weighed against each other at disks: one's traffic can hold up the others'. A kernel with \
-             CONFIG_BLK_CGROUP_IOCOST or BFQ does that"
+            "io limits: shares have no weights at disks: the traffic of one can delay the others. A kernel with \
+             CONFIG_BLK_CGROUP_IOCOST or BFQ supports weights"
                 .to_owned(),
         );
     }
@@ -115,7 +115,7 @@ pub fn unlimited(controllers: &Controllers) -> Vec<String> {
 fn device(io: &IoMax) -> io::Result<IoLimit> {
     let about = std::fs::metadata(&io.device)?;
     if !about.file_type().is_block_device() {
-        return Err(io::Error::other("it is no block device"));
+        return Err(io::Error::other("it is not a block device"));
     }
     let device = (libc::major(about.rdev()), libc::minor(about.rdev()));
     Ok(IoLimit { device, read_bytes_per_second: io.read_bytes_per_second, write_bytes_per_second: io.write_bytes_per_second })

@@ -1,14 +1,14 @@
-//! How busy the node's GPUs are. A thread of its own asks their drivers: a driver that hangs blocks
-//! nobody, and its last answer is shown only while it is current.
+//! How busy the node's GPUs are. A separate thread asks their drivers, so a driver that hangs
+//! blocks nothing else. Its last answer is shown only while it is current.
 //!
 //! ```text
 //!   thread: drivers (lattice_runtime) ──▶ newest look ──▶ /metrics and push: each GPU
 //!                                                   └───▶ measuring: each allocation, of the GPUs that it has
 //! ```
 //!
-//! The drivers are asked once a second while work has GPUs, and rarely otherwise. In between
-//! nothing is held open then, because a GPU that somebody holds open cannot be reset. A GPU that is
-//! withheld and that no allocation has is released at once and not asked.
+//! While work has GPUs, the drivers are asked once a second. Otherwise they are asked rarely, and
+//! closed after each look, because a GPU that a process holds open cannot be reset. A GPU that is
+//! withheld and that no allocation has is closed at once and not asked.
 //!
 //! The holder of a GPU follows from the node's assignment, not from the processes on it: the
 //! assignment is exact, and exists before the first process. An instance of a partitioned GPU has
@@ -35,12 +35,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Interval between two looks, while work has GPUs, and while none has.
-const EVERY: Duration = Duration::from_secs(1);
-const RESTING: Duration = Duration::from_secs(30);
+/// Interval between two looks while work has GPUs.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two looks while no work has GPUs.
+const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a look is at least this many times the processor time that the look took.
 const PAUSE_TIMES: u32 = 20;
-/// How much later than planned the next look may be before the last one is no longer shown.
+/// The last look is shown until the next one is this much late.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// What decides which GPUs are asked, and who holds them.
@@ -59,7 +60,7 @@ pub struct GpuReadings(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     newest: Option<Arc<Looked>>,
-    /// Since when a driver's answer is outstanding; `None`: it is not.
+    /// When the drivers were asked; `None`: no answer is pending.
     asked: Option<Instant>,
 }
 
@@ -95,7 +96,7 @@ impl GpuReadings {
         self.0.lock()
     }
 
-    /// Reads on a thread of its own until `stop`.
+    /// Asks the drivers on a separate thread until `stop`.
     pub fn begin(&self, handles: Arc<Handles>, simulated: Vec<SimulatedGpu>, stop: CancellationToken) -> io::Result<()> {
         let readings = self.clone();
         let run = move || readings.run(&handles, &simulated, &stop);
@@ -129,7 +130,7 @@ impl GpuReadings {
         let mut open: BTreeSet<String> = BTreeSet::new();
         while !stop.is_cancelled() {
             let holders = holders(handles);
-            let devices = there(handles, &holders);
+            let devices = devices_to_ask(handles, &holders);
             let ids: BTreeSet<String> = devices.iter().map(|device| device.id.clone()).collect();
             if !open.is_subset(&ids) {
                 // GPUs that are no longer asked must not be held open.
@@ -139,8 +140,8 @@ impl GpuReadings {
             let has = !holders.is_empty();
             let now = Instant::now();
             if devices.is_empty() || (now < next && has == had) {
-                let pause = if devices.is_empty() { EVERY } else { next.saturating_duration_since(now) };
-                std::thread::sleep(pause.min(EVERY));
+                let pause = if devices.is_empty() { LOOK_INTERVAL } else { next.saturating_duration_since(now) };
+                std::thread::sleep(pause.min(LOOK_INTERVAL));
                 continue;
             }
             had = has;
@@ -159,17 +160,17 @@ impl GpuReadings {
             }
             logged = lacking;
             let pause = processor_time().saturating_sub(before).saturating_mul(PAUSE_TIMES);
-            next = (now + if has { EVERY } else { RESTING }).max(Instant::now() + pause);
+            next = (now + if has { LOOK_INTERVAL } else { IDLE_LOOK_INTERVAL }).max(Instant::now() + pause);
             let looked = Looked::new(now, next, loads, holders, processes);
             *self.state() = State { newest: Some(Arc::new(looked)), asked: None };
         }
     }
 }
 
-/// The GPUs to ask, of those on the bus. Not a lost one, because a library that finds a GPU lost
-/// has to be opened again; nor one that is withheld and that no allocation has, because it may wait
-/// for its reset.
-fn there(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
+/// The GPUs on the bus without lost ones, because a library that finds a GPU lost has to be opened
+/// again; and without those that are withheld and that no allocation has, because they may wait for
+/// a reset.
+fn devices_to_ask(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
     let (standings, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
     let is_asked = |gpu: &&GpuDevice| {
         let key = gpu_key(gpu);
@@ -197,7 +198,7 @@ fn processes(
     let of = |id: &String, pids: &[u32]| {
         let mut counts = [0; 3];
         for pid in pids {
-            // A process that has ended meanwhile counts for nobody.
+            // A process that has ended meanwhile is not counted.
             let Some(scope) = i32::try_from(*pid).ok().and_then(|pid| slice.scope_of_pid(pid).ok()) else { continue };
             let place = match (scope, holders.get(id)) {
                 (Some(scope), Some(holder)) if scope == *holder => 0,
@@ -299,7 +300,7 @@ mod tests {
     use lattice_telemetry::exposition::page;
 
     #[test]
-    fn what_a_driver_tells_is_told_and_what_it_does_not_is_absent() {
+    fn reported_values_are_exported_and_missing_ones_are_absent() {
         let load = GpuLoad {
             utilization: Some(0.5),
             energy_joules: Some(12.5),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_said_and_what_it_said_before_is_not_told() {
+    fn a_driver_that_does_not_answer_is_named_and_its_old_values_are_not_shown() {
         let (readings, now) = (GpuReadings::default(), Instant::now());
         assert!(readings.newest().is_none() && readings.age().is_none());
         let looked = |fresh_until| Looked {
@@ -346,7 +347,7 @@ mod tests {
         readings.state().newest = Some(Arc::new(looked(now + Duration::from_secs(60))));
         let why = |gpu: &str, vendor| readings.why_silent(gpu, Some(vendor));
         assert!(readings.newest().is_some() && why("A1", GpuVendor::Nvidia).contains("lost"));
-        // Not the text about a GPU whose name begins alike, but the text about all of them.
+        // Not the text about A1, but the text about all GPUs.
         assert_eq!(why("A", GpuVendor::Nvidia), "NVML cannot begin");
         assert!(why("A", GpuVendor::Amd).contains("not measured yet"));
         readings.state().newest = Some(Arc::new(looked(now)));

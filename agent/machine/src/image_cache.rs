@@ -26,8 +26,8 @@ struct Inner {
 }
 
 impl ImageCache {
-    /// The cache in `state_dir`. `unused_bytes_max`: bytes of images that nobody uses, at most; 0:
-    /// half of the disk.
+    /// The cache in `state_dir`. `unused_bytes_max`: the most bytes of unused images; 0: half of
+    /// the disk.
     pub fn new(state_dir: &Path, unused_bytes_max: u64) -> Self {
         Self(Arc::new(Inner { dir: state_dir.join("images"), unused_bytes_max, removing: Mutex::default() }))
     }
@@ -51,10 +51,10 @@ impl ImageCache {
         })
     }
 
-    /// Removes unused images while there are too many, or too little of the disk is free.
+    /// Removes unused images while they have too many bytes, or too little of the disk is free.
     pub fn tidy(&self) {
-        let nothing_comes = self.make_room(IncomingImage { uid: 0, bytes: 0 });
-        debug_assert!(nothing_comes.is_ok(), "nothing always fits");
+        let without_image = self.make_room(IncomingImage { uid: 0, bytes: 0 });
+        debug_assert!(without_image.is_ok(), "zero bytes always fit");
     }
 
     fn make_room(&self, incoming: IncomingImage) -> Result<(), NoRoom> {
@@ -64,7 +64,7 @@ impl ImageCache {
             Ok(looked) => looked,
             Err(error) => {
                 // If there is no space, copying the image will report it.
-                tracing::warn!(dir = %self.0.dir.display(), %error, "the image cache cannot be looked at: nothing is removed from it");
+                tracing::warn!(dir = %self.0.dir.display(), %error, "the image cache cannot be read: nothing is removed from it");
                 return Ok(());
             }
         };
@@ -73,8 +73,8 @@ impl ImageCache {
         for at in removed.map_err(|too_large| NoRoom { bytes_max: too_large.bytes_max })? {
             let image = &unused[at];
             match cache::remove_unused(&image.path) {
-                Ok(true) => tracing::info!(image = %image.path.display(), bytes = image.bytes, "an image that nobody uses is removed"),
-                // Somebody has begun to use it.
+                Ok(true) => tracing::info!(image = %image.path.display(), bytes = image.bytes, "an unused image was removed"),
+                // It is in use again.
                 Ok(false) => {}
                 Err(error) => tracing::warn!(image = %image.path.display(), %error, "an image cannot be removed from the image cache"),
             }

@@ -1,12 +1,12 @@
-//! Wipes this node when the quorum orders it: the site's program does it, and its result is stored
-//! until the quorum has it.
+//! Wipes this node with the site's program when the quorum orders it. The result is stored until
+//! the quorum has it.
 //!
 //! ```text
 //!   ordered ──no share is left──▶ the program runs ──▶ its result on the disk ──▶ reported, until the order is gone
 //! ```
 //!
-//! An agent that is stopped or killed in the middle runs the program again from the start: the
-//! program must tolerate that.
+//! If the agent is stopped or killed during a wipe, the next one runs the program again from the
+//! start: the program must tolerate that.
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use lattice_agent_common::config::AgentConfig;
@@ -75,18 +75,18 @@ pub struct Wiping {
 }
 
 impl Wiping {
-    /// From the configuration. A stored result is reported again if its order still stands.
+    /// From the configuration. A stored result is reported again while the quorum gives its order.
     pub fn new(config: &AgentConfig, me: &NodeId, view: watch::Receiver<Arc<NodeView>>) -> (Self, Wipes) {
         let file = config.state_dir.join("wipe.json");
         let known = match std::fs::read(&file).map(|bytes| serde_json::from_slice(&bytes)) {
             Ok(Ok(done)) => Some(done),
             Ok(Err(error)) => {
-                tracing::warn!(file = %file.display(), %error, "what became of a wipe cannot be read: where it is still asked for, it is done again");
+                tracing::warn!(file = %file.display(), %error, "the result of a wipe cannot be read: if the quorum still orders the wipe, it is repeated");
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "what became of a wipe cannot be read: where it is still asked for, it is done again");
+                tracing::warn!(file = %file.display(), %error, "the result of a wipe cannot be read: if the quorum still orders the wipe, it is repeated");
                 None
             }
         };
@@ -132,7 +132,7 @@ impl Wiping {
 
     /// `false`: the agent stops.
     async fn carry_out(&self, order: u64, stop: &CancellationToken) -> bool {
-        tracing::warn!(order, program = %self.program.display(), "this node is wiped");
+        tracing::warn!(order, program = %self.program.display(), "the wipe of this node begins");
         let env = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
             ("LATTICE_HOOK", "wipe".to_owned()),
@@ -156,26 +156,26 @@ impl Wiping {
         let done = Done { order, failed };
         // Not reported before it is stored: otherwise a crash would wipe the node again after the
         // quorum has given it to work.
-        while let Err(why) = self.keep(&done) {
-            tracing::error!(file = %self.file.display(), %why, "what became of the wipe cannot be kept; tried again");
+        while let Err(why) = self.store(&done) {
+            tracing::error!(file = %self.file.display(), %why, "the result of the wipe cannot be stored; retrying");
             if stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
                 return false;
             }
         }
         match &done.failed {
-            None => tracing::info!(order, "this node is wiped"),
+            None => tracing::info!(order, "this node was wiped"),
             Some(why) => tracing::error!(order, %why, "the wipe of this node failed"),
         }
         self.done.send_replace(Some(done));
         true
     }
 
-    fn keep(&self, done: &Done) -> io::Result<()> {
+    fn store(&self, done: &Done) -> io::Result<()> {
         files::replace(&self.file, &serde_json::to_vec(done)?)
     }
 
-    /// The quorum has the result. After a recovery from a backup it may order the same once more,
-    /// and then the node must be wiped again.
+    /// Removes the result, because the quorum has it. After a recovery from a backup the quorum may
+    /// give the same order once more, and then the node must be wiped again.
     fn forget(&self) {
         if self.done.send_replace(None).is_none() {
             return;
@@ -183,7 +183,7 @@ impl Wiping {
         if let Err(error) = std::fs::remove_file(&self.file)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(file = %self.file.display(), %error, "what became of a wipe cannot be taken away");
+            tracing::warn!(file = %self.file.display(), %error, "the stored result of a wipe cannot be removed");
         }
     }
 }

@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 const SUBJECT: &str = "revoked certificates";
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredList {
     version: u32,
     /// By name on the certificate: certificates issued before this time are revoked.
     names: BTreeMap<String, Timestamp>,
@@ -25,7 +25,7 @@ struct Kept {
 pub struct Revocations {
     path: PathBuf,
     list: RevocationList,
-    kept: BTreeMap<String, Timestamp>,
+    stored: BTreeMap<String, Timestamp>,
     troubles: Troubles,
 }
 
@@ -34,52 +34,52 @@ impl Revocations {
     /// quorum has sent the list again, this node accepts revoked certificates.
     pub fn open(state_dir: &Path, list: RevocationList, troubles: Troubles, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("revocations.json");
-        let kept = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<Kept>(&bytes).map_err(|e| e.to_string()).and_then(|kept| match kept.version {
-                VERSION => Ok(kept.names),
+        let stored = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice::<StoredList>(&bytes).map_err(|e| e.to_string()).and_then(|list| match list.version {
+                VERSION => Ok(list.names),
                 version => Err(format!("its version is {version}, this agent's {VERSION}")),
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(format!("it cannot be read: {error}")),
         };
-        let kept = kept.unwrap_or_else(|why| {
+        let stored = stored.unwrap_or_else(|why| {
             let moved = match files::set_file_aside(&path) {
-                Ok(kept) => format!("It is kept as {}; remove it when nobody needs it", kept.display()),
+                Ok(aside) => format!("It is kept as {}; remove it when nobody needs it", aside.display()),
                 Err(error) => format!("It cannot be moved aside ({error})"),
             };
             let note = format!(
-                "revoked certificates: {} is not usable ({why}). {moved}. Until the quorum has sent the list again, they count on this node",
+                "revoked certificates: {} is not usable ({why}). {moved}. Until the quorum has sent the list again, this node accepts them",
                 path.display()
             );
             tracing::error!("{note}");
             notes.push(note);
             BTreeMap::new()
         });
-        list.learn(kept.clone());
-        Self { path, list, kept, troubles }
+        list.learn(stored.clone());
+        Self { path, list, stored, troubles }
     }
 
-    /// Takes the quorum's list: first into use, then onto the disk.
+    /// Applies the quorum's list, then writes it to disk.
     pub fn learn(&mut self, names: Vec<(String, Timestamp)>) {
         self.list.learn(names);
         self.keep();
     }
 
-    /// Writes the list to disk unless that is done. If the disk is full, a later call tries again.
+    /// Writes the list to disk if it has changed. After a failure a later call tries again.
     pub fn keep(&mut self) {
         let names = self.list.names();
-        if names == self.kept {
+        if names == self.stored {
             return;
         }
-        let written = serde_json::to_vec(&Kept { version: VERSION, names: names.clone() }).map_err(io::Error::other);
+        let written = serde_json::to_vec(&StoredList { version: VERSION, names: names.clone() }).map_err(io::Error::other);
         match written.and_then(|text| files::replace(&self.path, &text)) {
             Ok(()) => {
-                self.kept = names;
+                self.stored = names;
                 self.troubles.over(SUBJECT);
             }
             Err(error) => {
                 let why = format!(
-                    "{} cannot be written ({error}); an agent that starts without a quorum does not know them",
+                    "{} cannot be written ({error}): after a restart without a quorum, this node accepts those revoked last",
                     self.path.display()
                 );
                 tracing::warn!(why, "revoked certificates");
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_quorum_revoked_is_known_after_a_start_and_damage_is_said() {
+    fn revoked_certificates_are_known_after_a_restart_and_damage_is_reported() {
         let dir = std::env::temp_dir().join(format!("lattice-revocations-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let mut notes = Vec::new();

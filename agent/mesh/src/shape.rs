@@ -26,7 +26,7 @@ pub enum WireDistribution {
     Explicit(Vec<(u32, u32)>),
 }
 
-/// The wire form of [`ShapeRequest`], and what is reported about the launch.
+/// The wire form of [`ShapeRequest`], and what the head reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireAsk {
     pub distribution: Option<WireDistribution>,
@@ -86,7 +86,7 @@ impl WireShape {
     pub fn of(self, launch: WireLaunch) -> Result<LaunchSpec, FrameError> {
         let Self { distribution, programs: wire, cpus_per_task, slurm_env } = self;
         let shape = LaunchShape { distribution: distribution.into(), programs: programs(wire), cpus_per_task, slurm_env };
-        // The wire carries only counts: which ranks a node has follows from them.
+        // The first ranks of the wire are not used: the counts determine which ranks a node has.
         let mut first = 0u32;
         let blocks = launch.nodes.iter().map(|(node, _, count)| {
             let block = (node.clone(), first, *count);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shaped_launch_comes_through_and_one_that_cannot_be_is_refused() {
+    fn a_shaped_launch_survives_the_round_trip_and_an_impossible_one_is_refused() {
         let wire = |counts: &[u32]| WireLaunch {
             id: [1; 16],
             number: 1,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_comes_through() {
+    fn a_shape_request_survives_the_round_trip() {
         let asked = ShapeRequest {
             distribution: Some(Distribution::Plane(3)),
             listed: vec![("n1".parse().unwrap(), 2)],

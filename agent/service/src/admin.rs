@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long one step of a change of members may take until it has any answer.
-const CHANGE: Duration = Duration::from_secs(8);
+/// Timeout of the answer to one step of a change of members.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[tonic::async_trait]
 impl AdminService for Api {
@@ -52,7 +52,8 @@ impl AdminService for Api {
         let change = change(request.into_inner())?;
         self.has_member(&change).await?;
         let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
-        match self.quorum.call(&operator.asks(Ask::ChangeMembers(MembersOrder { by, change })), CHANGE).await.map_err(|e| status(&e))? {
+        let ask = operator.asks(Ask::ChangeMembers(MembersOrder { by, change }));
+        match self.quorum.call(&ask, CHANGE_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
             other => Err(unexpected(&other)),
         }
@@ -185,7 +186,7 @@ impl AdminService for Api {
         let by = operator.name.clone();
         let mut secret = [0; 32];
         let drawn = OsRng.try_fill_bytes(&mut secret);
-        drawn.map_err(|e| Status::internal(format!("this machine gives no randomness for a key: {e}")))?;
+        drawn.map_err(|e| Status::internal(format!("no random key can be drawn on this machine: {e}")))?;
         match self.quorum.call(&operator.asks(Action::AddKey { secret: Secret(secret), by }), ANSWER).await.map_err(|e| status(&e))? {
             Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
             other => Err(unexpected(&other)),
@@ -217,8 +218,8 @@ fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
 }
 
 impl Api {
-    /// Refuses to remove a member that does not exist. Checked before the command is sent: a retry
-    /// after a lost answer finds the member gone and succeeds.
+    /// Refuses to remove a member that does not exist. The quorum itself accepts that: after a lost
+    /// answer the client repeats the command, and finds the member gone.
     async fn has_member(&self, change: &MembersChange) -> Result<(), Status> {
         let MembersChange::Remove { id } = change else { return Ok(()) };
         let now = match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
@@ -289,7 +290,7 @@ fn change(request: v1::ChangeMembersRequest) -> Result<MembersChange, Status> {
         if well { Ok(text) } else { Err(Status::invalid_argument(format!("{what} {text:?}: host:port is needed"))) }
     };
     let member = |m: v1::AddMember| Ok::<_, Status>((m.id, address("service", m.service)?, address("raft", m.raft)?));
-    let change = match request.change.ok_or_else(|| Status::invalid_argument("no change is named"))? {
+    let change = match request.change.ok_or_else(|| Status::invalid_argument("the request names no change"))? {
         Change::Add(m) => member(m).map(|(id, service, raft)| MembersChange::Add { id, service, raft })?,
         Change::Remove(m) => MembersChange::Remove { id: m.id },
         Change::Replace(m) => {

@@ -13,9 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 pub(super) enum Entry {
     /// Nothing has been reported.
     Unknown,
-    /// It runs: its nodes have files.
+    /// It was ordered to start: its nodes have log files.
     Runs,
-    /// It ended by itself with this code, and so did the allocation.
+    /// It ended by itself with this code, and the allocation with it.
     Ended { code: i32 },
 }
 
@@ -28,7 +28,7 @@ impl Entry {
     }
 }
 
-/// The heads that are followed: each is asked once for all watchers. Cloneable; all clones share
+/// The heads that are followed: each is asked once for all watchers of one user. All clones share
 /// them.
 #[derive(Clone, Default)]
 pub struct Heads(Arc<Mutex<HashMap<Asked, Weak<Head>>>>);

@@ -28,7 +28,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Makes what the tasks share, and ends what is left of work that the journal does not know.
+    /// Creates what the tasks share, and ends leftover work that the journal does not know.
     pub async fn sweep(self) -> anyhow::Result<Swept> {
         let Self { base, mut saved, machine, gpus, connections } = self;
         let (config, stop, tasks) = (&base.config, &base.stop, &base.tasks);
@@ -57,7 +57,7 @@ impl Opened {
             stores,
         };
         let context = Arc::new(wiring.context(shim, device_filter, hwloc, data)?);
-        supervisor::status("taking up the node's work");
+        supervisor::status("recovering the node's work");
         let (loader, in_kernel) = (context.work.measuring.clone(), config.measuring.kernel_probes);
         let loading = tokio::task::spawn_blocking(move || loader.load(in_kernel));
         let (sweeper, brain) = (Arc::clone(&context), saved.brain);
@@ -69,15 +69,16 @@ impl Opened {
     }
 }
 
-/// Ends work that the journal does not know. The brain keeps holding the shares of what does not
-/// end.
+/// Ends work that the journal does not know. The brain holds the shares of work that does not end.
 fn without_strays(context: &Context, mut brain: Brain) -> Brain {
     let alive = sweep::strays(context, &brain);
     if !alive.is_empty() {
         let ids: Vec<String> = alive.iter().map(AllocationId::short).collect();
-        let text =
-            format!("something of allocation {} does not end: its room stays held; end it, and start the agent again", ids.join(", "));
-        context.work.troubles.set("work of a former life", text);
+        let text = format!(
+            "work of allocation {} does not end: its resources stay held; end its processes, and restart the agent",
+            ids.join(", ")
+        );
+        context.work.troubles.set("work of an earlier agent process", text);
     }
     brain.could_not_end(alive);
     brain

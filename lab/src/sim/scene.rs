@@ -14,13 +14,13 @@ pub enum Preset {
 /// The parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
-    /// Agents.
+    /// Number of agents.
     pub nodes: usize,
     /// Virtual minutes after the nodes have joined.
     pub minutes: u64,
     /// How many of a million datagrams are lost.
     pub loss_per_million: u64,
-    /// How many agents stop again and again.
+    /// Number of agents that stop for a while again and again.
     pub starved: usize,
     /// Interval between two deaths.
     pub death_every_ms: u64,

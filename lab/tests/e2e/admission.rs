@@ -1,5 +1,5 @@
-//! A certificate alone does not make a node: a caller with a certificate for a name that nobody admitted gets no work,
-//! and capacity that a node claims later is reported.
+//! A certificate alone does not make a node. A caller whose certificate has a name that nobody admitted gets no work. A
+//! node that registers with more capacity than before is reported.
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::telemetry::get;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// The lab admits its nodes, once all of them wait for it.
+/// The lab admits its nodes when all of them wait for admission.
 static ADMISSION: Group = Group { theme: "admission", name: "admission", nodes: 2, quorum: 3, tweak: |o| o.node_admission = up::LISTED };
 
 /// The name of a certificate that was stolen, or issued too early.
@@ -25,7 +25,7 @@ const THIEF: &str = "n9";
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        ADMISSION.test("agents_that_wait_say_why_and_register_without_a_restart", &[], waited),
+        ADMISSION.test("waiting_agents_log_why_and_register_without_a_restart", &[], waited),
         ADMISSION.test("a_certificate_of_an_unknown_name_gets_no_work_before_it_is_admitted_and_growth_is_reported", &[], thief),
     ]
 }
@@ -46,7 +46,7 @@ fn admissions(w: &World) -> Value {
     w.lattice.json(&["node", "admit", "--list"]).unwrap()
 }
 
-/// This node's record in a list, if it is there.
+/// The record of a list whose `key` is `name`.
 fn of(list: &Value, key: &str, name: &str) -> Option<Value> {
     list.as_array().unwrap().iter().find(|record| text(record, key) == name).cloned()
 }
@@ -55,7 +55,7 @@ fn node(w: &World) -> Option<Value> {
     of(&w.lattice.json(&["node", "list"]).unwrap(), "id", THIEF)
 }
 
-fn register(gpus: u32, incarnation: Incarnation) -> Up {
+fn registration(gpus: u32, incarnation: Incarnation) -> Up {
     Up::Register {
         node: THIEF.parse().unwrap(),
         boot: Boot(Uuid::from_u128(1)),
@@ -77,16 +77,16 @@ fn register(gpus: u32, incarnation: Incarnation) -> Up {
 
 type Session = (mpsc::Sender<Up>, DownStream);
 
-/// Registers; returns the incarnation and the session, or the refusal.
-async fn comes(client: &QuorumClient, gpus: u32, incarnation: Incarnation) -> Result<(Incarnation, Session), String> {
+/// Registers, and returns the incarnation and the session, or the refusal.
+async fn register(client: &QuorumClient, gpus: u32, incarnation: Incarnation) -> Result<(Incarnation, Session), String> {
     let end = Instant::now() + JOB;
     loop {
-        let (up, mut down) = client.session(register(gpus, incarnation)).await.map_err(|error| error.to_string())?;
+        let (up, mut down) = client.session(registration(gpus, incarnation)).await.map_err(|error| error.to_string())?;
         let why = match down.next().await {
             Ok(Down::Registered { incarnation, .. }) => return Ok((incarnation, (up, down))),
             Ok(Down::Move) => {
                 client.leave(down.member());
-                "another member takes it".to_owned()
+                "another member serves this node".to_owned()
             }
             Ok(Down::Close { why }) => return Err(why),
             other => format!("{other:?}"),
@@ -103,11 +103,11 @@ fn thief(w: &World) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _inside = runtime.enter();
     let client = QuorumClient::new(services(), Credentials::new(tls).unwrap()).unwrap();
-    let comes = |gpus, incarnation| runtime.block_on(comes(&client, gpus, incarnation));
+    let register = |gpus, incarnation| runtime.block_on(register(&client, gpus, incarnation));
 
-    // Refused, with the remedy; it is not a node, and it is shown as waiting.
+    // The refusal names the remedy. The caller is no node, and is listed as waiting.
     let is_refused = || {
-        let why = comes(8, Incarnation(0)).map(drop).unwrap_err();
+        let why = register(8, Incarnation(0)).map(drop).unwrap_err();
         assert!(why.contains("node n9 is not admitted") && why.contains("`lattice node admit n9`"), "{why}");
         assert!(node(w).is_none(), "{:?}", node(w));
     };
@@ -132,16 +132,16 @@ fn thief(w: &World) {
     w.ok(&["node", "admit", "--withdraw", THIEF]);
     is_refused();
 
-    // Once admitted it is a node, until it is disabled.
+    // Once admitted, it is a node until an operator disables it.
     w.ok(&["node", "admit", THIEF, "--reason", "rack 4"]);
-    let (life, session) = comes(8, Incarnation(0)).unwrap();
-    let stands = node(w).unwrap();
-    assert!(text(&stands, "state") == "Ready" && stands["gpus"] == 8, "{stands}");
+    let (life, session) = register(8, Incarnation(0)).unwrap();
+    let shown = node(w).unwrap();
+    assert!(text(&shown, "state") == "Ready" && shown["gpus"] == 8, "{shown}");
     assert!(of(&admissions(w)["admitted"], "node", THIEF).is_none());
     let withdrawn = w.run(&["node", "admit", "--withdraw", THIEF]);
     assert!(withdrawn.code() == 4 && withdrawn.err().contains("lattice node disable n9"), "{}", withdrawn.err());
 
-    // More than before is accepted, and reported.
+    // A registration with more GPUs than before is accepted and reported.
     let grown = || -> f64 {
         let of = |address: &str| {
             let (_, page) = get(address, "/metrics", "");
@@ -152,11 +152,11 @@ fn thief(w: &World) {
     };
     assert_eq!(grown(), 0.0);
     drop(session);
-    let (_, session) = comes(16, life).unwrap();
-    let stands = node(w).unwrap();
-    assert!(stands["gpus"] == 16 && stands["reason"].to_string().contains("GPUs 8 to 16"), "{stands}");
-    // A page is up to a second old.
-    w.wait("the count of it in the metrics", || grown() == 1.0);
+    let (_, session) = register(16, life).unwrap();
+    let shown = node(w).unwrap();
+    assert!(shown["gpus"] == 16 && shown["reason"].to_string().contains("GPUs 8 to 16"), "{shown}");
+    // A page of metrics is up to a second old.
+    w.wait("the metric to count it", || grown() == 1.0);
     let history = w.lattice.json(&["node", "history", THIEF]).unwrap();
     let history = history.as_array().unwrap();
     let count =

@@ -13,11 +13,11 @@ static BACKUP: Group = Group { theme: "backup", name: "backups", nodes: 3, quoru
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        BACKUP.test("made_on_demand_and_by_themselves_and_checked_whole", &[], made),
-        BACKUP.test("a_damaged_one_is_refused_and_what_is_damaged_named", &[], damaged),
-        BACKUP.test("the_plan_says_what_is_the_matter_and_which_command_mends_it", &[], plan),
-        BACKUP.test("the_cluster_goes_back_on_purpose", &[], restored),
-        BACKUP.test("all_members_lost_under_running_work_nothing_is_killed_and_placing_resumes", &[], recovered),
+        BACKUP.test("backups_are_made_on_demand_and_periodically_and_verified", &[], made),
+        BACKUP.test("a_damaged_backup_is_refused_and_the_damaged_object_named", &[], damaged),
+        BACKUP.test("the_recovery_plan_names_the_problem_and_the_command_that_repairs_it", &[], plan),
+        BACKUP.test("a_backup_restores_the_cluster", &[], restored),
+        BACKUP.test("after_the_loss_of_all_members_work_runs_on_and_placement_resumes", &[], recovered),
         BACKUP.test("a_damaged_member_is_replaced_as_the_plan_says", &[], replaced),
     ]
 }
@@ -69,14 +69,15 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Damages the first segment of a member's log, in the middle of a record with others before it.
+/// Flips a bit near the beginning of a member's log: records follow, so it is damage and not a torn tail. A second call
+/// repairs it.
 fn damage_log(w: &World, id: u64) {
     let mut segments: Vec<PathBuf> = fs::read_dir(folder(w, id).join("data/log")).unwrap().map(|f| f.unwrap().path()).collect();
     segments.sort();
     flip(&segments[0], 60);
 }
 
-/// Starts a member that must end with this text in its log. It may accept connections before that.
+/// Starts a member that must end with this text in its log. It may accept connections before it ends.
 fn ends_with_log(w: &World, id: u64, what: &str) {
     let _may_be_refused = faults::start_member(&w.dir, id);
     let member = w.cluster().member(id).unwrap().daemon.clone();
@@ -84,7 +85,7 @@ fn ends_with_log(w: &World, id: u64, what: &str) {
 }
 
 fn made(w: &World) {
-    w.wait("one that the leader made by itself", || !backups(w).is_empty());
+    w.wait("a backup that the leader made by itself", || !backups(w).is_empty());
     let before = backups(w);
     w.completed(&w.submit(&["--nodes", "1", "--", "/bin/true"]));
     let (code, output) = quorum(w, 2, &["backup"]);
@@ -96,8 +97,8 @@ fn made(w: &World) {
     let (code, output) = quorum(w, 3, &["verify", "--backup", &before[0]]);
     assert!(code == 0 && output.contains(&before[0]), "{output}");
     let there = backups(w).len();
-    w.wait("the next one, 10 s later", || backups(w).len() > there);
-    // Nothing of the failed download is left.
+    w.wait("the next backup, 10 s later", || backups(w).len() > there);
+    // `verify` has removed its downloads.
     let left: Vec<String> = fs::read_dir(folder(w, 3)).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.contains("verifying")), "{left:?}");
 }
@@ -112,12 +113,12 @@ fn damaged(w: &World) {
         flip(&path, middle);
         let (code, output) = quorum(w, 1, &["verify", "--backup", &name]);
         assert!(code == 1 && output.contains("is damaged") && output.contains(&format!("{name}/{object}")), "{output}");
-        assert!(output.contains("--backup NAME"), "it says what to take instead: {output}");
+        assert!(output.contains("--backup NAME"), "it names what to use instead: {output}");
         flip(&path, middle);
     }
     assert_eq!(quorum(w, 1, &["verify", "--backup", &name]).0, 0);
     let (code, output) = quorum(w, 1, &["verify", "--backup", "yesterday"]);
-    assert!(code == 1 && output.contains(&name), "it names those that there are: {output}");
+    assert!(code == 1 && output.contains(&name), "it names the existing backups: {output}");
     let nowhere = format!("file://{}", w.dir.join("nowhere").display());
     let (code, output) = quorum(w, 1, &["verify", "--from", &nowhere]);
     assert!(code == 1 && output.contains("holds no backup"), "{output}");
@@ -195,7 +196,7 @@ fn restored(w: &World) {
         fs::rename(folder(w, id).join("data"), folder(w, id).join("data.before")).unwrap();
     }
     start_all(w);
-    // A member that answered before it had the leader's snapshot reports none.
+    // A member that does not have the leader's snapshot yet reports no generation.
     w.wait("the new generation", || generation(w) > before);
     assert_eq!(text(&w.status(&kept), "state"), "Pending");
     let gone = w.run(&["status", &lost]);
@@ -261,15 +262,15 @@ fn recovered(w: &World) {
     assert!(generation(w) > before);
     w.wait("the work to be adopted", || w.lattice.ok(&["status", &unknown]).is_ok());
     assert_eq!(text(&w.status(&known), "state"), "Running");
-    // It was waiting in the backup: the silent node may run it.
-    w.wait("the others to have spoken", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([silent]));
+    // It was pending in the backup, so the silent node may run it by now.
+    w.wait("the other nodes to register", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([silent]));
     let status = w.ok(&["quorum", "status"]);
     assert!(status.contains("Recovery:") && status.contains(silent), "{status}");
     let again = w.status(&waits);
     assert_eq!(text(&again, "state"), "Pending", "{again}");
     faults::start_node(&w.dir, silent).unwrap();
-    w.wait("nobody to be awaited", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([]));
-    // How it ended while there was no quorum is known all the same.
+    w.wait("no node to be awaited", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([]));
+    // Work that ended while there was no quorum has its result.
     let over = w.ended(&ends);
     assert_eq!((text(&over, "state").as_str(), over["exit_code"].as_i64()), ("Failed", Some(5)), "{over}");
     let over = w.ended(&unknown);

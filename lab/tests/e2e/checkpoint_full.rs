@@ -1,5 +1,5 @@
-//! Full disks while work saves itself: its own disk, filled by the work or by others, and the store's. The checkpoint
-//! fails with the reason, the previous one stays, and there is space again afterwards.
+//! A full disk during a checkpoint: the node's, filled by the work itself or by others, or the store's. The checkpoint
+//! fails with the reason, the previous one stays, and the space of the failed one is freed.
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Folder, Group, JOB, Need, World, binaries, fresh_dir};
@@ -17,15 +17,15 @@ use std::path::PathBuf;
 use std::process::Command;
 
 static FULL: Group = Group { theme: "checkpoint_full", name: "ckptfull", nodes: 2, quorum: 1, tweak: |_| {} };
-/// Its disk and the store's are small. All work runs here.
+/// The node with the small disk for checkpoints.
 const NODE: &str = "n2";
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        FULL.test("a_program_that_fills_its_disk_makes_none_and_leaves_room", &[], filled),
-        FULL.test("a_request_and_an_answer_that_find_no_room_are_told_of", &[], no_room),
-        FULL.test("a_directory_that_other_nodes_may_have_is_refused", &[Need::Fuse], shared),
-        FULL.test("a_store_that_is_full_makes_none_and_has_room_again", &[], full_store),
+        FULL.test("a_program_that_fills_its_disk_makes_no_checkpoint_and_its_space_is_freed", &[], filled),
+        FULL.test("a_request_and_an_answer_that_cannot_be_stored_are_reported", &[], no_room),
+        FULL.test("a_directory_on_a_network_file_system_is_refused", &[Need::Fuse], shared),
+        FULL.test("a_full_store_makes_no_checkpoint_and_its_space_is_freed", &[], full_store),
     ]
 }
 
@@ -68,7 +68,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The file system for the node's checkpoints, from its agent's start on.
+/// Mounts a small file system for the node's checkpoints, and restarts its agent on it.
 fn under_work(w: &World) -> SmallDisk {
     faults::kill_node(&w.dir, NODE).unwrap();
     let disk = SmallDisk::at(w.cluster().run_dir.join(NODE).join("state/checkpoints"), 0o711, 8);
@@ -77,7 +77,7 @@ fn under_work(w: &World) -> SmallDisk {
     disk
 }
 
-/// A file system that counts as a network file system, without a server that answers.
+/// A network file system whose server does not answer.
 fn shared(w: &World) {
     let folder = Folder::new("shared");
     let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
@@ -107,14 +107,14 @@ fn only_there(w: &World) {
     w.ok(&["node", "cordon", "n1", "--reason", "the test's"]);
 }
 
-/// The same agent process throughout; it logs no complaints.
+/// The pid of the node's agent, which must not report a full disk.
 fn agent(w: &World) -> i32 {
     let status = w.at(NODE).json(&["node", "status"]).unwrap();
     assert!(!status["degraded"].to_string().contains("disk: "), "{status}");
     w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid
 }
 
-/// Counts; saves as much as configured.
+/// Counts, and saves as much as the file `$GO.behave` says.
 const BULKY: &str = r#"#!/bin/sh
 n=0 ask=
 save() {
@@ -155,7 +155,7 @@ fn filled(w: &World) {
         assert!(done.code() == 1 && done.err().contains(expected), "{how}: {}\n{}", done.err(), w.log(&id));
         assert_eq!(last(w, &id), first);
         w.ok(&["checkpoint", "verify", &id, &first]);
-        w.wait("there to be room again", || disk.free() + (1 << 20) > room);
+        w.wait("its space to be free again", || disk.free() + (1 << 20) > room);
     }
     assert_eq!(w.lattice.json(&["checkpoint", "list", &id]).unwrap().as_array().unwrap().len(), 1);
     behaves("small");
@@ -193,8 +193,8 @@ fn no_room(w: &World) {
     let first = last(w, &chain.id);
     disk.fill();
     let done = chain.create(w);
-    // The remains of the previous checkpoint are removed first: the request may find a free block, and the saved files
-    // do not.
+    // The agent first removes the remains of the previous checkpoint, so there may be a free block for the request, but
+    // none for the saved files.
     let reasons = ["No space left on device", "its disk is full"];
     assert!(done.code() == 1 && reasons.iter().any(|why| done.err().contains(why)), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
@@ -245,7 +245,7 @@ fn full_store(w: &World) {
     assert!(done.code() == 1 && done.err().contains("No space left on device"), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
     w.ok(&["checkpoint", "verify", &chain.id, &first]);
-    w.wait("what was brought there to be gone", || disk.free() > 2 << 20);
+    w.wait("the uploaded parts to be removed", || disk.free() > 2 << 20);
     disk.make_room();
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());

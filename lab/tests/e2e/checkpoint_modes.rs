@@ -1,6 +1,6 @@
-//! The other modes in which work is asked to save itself: shared memory and a call. The examples of the client
-//! libraries survive preemption. Programs ignore the request, defer, die, report wrong data, shorten the page and fill
-//! it with garbage; agents are killed while they ask; requests for others' work are refused.
+//! Checkpoint requests through shared memory and through calls. The examples of the client libraries survive
+//! preemption. Programs ignore the request, defer, die, report wrong data, shorten the page and fill it with garbage.
+//! Agents are killed during a request. Answers for other work are refused.
 
 use crate::harness::{Folder, Group, JOB, NOBODY, Need, World, binaries, fresh_dir};
 use lattice_lab::lattice::text;
@@ -19,17 +19,17 @@ static MODES: Group = Group { theme: "checkpoint_modes", name: "ckptmodes", node
 pub fn trials() -> Vec<Trial> {
     vec![
         MODES.test("the_libraries_examples_survive_preemption", &[], examples),
-        MODES.test("in_shared_memory_who_ignores_dies_or_lies_makes_none", &[], memory_misbehaves),
-        MODES.test("a_page_that_is_shortened_or_full_of_rubbish_harms_nobody", &[], memory_hostile),
-        MODES.test("in_shared_memory_an_agent_killed_while_it_asks_goes_on", &[], memory_killed),
-        MODES.test("in_shared_memory_an_agent_killed_between_its_writes_asks_again", &[], memory_killed_between),
-        MODES.test("in_an_image_the_page_is_the_same", &[Need::Mounts], memory_in_an_image),
-        MODES.test("in_calls_it_is_whole_on_two_nodes_and_gone_on_from", &[], calls),
-        MODES.test("in_calls_who_ignores_dies_or_lies_makes_none", &[], calls_misbehave),
-        MODES.test("in_calls_it_can_be_put_off_but_not_for_ever", &[], calls_deferred),
-        MODES.test("in_calls_an_agent_killed_while_it_asks_goes_on", &[], calls_killed),
-        MODES.test("in_calls_work_speaks_for_itself_alone", &[], calls_foreign),
-        MODES.test("where_nobody_listens_nothing_is_asked", &[], deaf),
+        MODES.test("in_shared_memory_a_program_that_ignores_dies_or_lies_makes_no_checkpoint", &[], memory_misbehaves),
+        MODES.test("a_page_that_is_shortened_or_full_of_garbage_harms_no_agent", &[], memory_hostile),
+        MODES.test("in_shared_memory_a_request_survives_the_kill_of_its_agent", &[], memory_killed),
+        MODES.test("in_shared_memory_an_agent_killed_between_its_writes_repeats_the_request", &[], memory_killed_between),
+        MODES.test("work_in_an_image_is_asked_through_the_same_page", &[Need::Mounts], memory_in_an_image),
+        MODES.test("in_calls_a_checkpoint_of_two_nodes_is_complete_and_restored", &[], calls),
+        MODES.test("in_calls_a_program_that_ignores_dies_or_lies_makes_no_checkpoint", &[], calls_misbehave),
+        MODES.test("in_calls_a_checkpoint_can_be_deferred_but_not_for_ever", &[], calls_deferred),
+        MODES.test("in_calls_a_request_survives_the_kill_of_its_agent", &[], calls_killed),
+        MODES.test("in_calls_work_answers_only_its_own_requests", &[], calls_foreign),
+        MODES.test("without_a_listener_a_request_is_refused", &[], deaf),
     ]
 }
 
@@ -99,15 +99,15 @@ with Listener() as listener:
                 with request:
                     with open(os.path.join(request.directory, "n"), "w") as file:
                         file.write(str(n))
-                    # A number of another type, as one of numpy is: it fails, and the program runs on.
                     request.time = n / 4
+                    # A step of a wrong type: the request fails, and the program runs on.
                     request.step, request.files = n + 0.5 if behave == "odd" else n, 7 if behave == "lie" else 1
         time.sleep(0.02)
 print("final", n)
 "#;
 
-/// Counts, with each step hashed with all before it, and waits in a call. When it is restarted it checks the restored
-/// state before it continues.
+/// Counts, and hashes each step with all earlier ones; waits in a call. After a restart it checks the restored state
+/// before it continues.
 const CALLS: &str = r#"#!/bin/sh
 n=0 h=0
 next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
@@ -135,7 +135,7 @@ save() {
   echo "$n $h" > "$dir/n"
   step=
   [ "$STEPLESS" ] || step="--step $n --time $n.5"
-  "$LATTICE" checkpoint done "$token" $step --file "$(stat -c %s "$dir/n"):n" || echo "not taken"
+  "$LATTICE" checkpoint done "$token" $step --file "$(stat -c %s "$dir/n"):n" || echo "not accepted"
 }
 waits & waiter=$!
 while [ ! -e "$GO" ]; do
@@ -219,10 +219,10 @@ impl Counting {
     fn fails(&self, w: &World, expected: &str, deadline: &str, first: &str) {
         let done = self.create(w, deadline);
         assert!(done.code() == 1 && done.err().contains(expected), "{expected}: {}\n{}", done.err(), w.log(&self.id));
-        self.keeps(w, first);
+        self.is_unchanged(w, first);
     }
 
-    fn keeps(&self, w: &World, first: &str) {
+    fn is_unchanged(&self, w: &World, first: &str) {
         assert_eq!(text(&w.status(&self.id)["checkpoint"], "id"), first);
         w.ok(&["checkpoint", "verify", &self.id, first]);
     }
@@ -242,7 +242,7 @@ impl Drop for Counting {
     }
 }
 
-/// Submits as a user. Another user than root reveals what root's rights would hide.
+/// Submits as a user. A user without root's rights shows errors that these would hide.
 fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
     if uid == 0 {
         return w.submit(args);
@@ -252,7 +252,7 @@ fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
     done.out().trim().to_owned()
 }
 
-/// Runs a command that makes a program; the test fails with its output.
+/// Runs a command that builds a program; the test fails with the command's errors.
 fn made(command: &mut Command) {
     let done = process::run(command, Duration::from_secs(300)).unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -300,7 +300,7 @@ fn survives(w: &World, id: &str, program: &[String]) {
     w.running(id);
     w.wait_log(id, "step 3\n");
     w.ok(&["preempt", id]);
-    w.wait("it to go on", || w.log(id).contains("restored "));
+    w.wait("it to be restored", || w.log(id).contains("restored "));
     let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
     let over = w.completed(id);
     assert_eq!(over["preempted_count"], 1, "{over}");
@@ -321,7 +321,7 @@ fn memory_misbehaves(w: &World) {
     counting.behaves("ignore");
     counting.fails(w, "timed out", "1s", &first);
     // An abandoned request is withdrawn: a program that looks later does not see it.
-    w.wait("the request to be taken back", || {
+    w.wait("the request to be withdrawn", || {
         let log = w.log(&counting.id);
         log.contains("ignored ") && log.lines().rev().take(3).all(|line| line.starts_with("step "))
     });
@@ -336,7 +336,7 @@ fn memory_misbehaves(w: &World) {
     let done = counting.create(w, "20s");
     assert!([1, 4].contains(&done.code()), "{}", done.err());
     assert_eq!(text(&w.ended(&counting.id), "exit_code"), "3");
-    counting.keeps(w, &second);
+    counting.is_unchanged(w, &second);
     w.assert_nothing_left();
 }
 
@@ -349,7 +349,7 @@ struct Asking {
 
 impl Asking {
     fn begin(w: &World, id: &str) -> Self {
-        let output = fresh_dir("modes-said");
+        let output = fresh_dir("modes-output");
         let (out, err) = (Stdio::null(), fs::File::create(&output).unwrap());
         let mut command = w.lattice.command(&["checkpoint", "create", id, "--deadline", "30s"]);
         Self { child: command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap(), output }
@@ -374,15 +374,15 @@ impl Drop for Asking {
     }
 }
 
-/// A program that looks late, and then takes its time: the two are shown differently.
+/// A program that has not seen the request, and one that works on it, are shown differently.
 fn shows_acknowledgement(w: &World, counting: &Counting) {
     counting.behaves("deaf");
     let asking = Asking::begin(w, &counting.id);
-    w.wait("it to be asked", || asking.output().contains(": requested, waits for n"));
+    w.wait("the request to be sent", || asking.output().contains(": requested, waits for n"));
     counting.behaves("slow");
-    w.wait("it to have heard", || asking.output().contains(": acknowledged, waits for n"));
+    w.wait("the request to be acknowledged", || asking.output().contains(": acknowledged, waits for n"));
     counting.behaves("wait");
-    w.wait("how far it is to be shown", || asking.output().contains("(40 %, 9 s left)"));
+    w.wait("its progress to be shown", || asking.output().contains("(40 %, 9 s left)"));
     let output = asking.output();
     let at = |state: &str| output.find(&format!(": {state}, ")).unwrap_or_else(|| panic!("never {state}: {output}"));
     assert!(at("requested") < at("acknowledged") && at("acknowledged") < at("writing"), "{output}");
@@ -396,7 +396,7 @@ fn memory_hostile(w: &World) {
     counting.behaves("rubbish");
     let done = counting.create(w, "1s");
     assert_eq!(done.code(), 1, "{}", done.err());
-    counting.keeps(w, &first);
+    counting.is_unchanged(w, &first);
     counting.behaves_well();
     let (second, _) = counting.created(w);
     counting.behaves("shorten");
@@ -404,31 +404,31 @@ fn memory_hostile(w: &World) {
     counting.fails(w, "the application made it shorter than 4096 bytes", "20s", &second);
     counting.release();
     assert_eq!(text(&w.ended(&counting.id), "exit_code"), "4");
-    assert!(w.cluster().nodes.iter().all(|node| node.daemon.alive()), "an agent died of it");
+    assert!(w.cluster().nodes.iter().all(|node| node.daemon.alive()), "an agent died");
     w.assert_nothing_left();
 }
 
-/// Its agent is killed while it waits for the answer; it continues from what it saved.
+/// Kills the node's agent while it waits for the answer. The job is preempted and continues from the saved state.
 fn killed(w: &World, counting: &Counting) {
     let id = &counting.id;
     counting.behaves("wait");
     w.ok(&["preempt", id, "--deadline", "60s"]);
-    w.wait("it to be asked", || w.log(id).contains("asked "));
+    w.wait("the job to be asked", || w.log(id).contains("asked "));
     let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
     let request = w.cluster().run_dir.join(&node).join("state/checkpoints").join(id).join("request");
     let asked = || fs::metadata(&request).map(|about| (about.ino(), about.ctime(), about.ctime_nsec())).ok();
     let before = asked().unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();
-    // Its head asks again for the same checkpoint, which is in progress.
-    w.wait("it to be asked again", || asked().is_some_and(|now| now != before));
-    // It still behaves so: a request with another number would make it print that again.
+    // The restarted agent writes the request for the same checkpoint again.
+    w.wait("the request to be repeated", || asked().is_some_and(|now| now != before));
+    // The behaviour is still `wait`: a request with another number would add a line to the file `.asked`.
     counting.release();
-    w.wait("it to run again", || {
+    w.wait("the job to run again", || {
         let now = w.status(id);
         text(&now, "state") == "Running" && now["preempted_count"] == 1
     });
-    // In both runs: its log is of the second.
+    // The file is of both runs; the log is of the second.
     assert_eq!(fs::read_to_string(counting.go.with_extension("asked")).unwrap(), "asked\n");
     let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
     w.wait_log(id, &format!("restored {step}\nstep {}\n", step + 1));
@@ -440,7 +440,7 @@ fn memory_killed(w: &World) {
     killed(w, &Counting::memory(w));
 }
 
-/// Its agent is killed at each point between its writes to the page; the program finds one request, and answers it.
+/// Kills the agent at each point between its writes to the page. The program finds one request, and answers it.
 fn memory_killed_between(w: &World) {
     let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
     let points: Vec<&str> = listed.lines().filter_map(|l| l.strip_prefix("Page\tAny\t")).collect();
@@ -455,7 +455,7 @@ fn memory_killed_between(w: &World) {
             let id = counting.id.clone();
             std::thread::spawn(move || other.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "json"], JOB).unwrap())
         };
-        w.wait(&format!("its agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        w.wait(&format!("its agent to reach {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
         faults::start_node(&w.dir, &node).unwrap();
         let done = asking.join().unwrap();
         assert_eq!(done.code(), 0, "{point}: {}", done.err());
@@ -491,7 +491,7 @@ fn calls(w: &World) {
     counting.behaves("wait");
     let asking = Asking::begin(w, id);
     w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
-    w.wait("how far they are to be shown", || asking.output().contains("(40 %, 9 s left)"));
+    w.wait("their progress to be shown", || asking.output().contains("(40 %, 9 s left)"));
     counting.behaves_well();
     counting.release();
     asking.complete();
@@ -500,7 +500,7 @@ fn calls(w: &World) {
         shown["nodes"].as_array().unwrap().iter().flat_map(|n| n["list"].as_array().unwrap()).map(|f| text(f, "path")).collect();
     assert_eq!(files, ["n", "n"], "{shown}");
     w.ok(&["preempt", id]);
-    w.wait("both ranks to go on", || w.log(id).matches("restored ").count() == 2);
+    w.wait("both ranks to be restored", || w.log(id).matches("restored ").count() == 2);
     assert_eq!(w.status(id)["preempted_count"], 1);
     counting.end(w);
     w.assert_nothing_left();
@@ -523,7 +523,7 @@ fn calls_misbehave(w: &World) {
     let done = counting.create(w, "20s");
     assert!([1, 4].contains(&done.code()), "{}", done.err());
     assert_eq!(text(&w.ended(&counting.id), "exit_code"), "3");
-    counting.keeps(w, &second);
+    counting.is_unchanged(w, &second);
     w.assert_nothing_left();
 }
 
@@ -533,8 +533,8 @@ fn calls_deferred(w: &World) {
     let (first, _) = counting.created(w);
     let shown = w.lattice.json(&["checkpoint", "show", &counting.id]).unwrap();
     let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
-    assert_eq!(paths, ["n"], "what lay there before the deferral is of another moment");
-    // Its allowance of deferrals is used up: it gets no more time than others.
+    assert_eq!(paths, ["n"], "files from before the deferral are not part of it");
+    // It defers until its allowance is used up: then it gets no more time than others.
     counting.behaves("defer");
     counting.fails(w, "timed out", "1s", &first);
     counting.end(w);
@@ -552,12 +552,12 @@ fn calls_foreign(w: &World) {
     let log = w.log(&counting.id);
     let token = log.lines().find_map(|l| l.strip_prefix("asked ")).unwrap().to_owned();
     let node = w.status(&counting.id)["nodes"][0].as_str().unwrap().to_owned();
-    // A process outside of any allocation, even root's.
+    // A process outside of all allocations is refused, even root's.
     for args in [&["checkpoint", "done", &token][..], &["checkpoint", "await"]] {
         let outside = w.at(&node).run(args, JOB).unwrap();
         assert!(outside.code() == 4 && outside.err().contains("belongs to no allocation"), "{}", outside.err());
     }
-    // The work of another allocation of the same user on the same node, which waits in calls itself or does not.
+    // So is the work of another allocation of the same user on the same node, with or without calls of its own.
     w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);
     let lattice = format!("LATTICE={}", binaries().lattice().display());
     let asks = format!("\"$LATTICE\" checkpoint done {token}; echo code $?");

@@ -1,5 +1,5 @@
-//! The time of day jumps on one member's host, at the leader and at a follower, and under an agent: nothing ends early
-//! or lasts for ever, and a certificate that was made in a wrong year is not kept.
+//! The time of day jumps on the host of the leader, of a follower, and of an agent. Nothing ends early or lasts for
+//! ever, and a certificate that was signed at a wrong time is replaced.
 
 use crate::harness::{Group, Need, World, alone, ms};
 use crate::hosts::{Load, on_hosts, others, submit, term};
@@ -21,9 +21,9 @@ const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 10 * 365 * 86_400;
 /// Lifetime of leases that nobody renews.
 const SHORT: Duration = Duration::from_millis(800);
-/// How much longer than that one may be held: the leader checks once a second.
+/// How late a lease may end: the leader checks once a second.
 const LATE: Duration = Duration::from_secs(3);
-/// Timeout of one answer while the members agree.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Lifetime of certificates that must expire.
 const LIFE: Duration = Duration::from_secs(20);
@@ -49,11 +49,11 @@ pub fn trials() -> Vec<Trial> {
         MEMBERS.test("a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold", &[], leader_jumps),
         MEMBERS.test("a_leader_whose_clock_stays_wrong_hands_over", &[], leader_stays_wrong),
         AGENTS.test("a_jump_of_a_lone_members_clock_forgets_no_ended_work", &[], lone_member_jumps),
-        AGENTS.test("an_agents_jump_ends_no_work_early_and_keeps_none", &[], agents),
-        alone("clocks::a_jump_ends_no_lease_early_and_keeps_none", &[Need::Hosts], || {
+        AGENTS.test("a_jump_of_an_agents_clock_ends_no_work_early_or_late", &[], agents),
+        alone("clocks::a_jump_ends_no_lease_early_or_late", &[Need::Hosts], || {
             on_hosts("clocks", |_| {}, leases);
         }),
-        alone("clocks::a_jump_past_a_certificates_end_leaves_nothing_behind", &[Need::Hosts], || {
+        alone("clocks::a_jump_past_a_certificates_expiry_has_no_lasting_effect", &[Need::Hosts], || {
             on_hosts("clocks-certificates", |o| o.certificate_seconds = LIFE.as_secs(), certificates);
         }),
     ]
@@ -65,7 +65,7 @@ fn agents(w: &World) {
     let script = format!("echo up; until [ -e {} ]; do sleep 0.05; done; echo over", go.display());
     let job = w.submit(&["--cores", "1", "--walltime", "10m", "--on-isolation", "stop", "--requeue=never", "--", "/bin/sh", "-c", &script]);
     w.wait_log(&job, "up");
-    let stands = || {
+    let assert_runs = || {
         let nodes = w.lattice.nodes().unwrap();
         assert!(nodes.contains(&("n2".to_owned(), "Ready".to_owned())), "{nodes:?}");
         assert_eq!(text(&w.status(&job), "state"), "Running");
@@ -76,14 +76,14 @@ fn agents(w: &World) {
         let over = w.submit(&["--cores", "1", "--walltime", "1s", "--", "/bin/sleep", "600"]);
         assert_eq!(text(&w.ended(&over), "reason"), "walltime_exceeded");
         assert!(since.elapsed() < PATIENCE + LATE, "a walltime of 1 s took {:?}", since.elapsed());
-        w.wait("its lease to be over, had its heartbeats not counted", || {
-            stands();
+        w.wait("twice the lease to pass", || {
+            assert_runs();
             since.elapsed() > LEASE * 2
         });
         // The next process reads what this one stored.
         faults::restart_node(&w.dir, "n2").unwrap();
         w.wait("n2 to be Ready", || w.lattice.nodes().unwrap().contains(&("n2".to_owned(), "Ready".to_owned())));
-        stands();
+        assert_runs();
         let line = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 1);
         let at = ms(&serde_json::json!({ "at": format!("{}.0", line.split('.').next().unwrap_or_default()) }), "at");
         let wrong = i64::try_from(at / 1000).unwrap() - now();
@@ -97,7 +97,7 @@ fn agents(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Work that ended before and while a member's clock is ten years ahead for two seconds is known, and not run again.
+/// A member's clock is ten years ahead for two seconds. Work that ended before or meanwhile is known and not run again.
 fn forgets_nothing(w: &World, member: u64) {
     let mut jobs: Vec<String> = (0..3).map(|_| w.submit(&["--", "/bin/true"])).collect();
     jobs.iter().for_each(|job| drop(w.completed(job)));
@@ -107,7 +107,7 @@ fn forgets_nothing(w: &World, member: u64) {
     jobs.push(w.submit(&["--", "/bin/true"]));
     w.completed(&jobs[3]);
     let clock_status = || w.lattice.json(&["quorum", "status"]).unwrap()["clocks"].clone();
-    w.wait("the wrong clock to be told of", || !text_of(&clock_status()).is_empty() && wrong.elapsed() > Duration::from_secs(2));
+    w.wait("the wrong clock to be reported", || !text_of(&clock_status()).is_empty() && wrong.elapsed() > Duration::from_secs(2));
     faults::shift_member_clock(&w.dir, member, 0).unwrap();
     jobs.push(w.submit(&["--", "/bin/true"]));
     let last = w.completed(&jobs[4]);
@@ -163,13 +163,13 @@ fn leader_stays_wrong(w: &World) {
     let clock_text = || text_of(&w.lattice.json(&["quorum", "status"]).unwrap()["clocks"]);
     // A difference is shown in whole seconds.
     let expected = [HOUR - 1, HOUR].map(|seconds| format!("the clock of member {leader} is {seconds} s ahead"));
-    w.wait("whose clock it is", || expected.iter().any(|expected| clock_text().contains(expected)));
+    w.wait("the member with the wrong clock to be named", || expected.iter().any(|expected| clock_text().contains(expected)));
     assert_ne!(w.leader(), leader);
     faults::shift_member_clock(&w.dir, leader, 0).unwrap();
     w.wait("the clocks to agree", || clock_text().is_empty());
 }
 
-/// A client that holds leases in its name.
+/// A client, and the name under which it holds leases.
 struct Holder {
     name: &'static str,
     client: QuorumClient,
@@ -190,7 +190,7 @@ impl Holder {
         }
     }
 
-    /// Renews a lease for as long as it may, and fails when it was lost.
+    /// Renews a lease until the task is aborted, and fails if the lease is lost.
     fn keep(self, lease: &'static str, token: u64) -> JoinHandle<()> {
         tokio::spawn(async move {
             let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: self.name.parse().unwrap(), user: None };
@@ -223,14 +223,14 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
             assert!(token > last, "{case}");
             hosts.shift_clock(*member, jump).unwrap();
             assert_wrong_by(client, jump).await;
-            // Nobody else gets it before its time is over, and somebody soon after.
+            // Another holder gets the lease soon after its end, and not before.
             last = loop {
                 match second.acquire("short", SHORT).await {
                     Ok(next) => break next,
                     Err(CallError::Refused(Refusal::LeaseHeld { .. })) => {}
                     Err(other) => panic!("{case}: {other}"),
                 }
-                assert!(granted.elapsed() < SHORT + LATE, "{case}: it is held for ever");
+                assert!(granted.elapsed() < SHORT + LATE, "{case}: it does not end");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             };
             assert!(granted.elapsed() >= SHORT - Duration::from_millis(50), "{case}: it ended after {:?}", granted.elapsed());
@@ -263,7 +263,7 @@ async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
 
 /// Checks that the jump reached the member.
 async fn assert_wrong_by(client: &QuorumClient, seconds: i64) {
-    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it says how it stands") };
+    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("the member does not answer") };
     let seen = (seconds_of(status.at) - now()).abs_diff(seconds);
     assert!(seen < 60, "the member's clock is off by {} s, and should be by {seconds} s", seconds_of(status.at) - now());
 }
@@ -280,7 +280,7 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     let load = Load::begin(members);
     let leader = members.leader().await.unwrap();
     let before = term(members, leader).await;
-    // A member signs itself a certificate with its wrong time.
+    // A member signs itself a certificate while its clock is wrong.
     let follower = others(leader)[0];
     let certificate_of = |member: u64| std::fs::read(members.data_dir(member).join("certificate.json")).unwrap_or_default();
     let seen = certificate_of(follower);
@@ -295,7 +295,7 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     hosts.shift_clock(follower, 0).unwrap();
     wait("the member to be reached again", Duration::from_secs(5), async || is_reached(members, follower).await).await;
 
-    // Another member believes that the authority itself has expired, and signs nothing.
+    // By the clock of another member the authority's certificate has expired, so it signs nothing.
     let second = others(leader)[1];
     let log = members.cluster.member(second).unwrap().daemon.log.clone();
     hosts.shift_clock(second, TEN_YEARS + 86_400).unwrap();

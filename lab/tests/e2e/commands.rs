@@ -36,8 +36,8 @@ fn faults() {
         let nodes = lattice.json(&["nodes"]).unwrap();
         nodes.as_array().unwrap().iter().find(|n| text(n, "id") == "n3").unwrap().clone()
     };
-    let wait = |what: &str, seen: &dyn Fn(&Value) -> bool| assert!(until(JOB, || seen(&n3())), "in vain for {what}: {}", n3());
-    let stands = |state: &'static str| wait(state, &move |n3| text(n3, "state") == state);
+    let wait = |what: &str, seen: &dyn Fn(&Value) -> bool| assert!(until(JOB, || seen(&n3())), "waited in vain for {what}: {}", n3());
+    let wait_state = |state: &'static str| wait(state, &move |n3| text(n3, "state") == state);
 
     assert_eq!(did(&["node", "cut", "n3", "--from", "n2", "--direction", "in"]), "n2 -> n3 is cut\n");
     assert_eq!(did(&["node", "cut", "n3", "--from", "n1", "--direction", "out"]), "n3 -> n1 is cut\n");
@@ -47,18 +47,18 @@ fn faults() {
 
     assert_eq!(did(&["node", "cut", "n3", "--from", "quorum"]), "member-1 -> n3 is cut\nn3 -> member-1 is cut\n");
     assert!(did(&["status"]).contains("cut: n3 -> member-1"), "{}", did(&["status"]));
-    wait("a peer to carry it", &|n3| !n3["heard_through"].is_null() && text(n3, "state") == "Ready");
+    wait("a peer to forward its heartbeats", &|n3| !n3["heard_through"].is_null() && text(n3, "state") == "Ready");
     let more = did(&["node", "cut", "n3"]);
     assert!(more.lines().count() == 4 && more.contains("n3 -> n1 is cut") && !more.contains("member"), "{more}");
-    stands("Degraded");
+    wait_state("Degraded");
     assert_eq!(did(&["node", "heal", "n3"]).matches("comes through again").count(), 6);
-    stands("Ready");
+    wait_state("Ready");
     assert_eq!(did(&["node", "heal", "n3"]), "nothing to do\n");
 
     assert!(did(&["node", "stop", "n3"]).starts_with("n3 stopped (process "));
-    stands("Degraded");
+    wait_state("Degraded");
     assert!(did(&["node", "cont", "n3"]).starts_with("n3 goes on (process "));
-    stands("Ready");
+    wait_state("Ready");
 
     let started = || {
         let status = Lattice::to(&cluster, "n3").unwrap().json(&["node", "status"]).unwrap();

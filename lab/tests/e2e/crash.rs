@@ -1,5 +1,5 @@
-//! The agent is killed between every two steps of a start, of recovery, and of an end. Each time the job is done once,
-//! ends as it should, and nothing of it is left.
+//! The agent is killed between every two steps of a start, of recovery, and of an end. Each time the job runs once,
+//! ends as expected, and nothing of it is left.
 
 use crate::attach::piped;
 use crate::harness::{Folder, JOB, Need, alone, binaries, close, configure, fresh_dir};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Clusters that run in parallel.
 const LANES: usize = 3;
-/// How long an agent may take to reach its point.
+/// How long an agent may take to reach its failpoint.
 const DEATH: Duration = Duration::from_secs(30);
 
 pub fn trials() -> Vec<Trial> {
@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A kind of work, and the points that it passes.
+/// A kind of work, and the failpoints that it passes.
 struct Kind {
     name: &'static str,
     nodes: u32,
@@ -45,7 +45,7 @@ const SCRIPT: Kind = Kind { name: "script", nodes: 1, script: true, image: false
 const COMMAND: Kind = Kind { name: "command", nodes: 2, script: false, image: false, passes: &["Any", "Command"] };
 const IMAGE: Kind = Kind { name: "image", nodes: 1, script: false, image: true, passes: &["Image"] };
 
-/// One job, killed up to three times.
+/// The failpoints of one job: its agents are killed at each.
 #[derive(Clone, Debug, Default)]
 struct Round {
     start: Option<String>,
@@ -76,7 +76,7 @@ fn every_point(kind: &'static Kind) {
     });
 }
 
-/// The points of one part that this kind of work passes, from the agent itself.
+/// The failpoints of one part that this kind of work passes, as the agent lists them.
 fn points(part: &str, kind: &Kind) -> Vec<String> {
     let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
     let fields = listed.lines().map(|l| l.split('\t').collect::<Vec<_>>());
@@ -85,7 +85,7 @@ fn points(part: &str, kind: &Kind) -> Vec<String> {
     found
 }
 
-/// Every point of a job's life, three for each job.
+/// Every failpoint of a job's life, up to three for each job.
 fn rounds(kind: &Kind) -> VecDeque<Round> {
     let of = |part| points(part, kind).into_iter();
     let (mut start, mut adopt, mut end) = (of("Start"), of("Adopt"), of("End"));
@@ -99,7 +99,7 @@ fn rounds(kind: &Kind) -> VecDeque<Round> {
     }
 }
 
-/// A cluster with one node for the caller, on which nothing runs and nobody is killed.
+/// A cluster with one more node for the caller: no work runs there, and its agent is not killed.
 struct Lane {
     kind: &'static Kind,
     guard: Option<Guard>,
@@ -141,12 +141,12 @@ impl Lane {
 
     fn kill(&self) {
         for node in self.cluster().nodes.iter().filter(|n| self.victims.contains(&n.id) && n.daemon.alive()) {
-            // An agent may have died at its point already.
+            // An agent may have died at its failpoint already.
             let _ = faults::kill_node(&self.dir, &node.id);
         }
     }
 
-    /// Starts the stopped daemons, to die at this point or at none.
+    /// Starts the victims' agents. They die at this failpoint, if there is one.
     fn start(&self, point: Option<&String>) {
         let env: Vec<(&str, &str)> = point.iter().map(|p| ("LATTICE_FAILPOINT", p.as_str())).collect();
         for node in &self.victims {
@@ -154,10 +154,10 @@ impl Lane {
         }
     }
 
-    /// Waits until one agent has died at its point, and kills the others in whatever state they are.
+    /// Waits until one agent has died at its failpoint, and kills the others in whatever state they are.
     fn dies(&self, point: &str, what: &str) {
         let died = process::until(DEATH, || self.alive() < self.victims.len());
-        assert!(died, "no agent came to {point} ({what})\n{}", self.logs());
+        assert!(died, "no agent reached {point} ({what})\n{}", self.logs());
         let expected = format!("failpoint {point}: this process kills itself");
         assert!(self.logs().contains(&expected), "an agent died, and not at {point}\n{}", self.logs());
         self.kill();
@@ -201,7 +201,7 @@ impl Lane {
             self.start(None);
         }
         std::fs::write(&go, "").unwrap();
-        self.comes_right(&id, &ran);
+        self.ends_as_expected(&id, &ran);
     }
 
     fn submit(&self, folder: &Path, body: &str) -> String {
@@ -225,7 +225,7 @@ impl Lane {
         self.lattice.ok(&args).unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
     }
 
-    fn comes_right(&self, id: &str, ran: &Path) {
+    fn ends_as_expected(&self, id: &str, ran: &Path) {
         let over = self.lattice.ended_within(id, JOB).unwrap_or_else(|e| panic!("{e:#}"));
         assert_eq!((text(&over, "state").as_str(), text(&over, "exit_code").as_str()), ("Failed", "7"), "{over}");
         assert_eq!(text(&over, "requeue_count"), "0", "{over}");
@@ -235,7 +235,7 @@ impl Lane {
         assert_eq!(down::leftovers_within(&cluster, Duration::from_secs(10)), Vec::<String>::new());
         for node in &self.victims {
             let agent = Lattice::to(&cluster, node).unwrap();
-            self.wait("the node to know of nothing any more", || {
+            self.wait("the node to have no allocation and no pending report", || {
                 let status = agent.json(&["node", "status"]);
                 status.is_ok_and(|s| s["allocations"] == serde_json::json!([]) && s["reports_pending"] == 0)
             });
@@ -283,11 +283,11 @@ fn refused() {
     assert!(lane.logs().contains("LATTICE_FAILPOINT is set: it is for tests"), "{}", lane.logs());
     configure(&lane.dir, node, "work: {allow_root: true}");
     lane.start(Some(&"nowhere".to_owned()));
-    lane.wait("the agent to refuse what is no point", || lane.alive() == 0);
+    lane.wait("the agent to refuse an unknown failpoint", || lane.alive() == 0);
     assert!(lane.logs().contains("is no failpoint"), "{}", lane.logs());
 }
 
-/// The agent that holds a terminal is killed at each step: its caller gets an error, its programs are hung up, and the
+/// The agent that holds a terminal is killed at each step: its caller gets an error, its programs get SIGHUP, and the
 /// next terminal works.
 fn every_point_of_a_terminal() {
     close();
@@ -311,20 +311,20 @@ fn every_point_of_a_terminal() {
             last = Some(outcome);
             dead
         });
-        assert!(died, "no agent came to {point}: {last:?}\n{}", lane.logs());
+        assert!(died, "no agent reached {point}: {last:?}\n{}", lane.logs());
         let (code, _, err) = last.unwrap();
-        // At the last point its caller may have received the end already.
+        // At the last failpoint the caller may have received the end already.
         let is_reported = matches!(code, Some(5 | 125)) && err.contains("error: ");
         assert!(is_reported || (point == "terminal-closed" && code == Some(4)), "{point}: {code:?} {err}");
         lane.dies(&point, &id);
         lane.start(None);
-        lane.wait("a terminal to be there again", || attach() == whole);
+        lane.wait("a terminal to work again", || attach() == whole);
         let left = || process_ids_in(&format!("alloc-{id}.scope/work/attach-"));
-        lane.wait("what ran in the first to be hung up", || left().is_empty());
+        lane.wait("the programs of the first terminal to end", || left().is_empty());
         assert_eq!(text(&lane.lattice.allocation(&id).unwrap(), "state"), "Running", "{point}");
     }
     std::fs::write(&go, "").unwrap();
-    lane.comes_right(&id, &ran);
+    lane.ends_as_expected(&id, &ran);
 }
 
 /// The processes with this text in their cgroup's path.
@@ -352,7 +352,7 @@ fn every_point_of_a_flush() {
         let id = lane.submit(&folder.0, &body);
         lane.dies(&point, &id);
         lane.start(None);
-        lane.comes_right(&id, &ran);
+        lane.ends_as_expected(&id, &ran);
         let all = lane.cluster().run_dir.join(&lane.victims[0]).join("state/alloc");
         let entry = std::fs::read_dir(&all).unwrap().flatten().find(|e| e.file_name().to_string_lossy().starts_with(&id));
         let dir = entry.unwrap_or_else(|| panic!("{id} has no directory in {}", all.display())).path();

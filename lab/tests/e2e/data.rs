@@ -27,12 +27,12 @@ pub fn site(options: &mut Options) {
 pub fn trials() -> Vec<Trial> {
     vec![
         MEMORY.test("scratch_in_memory_is_limited_and_private", &[], memory),
-        MEMORY.test("what_is_not_built_or_not_allowed_is_refused_by_name", &[], refused),
-        DISK.test("scratch_on_disk_is_the_owners_and_goes_with_the_job", &[], disk),
-        DISK.test("scratch_goes_also_when_agent_and_shim_are_killed", &[], killed),
+        MEMORY.test("what_is_not_implemented_or_not_allowed_is_refused_by_name", &[], refused),
+        DISK.test("scratch_on_disk_belongs_to_the_owner_and_is_removed_with_the_job", &[], disk),
+        DISK.test("scratch_is_removed_also_when_agent_and_shim_are_killed", &[], killed),
         DISK.test("stray_scratch_is_swept_at_the_agents_start_and_nothing_else", &[], strays),
         DISK.test("directories_are_mounted_with_the_users_rights", &[], mounts),
-        DISK.test("home_and_output_directory_are_there", &[], home_and_output),
+        DISK.test("home_and_output_directory_exist_in_the_allocation", &[], home_and_output),
     ]
 }
 
@@ -66,7 +66,7 @@ fn memory(w: &World) {
     w.completed(&id);
     let numbers: Vec<u64> = w.ok(&["logs", &id]).split_whitespace().filter_map(|n| n.parse().ok()).collect();
     let (size, total) = (numbers[0], numbers[1] * 1024);
-    // A share of the node's memory for work: a little is reserved for the system.
+    // Without a size it is a quarter of the memory for work, which is less than all memory.
     assert!(size <= total / 4 && size > total / 6, "a quarter of {total} and not {size}");
     let id = w.submit(&["--no-data-defaults", "--", "/bin/sh", "-c", "echo ${LATTICE_SCRATCH:-none}"]);
     w.completed(&id);
@@ -116,7 +116,7 @@ fn disk(w: &World) {
         let about = fs::symlink_metadata(scratch(w, node).join(&id)).unwrap();
         assert_eq!((about.uid(), about.mode() & 0o7777), (NOBODY, 0o700));
     }
-    assert_eq!(w.log(&id).matches(&id).count(), 2, "it sees its own alone: {}", w.log(&id));
+    assert_eq!(w.log(&id).matches(&id).count(), 2, "it sees only its own: {}", w.log(&id));
     assert!(!w.log(&id).contains("of-the-site"), "{}", w.log(&id));
     w.ok(&["cancel", &id]);
     w.assert_nothing_left();
@@ -155,7 +155,7 @@ fn strays(w: &World) {
     symlink(&kept, stray.join("a/link")).unwrap();
     symlink(&kept, dir.join("2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88")).unwrap();
     fs::create_dir_all(dir.join("lost+found")).unwrap();
-    // Remains of an agent that was killed in the middle of it.
+    // Remains of an agent that was killed while it removed a stray.
     fs::create_dir_all(dir.join(".stray-3f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88-7/x")).unwrap();
     faults::restart_node(&w.dir, "n2").unwrap();
     w.wait("strays to be swept", || names(&dir).iter().all(|n| n == "lost+found" || n == "of-the-site"));
@@ -203,5 +203,5 @@ fn home_and_output(w: &World) {
     w.completed(&id);
     let output = w.dir.join("output/default/default").join(&id);
     assert_eq!((fs::metadata(&output).unwrap().uid(), names(&output).len()), (NOBODY, 3));
-    assert!(process::until(Duration::from_secs(5), || !Path::new("/root/settings").exists()), "it is seen by the job alone");
+    assert!(process::until(Duration::from_secs(5), || !Path::new("/root/settings").exists()), "only the job sees it");
 }

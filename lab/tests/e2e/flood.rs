@@ -1,4 +1,4 @@
-//! Connections to members' ports that never finish their handshake: they must not keep anybody out.
+//! Connections to members' ports that never finish their handshake: they must not keep agents or members out.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::faults;
@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 static FLOOD: Group = Group { theme: "flood", name: "flood", nodes: 3, quorum: 3, tweak: |_| {} };
 
-/// Connections to each port: as many kept an agent out for 24 seconds, and a quorum without a leader for six.
+/// Connections to each port. Without a defence, this many kept an agent out for 24 seconds, and the quorum without a
+/// leader for six.
 const CONNECTIONS: usize = 420;
 /// Half a record: the header of a handshake's first record and some of the 512 bytes that it announces.
 const HALF_A_RECORD: [u8; 9] = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
 /// How long an agent may take to get its session while members are flooded.
 const SESSION_MAX: Duration = Duration::from_secs(10);
-/// The time of one more round of votes at most, by the lab's `election_ms`: chance may cause one in either case.
+/// Allowed for one more round of votes, which a split vote may cause in any election: twice the lab's `election_ms`.
 const ROUND_MAX: Duration = Duration::from_millis(600);
 
 pub fn trials() -> Vec<Trial> {
@@ -45,7 +46,7 @@ impl Flood {
             std::thread::spawn(move || flood(target, &stop, &opened))
         });
         let flood = Self { threads: threads.collect(), stop, opened };
-        w.wait("the flood to rise", || flood.opened.load(Ordering::Relaxed) >= (CONNECTIONS * targets.len()) as u64);
+        w.wait("all connections to be made", || flood.opened.load(Ordering::Relaxed) >= (CONNECTIONS * targets.len()) as u64);
         flood
     }
 }
@@ -102,7 +103,7 @@ fn agents(w: &World) {
         // Work reached this node, so it has a session.
         let id = w.submit(&["-w", node, "--", "/bin/true"]);
         w.completed(&id);
-        assert!(began.elapsed() < SESSION_MAX, "{node} had work after {:?} only", began.elapsed());
+        assert!(began.elapsed() < SESSION_MAX, "{node} got work only after {:?}", began.elapsed());
     }
 }
 

@@ -20,9 +20,9 @@ const NODE: &str = "n3";
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        FULL_DISK.test("kill_cancel_and_walltime_work_and_space_brings_all_back", &[], story),
-        FULL_DISK.test("work_that_a_full_disk_refused_runs_when_there_is_room_again", &[], refused_for_a_while),
-        OUTPUT.test("output_that_was_written_stays_and_what_is_missing_is_said_where_it_is", &[], output),
+        FULL_DISK.test("running_work_can_be_ended_and_the_node_recovers_with_free_space", &[], story),
+        FULL_DISK.test("work_that_a_full_disk_refused_runs_when_there_is_space_again", &[], refused_for_a_while),
+        OUTPUT.test("written_output_stays_and_missing_output_is_marked", &[], output),
     ]
 }
 
@@ -72,7 +72,7 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// Except for the file system itself.
+/// Checks that nothing is left except the file system itself.
 fn nothing_left(w: &World, disk: &SmallDisk<'_>) {
     let cluster = w.cluster();
     let left = || down::leftovers(&cluster).into_iter().filter(|l| *l != format!("mount {}", disk.at.display())).collect::<Vec<_>>();
@@ -148,7 +148,7 @@ fn story(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// The other nodes are too few for it: it waits for the one with the full disk, and no longer than that.
+/// The job needs all nodes: it waits for the one with the full disk, and begins once that has space.
 fn refused_for_a_while(w: &World) {
     let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
@@ -176,7 +176,7 @@ fn output(w: &World) {
     let others = hold_others(w);
     let go = w.dir.join("go-on");
 
-    // Output from before the disk was full exists, and so does output written once there is space.
+    // Output is kept from before the disk was full, and from when there is space again.
     let lines = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.02; done 2>/dev/null";
     let id = w.submit(&["--", "/bin/sh", "-c", lines]);
     w.wait_log(&id, "00009\n");
@@ -198,7 +198,7 @@ fn output(w: &World) {
     disk.fill();
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    assert!(w.ok(&["logs", &id]).starts_with(&before), "its end takes nothing away");
+    assert!(w.ok(&["logs", &id]).starts_with(&before), "its end removes nothing");
     disk.make_room();
 
     // The shim writes a terminal's log: it marks what is missing.
@@ -227,7 +227,7 @@ fn output(w: &World) {
     fs::write(&go, "").unwrap();
     w.completed(&third);
     let missing = "5000000 bytes of rank 0's stdout are missing here: the node had no room for them";
-    w.wait("the oldest to go", || w.run(&["logs", &first]).err().contains(missing));
+    w.wait("the oldest output to be removed", || w.run(&["logs", &first]).err().contains(missing));
     let read = w.run(&["logs", &first]);
     assert_eq!((read.code(), read.out().as_str()), (0, ""), "{}", read.err());
     assert_eq!(w.ok(&["logs", &second]).len(), 5_000_000);
@@ -245,6 +245,6 @@ fn hold_others(w: &World) -> String {
     let id = w.submit(&["--nodes", "2", "--", "/bin/sleep", "600"]);
     w.running(&id);
     let nodes = w.status(&id)["nodes"].to_string();
-    assert!(!nodes.contains(NODE), "the first of the nodes are taken first: {nodes}");
+    assert!(!nodes.contains(NODE), "the first nodes are claimed first: {nodes}");
     id
 }

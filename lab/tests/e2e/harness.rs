@@ -483,7 +483,7 @@ impl Drop for World {
         if let Some(guard) = self.guard.take() {
             match guard.down(Duration::from_secs(3)) {
                 Ok(report) if report.stuck.is_empty() => {}
-                Ok(report) => eprintln!("{}: these would not go: {}", self.group, report.stuck.join("; ")),
+                Ok(report) => eprintln!("{}: these could not be removed: {}", self.group, report.stuck.join("; ")),
                 Err(e) => eprintln!("{}: {e:#}", self.group),
             }
         }

@@ -32,14 +32,14 @@ static HEALTH: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_none", &[], unwell),
-        HEALTH.test("what_is_configured_and_not_there_is_named_until_it_is_mended", &[], absent),
+        HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_no_more", &[], unwell),
+        HEALTH.test("what_is_configured_and_missing_is_named_until_it_is_there", &[], absent),
         HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
         HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
         HEALTH.test("a_node_that_registers_and_is_not_well_was_never_ready", &[], registers_unwell),
-        HEALTH.test("what_a_node_saw_while_nobody_heard_it_is_in_its_history", &[], unreported_changes),
-        HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], warning_and_hanging_check),
+        HEALTH.test("changes_without_a_quorum_are_in_the_nodes_history", &[], unreported_changes),
+        HEALTH.test("a_warning_and_a_check_that_hangs_are_reported", &[], warning_and_hanging_check),
     ]
 }
 
@@ -58,7 +58,7 @@ fn is_well(node: &str) {
 }
 
 /// State and reason from the quorum.
-fn stands(w: &World, node: &str) -> (String, String) {
+fn shown(w: &World, node: &str) -> (String, String) {
     let nodes = w.lattice.json(&["nodes"]).unwrap();
     let nodes = nodes.as_array().or_else(|| nodes["nodes"].as_array()).unwrap();
     let node = nodes.iter().find(|n| text(n, "id") == node).unwrap();
@@ -74,8 +74,8 @@ fn unwell(w: &World) {
     let job = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", &format!("echo up; until [ -e {} ]; do sleep 0.05; done", go.display())]);
     w.wait_log(&job, "up");
     finds("n2", "echo looking; echo link 3 is down; exit 2");
-    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
-    assert_eq!(stands(w, "n2").1, "not well: fabric: link 3 is down");
+    w.wait("n2 to be Degraded", || shown(w, "n2").0 == "Degraded");
+    assert_eq!(shown(w, "n2").1, "not well: fabric: link 3 is down");
     assert_eq!(text(&w.status(&job), "state"), "Running");
     fs::write(&go, "").unwrap();
     w.completed(&job);
@@ -87,7 +87,7 @@ fn unwell(w: &World) {
     assert!(own.contains("fabric") && own.contains("link 3 is down") && own.contains("no new work"), "{own}");
     is_well("n2");
     w.completed(&waits);
-    assert_eq!(stands(w, "n2").0, "Ready");
+    assert_eq!(shown(w, "n2").0, "Ready");
 }
 
 /// A network device, a mount and GPUs that are configured and missing.
@@ -106,9 +106,9 @@ fn absent(w: &World) {
             |line: &str| line.starts_with(&format!("  {name}: critical")) && line.contains(why) && line.contains("no new work here");
         status(w, "n3").lines().any(is_it)
     };
-    w.wait("all three to be told", || [&nic, &mounted, &gpus].iter().all(|check| is_reported(check)));
+    w.wait("all three to be reported", || [&nic, &mounted, &gpus].iter().all(|check| is_reported(check)));
     w.wait("n3 to be Degraded for all three", || {
-        let (state, why) = stands(w, "n3");
+        let (state, why) = shown(w, "n3");
         state == "Degraded"
             && why.starts_with("not well: ")
             && [&nic, &mounted, &gpus].iter().all(|(name, of)| why.contains(&format!("{name}: {of}")))
@@ -121,13 +121,13 @@ fn absent(w: &World) {
     assert!(seen.contains("0 of 4 GPUs"), "{seen}");
     nix::mount::mount(None::<&str>, &mount, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k")).unwrap();
     w.wait("the mount to be well", || !is_reported(&mounted));
-    assert!(is_reported(&nic) && is_reported(&gpus) && stands(w, "n3").0 == "Degraded");
+    assert!(is_reported(&nic) && is_reported(&gpus) && shown(w, "n3").0 == "Degraded");
     nix::mount::umount(&mount).unwrap();
-    w.wait("it to be missed again", || is_reported(&mounted));
+    w.wait("the mount to be reported again", || is_reported(&mounted));
     fs::write(&config, &before).unwrap();
     faults::restart_node(&w.dir, "n3").unwrap();
     w.completed(&waits);
-    assert_eq!(stands(w, "n3"), ("Ready".to_owned(), String::new()));
+    assert_eq!(shown(w, "n3"), ("Ready".to_owned(), String::new()));
 }
 
 fn drained_unwell(w: &World) {
@@ -139,62 +139,58 @@ fn drained_unwell(w: &World) {
         w.wait_log(job, "up");
     }
     finds("n2", "echo link 3 is down; exit 2");
-    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
+    w.wait("n2 to be Degraded", || shown(w, "n2").0 == "Degraded");
     // After the deadline the remaining work is ended, as on a healthy node.
     w.ok(&["node", "drain", "n2", "--reason", "link 3"]);
     let listed = w.ok(&["node", "list", "n2"]);
     assert!(listed.contains("(`lattice node undrain` lifts it)"), "{listed}");
-    w.wait("n2 to be Draining, not well", || stands(w, "n2") == ("Draining".to_owned(), "not well: fabric: link 3 is down".to_owned()));
+    w.wait("n2 to be Draining, not well", || shown(w, "n2") == ("Draining".to_owned(), "not well: fabric: link 3 is down".to_owned()));
     fs::write(&go, "").unwrap();
     w.completed(&job);
     let drained = w.ok(&["node", "drain", "n2", "--reason", "link 3", "--deadline", "1s", "--wait"]);
     assert!(drained.contains("Node n2 is Drained"), "{drained}");
     w.wait("the other one to have ended", || text(&w.status(&long), "reason").contains("drain"));
-    w.wait("n2 to say why", || stands(w, "n2") == ("Drained".to_owned(), "not well: fabric: link 3 is down".to_owned()));
+    w.wait("n2 to show why", || shown(w, "n2") == ("Drained".to_owned(), "not well: fabric: link 3 is down".to_owned()));
     w.ok(&["node", "undrain", "n2"]);
-    assert_eq!(
-        stands(w, "n2"),
-        ("Degraded".to_owned(), "not well: fabric: link 3 is down".to_owned()),
-        "at once: nothing was placed on it"
-    );
+    assert_eq!(shown(w, "n2"), ("Degraded".to_owned(), "not well: fabric: link 3 is down".to_owned()), "at once: nothing was placed on it");
     // A node that is Degraded and empty is Drained at once.
     w.ok(&["node", "drain", "n2", "--reason", "link 3", "--wait"]);
     is_well("n2");
-    w.wait("n2 to be well", || stands(w, "n2") == ("Drained".to_owned(), String::new()));
+    w.wait("n2 to be well", || shown(w, "n2") == ("Drained".to_owned(), String::new()));
     w.ok(&["node", "undrain", "n2"]);
     w.ok(&["node", "uncordon", "n[1,3]"]);
-    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
+    w.wait("n2 to be Ready", || shown(w, "n2").0 == "Ready");
 }
 
 fn silent_unwell(w: &World) {
     finds("n2", "echo link 3 is down; exit 2");
-    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
-    let vouch = ["node", "confirm-dead", "n2", "--yes", "--reason", "no power"];
-    let refused = w.run(&vouch);
+    w.wait("n2 to be Degraded", || shown(w, "n2").0 == "Degraded");
+    let confirm_dead = ["node", "confirm-dead", "n2", "--yes", "--reason", "no power"];
+    let refused = w.run(&confirm_dead);
     assert!(refused.code() == 4 && refused.err().contains("still sends heartbeats"), "{}", refused.err());
     faults::kill_node(&w.dir, "n2").unwrap();
-    w.wait("n2 to be silent", || stands(w, "n2").1.contains("silent"));
+    w.wait("n2 to be silent", || shown(w, "n2").1.contains("silent"));
     // One of the two nodes sends heartbeats: the request for it is refused, and the other one is executed.
     let both = w.run(&["node", "confirm-dead", "n[1-2]", "--yes", "--reason", "no power"]);
     assert!(both.code() == 4 && both.err().contains("node n1") && both.out().contains("Node n2 is Down"), "{}{}", both.out(), both.err());
-    assert_eq!(stands(w, "n2").0, "Down");
+    assert_eq!(shown(w, "n2").0, "Down");
     let history = w.ok(&["node", "history", "n[1-2]"]);
     assert!(history.contains("NODE") && history.contains("NodeConfirmedDead"), "{history}");
     faults::start_node(&w.dir, "n2").unwrap();
     is_well("n2");
-    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
+    w.wait("n2 to be Ready", || shown(w, "n2").0 == "Ready");
 }
 
 fn failed(w: &World) {
-    let waits = |name: &str| w.wait(&format!("{name} to be Down"), || stands(w, name).0 == "Down");
+    let waits = |name: &str| w.wait(&format!("{name} to be Down"), || shown(w, name).0 == "Down");
     finds("n3.supply", "sleep 60");
-    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
-    assert!(!stands(w, "n3").1.contains("hardware"), "a program that hangs says nothing of the hardware: {:?}", stands(w, "n3"));
+    w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
+    assert!(!shown(w, "n3").1.contains("hardware"), "a program that hangs says nothing about the hardware: {:?}", shown(w, "n3"));
     finds("n3.supply", "echo no voltage; exit 2");
     waits("n3");
-    assert!(stands(w, "n3").1.contains("its hardware failed, says node:n3: supply: no voltage"), "{:?}", stands(w, "n3"));
+    assert!(shown(w, "n3").1.contains("its hardware failed, says node:n3: supply: no voltage"), "{:?}", shown(w, "n3"));
     assert!(w.ok(&["node", "history", "n3"]).contains("failure: supply: no voltage"));
-    w.wait("n3 to say so", || status(w, "n3").contains("lattice node repaired"));
+    w.wait("n3 to show the remedy", || status(w, "n3").contains("lattice node repaired"));
     // An operator confirms that n2 is dead, with a job whose requeue policy is the default: a lost node requeues it.
     w.ok(&["node", "cordon", "n1", "--reason", "a job for n2"]);
     let job = w.submit(&["--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; [ $LATTICE_REQUEUE_COUNT = 1 ] || sleep 600"]);
@@ -203,24 +199,24 @@ fn failed(w: &World) {
     let before = w.status(&job);
     assert_eq!(before["nodes"], serde_json::json!(["n2"]));
     w.ok(&["node", "fail", "n2", "--reason", "PSU 1"]);
-    assert!(stands(w, "n2").0 == "Down" && stands(w, "n2").1.contains("its hardware failed, says root@n1: PSU 1"));
-    assert_eq!(text(&w.status(&job), "state"), "Running", "nobody vouched that it does not run");
+    assert!(shown(w, "n2").0 == "Down" && shown(w, "n2").1.contains("its hardware failed, says root@n1: PSU 1"));
+    assert_eq!(text(&w.status(&job), "state"), "Running", "nobody confirmed that it does not run");
     let output = w.ok(&["node", "fail", "n2", "--reason", "PSU 1", "--off", "--yes"]);
     assert!(output.contains("lattice node repaired n2"), "{output}");
     let ended = w.completed(&job);
     assert_eq!((text(&ended, "requeue_count").as_str(), &ended["nodes"]), ("1", &serde_json::json!(["n1"])), "{ended}");
     assert_eq!(ended["submitted_at"], before["submitted_at"]);
     w.ok(&["node", "repaired", "n2"]);
-    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
+    w.wait("n2 to be Ready", || shown(w, "n2").0 == "Ready");
     // The check is well again, and the node stays Down until an operator acts.
     is_well("n3.supply");
     w.wait("the check to be well", || !status(w, "n3").contains("supply: failure"));
-    assert_eq!(stands(w, "n3").0, "Down");
+    assert_eq!(shown(w, "n3").0, "Down");
     assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["said"]["topology_group"], "row-2");
     // Until the leader has received that, the failure returns.
     w.wait("n3 to be Ready", || {
         w.run(&["node", "repaired", "n3"]);
-        stands(w, "n3").0 == "Ready"
+        shown(w, "n3").0 == "Ready"
     });
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
@@ -228,40 +224,40 @@ fn failed(w: &World) {
 fn warning_and_hanging_check(w: &World) {
     finds("n1", "echo the fan is loud; exit 1");
     w.wait("the warning", || status(w, "n1").contains("the fan is loud"));
-    assert_eq!(stands(w, "n1").0, "Ready");
+    assert_eq!(shown(w, "n1").0, "Ready");
     // The check of the kernel's memory controllers finds nothing, or nothing bad.
     let checks = w.lattice.json(&["node", "status"]).unwrap()["checks"].clone();
     let memory = checks.as_array().unwrap().iter().find(|check| text(check, "name") == "memory_errors").unwrap().clone();
     let has_edac = fs::exists("/sys/devices/system/edac/mc/mc0/ce_count").unwrap();
     assert_eq!(text(&memory, "finding"), if has_edac { "well" } else { "unsupported" }, "{memory}");
     finds("n3", "sleep 60");
-    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
-    assert!(stands(w, "n3").1.contains("was not over in time"), "{:?}", stands(w, "n3"));
+    w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
+    assert!(shown(w, "n3").1.contains("was not over in time"), "{:?}", shown(w, "n3"));
     is_well("n1");
     is_well("n3");
-    w.wait("n3 to be Ready", || stands(w, "n3").0 == "Ready");
+    w.wait("n3 to be Ready", || shown(w, "n3").0 == "Ready");
     // The last test of its cluster.
     fs::remove_dir_all(folder()).unwrap();
 }
 
 fn registers_unwell(w: &World) {
     finds("n3", "echo link 3 is down; exit 2");
-    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
+    w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
     let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     let incarnation = || w.at("n3").json(&["node", "status"]).ok().and_then(|status| status["incarnation"].as_u64());
     let before = incarnation().unwrap();
-    let readied = || w.ok(&["node", "history", "n3"]).matches("-> Ready").count();
-    let seldom = readied();
+    let times_ready = || w.ok(&["node", "history", "n3"]).matches("-> Ready").count();
+    let ready_before = times_ready();
     faults::restart_node(&w.dir, "n3").unwrap();
-    w.wait("another life to be registered", || incarnation().is_some_and(|now| now > before));
+    w.wait("another incarnation to be registered", || incarnation().is_some_and(|now| now > before));
     // The same check finds the same before the first session, so that work is never placed meanwhile.
-    let (state, reason) = stands(w, "n3");
+    let (state, reason) = shown(w, "n3");
     assert!(state == "Degraded" && reason.starts_with("not well: "), "{state}: {reason}");
-    assert_eq!(readied(), seldom, "{}", w.ok(&["node", "history", "n3"]));
+    assert_eq!(times_ready(), ready_before, "{}", w.ok(&["node", "history", "n3"]));
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
     is_well("n3");
     w.completed(&waits);
-    assert!(readied() > seldom);
+    assert!(times_ready() > ready_before);
 }
 
 /// The quorum is down, and the agent is killed again and again, before and after it reported.
@@ -277,21 +273,21 @@ fn unreported_changes(w: &World) {
     };
     let before = recorded().len();
     faults::kill_member(&w.dir, 1).unwrap();
-    w.wait("n2 to miss the quorum", || status(w, "n2").contains("no session"));
+    w.wait("n2 to lose its session", || status(w, "n2").contains("no session"));
     finds("n2", "echo link 9 is down; exit 2");
     w.wait("n2 to see it", || status(w, "n2").contains("link 9 is down"));
     is_well("n2");
     w.wait("n2 to be well", || !status(w, "n2").contains("no new work"));
-    // It has stored that by now.
+    // The agent has stored that by now.
     finds("n2", "echo link 10 is down; exit 2");
     w.wait("n2 to see another one", || status(w, "n2").contains("link 10 is down"));
     is_well("n2");
     faults::kill_node(&w.dir, "n2").unwrap();
     faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-unsent")]).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
-    w.wait("it to die before it tells", || !w.cluster().node("n2").unwrap().daemon.alive());
+    w.wait("it to die before it reports", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-sent")]).unwrap();
-    w.wait("it to die when it has told", || !w.cluster().node("n2").unwrap().daemon.alive());
+    w.wait("it to die after it has reported", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::start_node(&w.dir, "n2").unwrap();
     // In this order, whatever a busy machine's checks found in between.
     w.wait("its history to have both", || {

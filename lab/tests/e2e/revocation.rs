@@ -127,7 +127,7 @@ fn refused(w: &World) {
     let member = w.run(&["quorum", "ca", "revoke", "member-2"]);
     assert!(member.code() == 4 && member.err().contains("member-2 is a member of the quorum"), "{} {}", member.code(), member.err());
     let nobody = w.run(&["quorum", "ca", "revoke", "a b"]);
-    assert!(nobody.code() != 0 && nobody.err().contains("is no certificate's name"), "{}", nobody.err());
+    assert!(nobody.code() != 0 && nobody.err().contains("is not a valid certificate name"), "{}", nobody.err());
     let user = w.run_as(NOBODY, &["quorum", "ca", "revoke", "n2"]);
     assert!(user.code() == 4 && user.err().contains("needs an operator's credential"), "{}", user.err());
     let listed: Value = w.lattice.json(&["quorum", "ca", "revoked"]).unwrap();

@@ -7,7 +7,8 @@ use super::state::Ledger;
 use lattice_model::{Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Largest time between two commands without an [`Action::AdvanceTime`], in milliseconds.
+/// The most by which a command other than [`Action::AdvanceTime`] advances the ledger's time, in
+/// milliseconds.
 pub const ENTRY_LEAP_MS_MAX: u64 = 60_000;
 
 /// A command with the time at which the leader proposed it. Applying it uses no other clock.
@@ -21,10 +22,10 @@ pub struct Command {
 
 impl Ledger {
     /// Applies one committed command. `index` is the index of its log entry: it never decreases,
-    /// and the commands of one entry share it (nobody sees the state between them).
+    /// and the commands of one entry share it (no reader sees the state between them).
     ///
-    /// The ledger's time never goes back. It advances by at most [`ENTRY_LEAP_MS_MAX`], except with
-    /// an [`Action::AdvanceTime`].
+    /// The ledger's time never goes back. A command advances it by at most [`ENTRY_LEAP_MS_MAX`],
+    /// except the first command and [`Action::AdvanceTime`].
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
         self.time = self.time_of(command);
         let mut context = ApplyContext::new(index, self.time);

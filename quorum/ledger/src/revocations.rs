@@ -3,8 +3,8 @@
 //! A stolen key is useless from then on, and its certificate cannot be renewed either. Certificates
 //! issued to the same name later are valid. The time of issue is part of a certificate's serial
 //! number ([`lattice_pki::identity::Shown`]). A thief of a machine's certificate probably also has
-//! the gossip key, so the leader replaces it, once for all names revoked since the last new key
-//! (`rotation` in `lattice-quorum`).
+//! the gossip key, so the leader replaces that key, once for all names revoked since the last new
+//! key (`rotation` in `lattice-quorum`).
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Revocation, Subject};
@@ -21,8 +21,8 @@ impl Ledger {
         self.revocations.names.iter().map(|(name, revocation)| (name.as_str(), revocation))
     }
 
-    /// The time of issue for a certificate signed in this state: later than every revocation so
-    /// far, and earlier than every later one.
+    /// The time of issue for a certificate signed in this state: not before any revocation so far,
+    /// and before every later one.
     pub fn issue_time(&self) -> Timestamp {
         self.time.max(self.revocations.newest())
     }
@@ -41,7 +41,7 @@ impl Ledger {
 
     pub(super) fn revoke(&mut self, context: &mut ApplyContext, name: &str, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         // Nodes, members and operators have names of the same form.
-        let node: NodeId = name.parse().map_err(|_| Refusal::Malformed { why: format!("{name:?} is no certificate's name") })?;
+        let node: NodeId = name.parse().map_err(|_| Refusal::Malformed { why: format!("{name:?} is not a valid certificate name") })?;
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             let why = format!("a reason has at most {REASON_BYTES_MAX} bytes, none of them a control character");
             return Err(Refusal::Malformed { why });

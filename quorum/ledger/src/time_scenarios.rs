@@ -1,5 +1,5 @@
-//! The time of commands: whatever the leader's clock shows, it never goes back and never jumps
-//! ahead.
+//! The time of commands: whatever the leader's clock shows, it never goes back, and jumps ahead
+//! only with `AdvanceTime`.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Command, ENDED_KEPT_MS, ENTRY_LEAP_MS_MAX, Ledger, Outcome};
@@ -45,7 +45,7 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
     assert!(s.ledger.node(&node(1)).unwrap().hold(HoldKind::Maintenance).is_some());
     // Six consecutive commands advanced the time by at most the allowed step each.
     assert!(s.ledger.time().since_ms(before) <= 6 * ENTRY_LEAP_MS_MAX);
-    // Time that has passed and was measured counts: ended allocations are dropped after a week.
+    // `AdvanceTime` advances by the whole time: ended allocations are dropped after a week.
     s.ahead_ms = i64::try_from(2 * ENDED_KEPT_MS).unwrap();
     s.done(Action::AdvanceTime);
     ended(&mut s, 22);

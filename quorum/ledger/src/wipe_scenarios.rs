@@ -30,7 +30,7 @@ fn a_wipe_waits_for_the_last_share_and_ends_when_the_node_confirms_it() {
     s.submit(2, 1, RequeuePolicy::Never, 0);
     let epoch = s.claimed(1, &[1]);
     s.done(wipe(false));
-    assert_eq!(order(&s), None, "something is left there");
+    assert_eq!(order(&s), None, "an allocation is left there");
     // Until then it can be lifted like any hold.
     let back = Action::LiftHold { node: node(1), kind: HoldKind::Wipe, by: "root".into(), until: None };
     s.done(back.clone());
@@ -43,15 +43,15 @@ fn a_wipe_waits_for_the_last_share_and_ends_when_the_node_confirms_it() {
     let now = order(&s).expect("nothing is left");
     assert!(matches!(s.act(back), Err(Refusal::Malformed { .. })), "nothing but the node's report lifts it");
     s.done(wiped(now + 1, None));
-    assert_eq!(order(&s), Some(now), "of another order");
+    assert_eq!(order(&s), Some(now), "a report about another order changes nothing");
     let actions: Vec<_> = s.acted(wiped(now, None)).iter().map(|r| r.action).collect();
     assert_eq!(actions, [AuditAction::NodeWiped, AuditAction::HoldLifted]);
-    assert_eq!(s.acted(wiped(now, None)), [], "said again");
+    assert_eq!(s.acted(wiped(now, None)), [], "a repeated report");
     assert!(order(&s).is_none() && s.claim(2, &[1]).is_ok());
 }
 
 #[test]
-fn a_wipe_that_fails_is_quarantined_until_it_is_tried_again_and_done() {
+fn a_node_whose_wipe_fails_is_quarantined_until_a_retry_succeeds() {
     let mut s = story();
     let other = Action::Wipe { node: node(0), by: "root".into(), reason: "x".into(), force: false };
     assert_eq!(s.act(other), Err(Refusal::NoWipeHook { node: node(0) }));
@@ -60,7 +60,7 @@ fn a_wipe_that_fails_is_quarantined_until_it_is_tried_again_and_done() {
     s.done(wiped(first, Some("nvme0: secure erase timed out")));
     let known = s.ledger.node(&node(1)).unwrap().clone();
     assert_eq!(known.hold(HoldKind::Quarantine).unwrap().reason, "wipe failed: nvme0: secure erase timed out");
-    assert!(known.hold(HoldKind::Wipe).is_some() && order(&s).is_none(), "it is not tried again by itself");
+    assert!(known.hold(HoldKind::Wipe).is_some() && order(&s).is_none(), "it is not retried by itself");
     assert!(matches!(s.act(wipe(false)), Err(Refusal::WipeFailed { .. })));
     s.done(wipe(true));
     let second = order(&s).unwrap();
@@ -70,14 +70,14 @@ fn a_wipe_that_fails_is_quarantined_until_it_is_tried_again_and_done() {
 }
 
 #[test]
-fn a_wipe_lifts_no_quarantine_that_somebody_else_wants_as_well() {
+fn a_wipe_lifts_no_quarantine_that_an_operator_set_too() {
     let mut s = story();
     s.done(wipe(false));
     let first = order(&s).unwrap();
     s.done(wiped(first, Some("nvme0")));
     let (kind, by, reason) = (HoldKind::Quarantine, "root".to_owned(), "bad DIMM".to_owned());
     s.done(Action::SetHold { node: node(1), kind, by, reason, until: None, deadline: None });
-    // However often it is tried, with any reason.
+    // However often the wipe is retried, and for any reason.
     for n in 0..9 {
         let reason = format!("{n}{}", "x".repeat(250));
         s.done(Action::Wipe { node: node(1), by: "root".into(), reason, force: true });

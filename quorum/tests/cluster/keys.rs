@@ -1,4 +1,4 @@
-//! Gossip keys on their way to agents, and the agents' reports on their way to the leader.
+//! How agents receive gossip keys, and how their reports about keys reach the leader.
 
 use crate::lab::{Agent, Lab, PATIENCE, eventually};
 use lattice_ledger::keyring::Secret;
@@ -56,10 +56,10 @@ async fn report_keys(agent: &Agent, keys: HeldKeys) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
+async fn a_rotation_waits_for_an_agent_that_has_not_reported_the_key() {
     let mut lab = Lab::new(3, |c| {
         c.node_heartbeat_ms = 100;
-        // The leader's periodic duties run at a fraction of this.
+        // The leader's periodic duties run four times in this time.
         c.node_degraded_after_ms = 800;
     });
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
@@ -68,11 +68,11 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     eventually("a leader", async || members[0].leader(), Option::is_some).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
-    // Registered before the rotation starts: without a node to wait for, the rotation would
-    // continue.
+    // Registered before the rotation starts: without a node to wait for, the rotation would go to
+    // its next step at once.
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(
-        "the level",
+        "the level that has key rotations",
         async || {
             let rotate = Request::from(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
             any.call(&lab.as_operator("root", rotate), PATIENCE).await

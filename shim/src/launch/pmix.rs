@@ -26,7 +26,7 @@ impl Launch {
         for message in received.messages {
             let leaves = if let FromBridge::Finalized { rank } = message { Some(rank) } else { None };
             let event = match message {
-                // The rank's exit code tells how it ended, once it is reaped.
+                // The rank's exit code shows how it ended, once it is reaped.
                 FromBridge::Lost { rank } if self.is_ending(rank) => continue,
                 FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
                 message => PmixEvent::Message(message),
@@ -43,10 +43,10 @@ impl Launch {
         happenings
     }
 
-    /// The bridge's messages about a rank that was reaped. A rank that ended successfully within its part in PMIx may
-    /// have sent its finalize and continued without the answer, as it does after two seconds (`PMIx_Finalize` of
-    /// OpenPMIx). So the shim waits for the bridge, which reads the finalize or the end of its connection. It does
-    /// nothing else meanwhile, for [`LAST_MESSAGE_WAIT`] at most.
+    /// Handles the bridge's messages about a rank that was reaped. A rank that exited with 0 may have sent its finalize
+    /// and left without the answer: `PMIx_Finalize` of OpenPMIx waits for two seconds only. So the shim waits until the
+    /// bridge has read the finalize or the end of the rank's connection. It does nothing else meanwhile, for
+    /// [`LAST_MESSAGE_WAIT`] at most.
     pub(super) fn handle_last_bridge_messages(&mut self, local: u32, outcome: RankOutcome, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         let until = Instant::now() + LAST_MESSAGE_WAIT;

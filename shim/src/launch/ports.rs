@@ -9,9 +9,9 @@ use crate::work::Work;
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
-/// Pause of a port after a stranger connected, in milliseconds, times the number of strangers so far. Recognising one
-/// takes a walk through all open files of the launch's processes, and anybody on the machine may connect as often as
-/// they like.
+/// After a stranger connected, a port pauses for this many milliseconds times the number of its strangers so far. To
+/// recognise a stranger, the shim lists all open files of the launch's processes, and anybody on the machine may
+/// connect as often as they like.
 const STRANGER_REST_MS: u64 = 100;
 /// The pause does not grow beyond this number of strangers.
 const STRANGERS_MAX: u64 = 20;
@@ -33,7 +33,7 @@ impl Launch {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.port_failure_logged, true) {
-                    log_line(&format!("launch {number}: a PMI connection of rank {global} cannot be taken, which is tried again: {error}"));
+                    log_line(&format!("launch {number}: a PMI connection of rank {global} cannot be accepted, and is retried: {error}"));
                 }
                 return self.rest_port(local, now + REST_MS, epoll, token);
             }
@@ -48,7 +48,7 @@ impl Launch {
         }
     }
 
-    /// Pauses a port: epoll would report the waiting peer again and again.
+    /// Pauses a port. It watches no events meanwhile: epoll would report a waiting peer again and again.
     fn rest_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
         if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
             let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::empty(), token));

@@ -12,7 +12,7 @@ pub struct V1 {
     devices: Devices,
 }
 
-/// The existing files of one directory.
+/// The files of one directory. It has only those of its hierarchy's controllers.
 struct Files {
     cpu: PolledFile,
     memory: PolledFile,
@@ -69,9 +69,9 @@ impl Files {
             usage.offer(Measure::CpuUser, seconds("user"), Source::CgroupV1);
             usage.offer(Measure::CpuSystem, seconds("system"), Source::CgroupV1);
         }
-        for (kept, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
+        for (file, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
             if usage.lacks(measure) {
-                usage.offer(measure, kept.read(text).and_then(number), Source::CgroupV1);
+                usage.offer(measure, file.read(text).and_then(number), Source::CgroupV1);
             }
         }
         if usage.lacks(Measure::Threads) {

@@ -1,4 +1,4 @@
-//! Cgroup version 2. Every group has processor time and pressure; the rest needs the tree's controllers.
+//! Cgroup version 2. Every group has processor time and pressure; other values need the tree's controllers.
 
 use super::devices::Devices;
 use super::polled_file::{CachedFile, PolledFile};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub struct V2 {
     cpu: PolledFile,
-    /// In microseconds, user mode and kernel, as read with the signs.
+    /// Processor time in user and kernel mode, in microseconds, read together with the signs.
     used: Option<[Option<u64>; 2]>,
     memory: PolledFile,
     memory_peak: PolledFile,
@@ -29,7 +29,7 @@ struct Pressure {
     full: Option<Measure>,
     /// The values of the read before the last one.
     before: Option<[Option<u64>; 2]>,
-    /// Pressure of the processor: a waiting process does not run, and its wait may last without a switch.
+    /// Pressure of the processor, which is always read: a process that waits for a processor shows no sign of it.
     is_of_cpu: bool,
 }
 
@@ -38,8 +38,8 @@ impl Pressure {
         Self { file: CachedFile::new(path), some, full, before: None, is_of_cpu: some == Measure::PressureCpuSome }
     }
 
-    /// A wait for memory or a disk begins in a running process. If none runs, and the time did not rise while none ran
-    /// before, no process waits.
+    /// A process begins to wait for memory or a disk while it runs. So no process waits if none has run and the last
+    /// two reads gave the same time: then the file is not read.
     fn read(&mut self, rests: bool, text: &mut Text) -> Option<[Option<u64>; 2]> {
         let nobody_waits = rests && !self.is_of_cpu && self.before.is_some() && self.before == self.file.last();
         if !nobody_waits {
@@ -83,7 +83,7 @@ impl Reader for V2 {
         let stat = self.cpu.read(text);
         self.used = stat.map(|stat| [field(stat, "user_usec"), field(stat, "system_usec")]);
         let cpu_us = stat.and_then(|stat| field(stat, "usage_usec"));
-        // The use of another group with the same name does not belong to this one.
+        // A file that was just opened may belong to another group with the same name.
         signs.cpu_us = cpu_us.filter(|_| self.cpu.openings() == openings);
     }
 
@@ -95,8 +95,8 @@ impl Reader for V2 {
             offer(Measure::CpuUser, seconds(user));
             offer(Measure::CpuSystem, seconds(system));
         }
-        for (kept, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
-            offer(measure, kept.read(text).and_then(number));
+        for (file, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
+            offer(measure, file.read(text).and_then(number));
         }
         offer(Measure::Threads, self.threads.read(rests, text, number));
         let faults = self.memory_stat.read(rests, text, |stat| Some([field(stat, "pgfault"), field(stat, "pgmajfault")]));

@@ -8,12 +8,12 @@ use std::io::{self, Read, Write};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Least and greatest size of a part of a large object. S3 requires at least 5 MiB.
+/// Smallest and largest size of a part of a large object. S3 requires at least 5 MiB.
 const PART_BYTES: (usize, usize) = (8 << 20, 64 << 20);
-/// Parts of an object at most, for a file that does not shrink. S3 allows 10,000.
+/// Parts are sized so that an object of up to 562 GiB has at most this many. S3 allows 10,000.
 const PARTS_MAX: u64 = 9000;
-/// Files compressed or expanded at once in this process: each holds a blocking thread, and a store
-/// that is a directory needs further ones.
+/// Limits how many files are compressed or expanded at once in this process: each holds a blocking
+/// thread, and a store that is a directory needs further ones.
 static PIPES: Semaphore = Semaphore::const_new(8);
 
 /// Waits for one of `PIPES`.
@@ -28,7 +28,7 @@ pub(super) fn part_bytes(size: u64) -> usize {
     usize::try_from(wanted).unwrap_or(most).clamp(least, most)
 }
 
-/// A token that is cancelled when the guard is dropped: it tells a thread that its result is no
+/// A token that is cancelled when the guard is dropped: a thread sees from it that its result is no
 /// longer wanted.
 pub(super) fn stopping() -> (CancellationToken, DropGuard) {
     let stop = CancellationToken::new();
@@ -65,7 +65,7 @@ pub(super) fn compress(
     Ok(hash.to_hex().to_string())
 }
 
-/// A writer that sends what is written in parts.
+/// A writer that sends its bytes in parts.
 struct Parts {
     parts: mpsc::Sender<Bytes>,
     part_bytes: usize,
@@ -76,7 +76,7 @@ impl Parts {
     /// `next`: the buffer of the next part.
     fn pass(&mut self, next: Vec<u8>) -> io::Result<()> {
         let part = std::mem::replace(&mut self.now, next);
-        self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store does not take it"))
+        self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store accepts no more parts"))
     }
 
     fn finish(mut self) -> io::Result<()> {
@@ -100,7 +100,7 @@ impl Write for Parts {
     }
 }
 
-/// A reader of what the store sends.
+/// A reader of the bytes that the store sends.
 pub(super) struct Fed {
     compressed: mpsc::Receiver<Bytes>,
     now: Bytes,
@@ -131,7 +131,7 @@ pub(super) enum Expanding {
     Io(io::Error),
 }
 
-/// Expands, hashes and writes; never more bytes than the entry says.
+/// Expands, hashes and writes a file; never writes more than `size` bytes.
 pub(super) fn expand(
     fed: Fed,
     (size, hash): &(u64, String),
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_as_large_as_their_number_wants() {
+    fn the_part_size_grows_with_the_file() {
         for (size, bytes) in [(0, 8 << 20), (70 << 30, 8 << 20), (80 << 30, 10 << 20), (500 << 30, 57 << 20), (u64::MAX, 64 << 20)] {
             assert_eq!(part_bytes(size), bytes, "{size}");
         }

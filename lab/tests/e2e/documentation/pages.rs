@@ -28,15 +28,15 @@ pub enum Plan {
 
 /// The requirements of a page's commands.
 pub struct Page {
-    /// What is done before, where no command does it.
+    /// Preparations that no command makes.
     pub prepare: fn(&World),
-    /// An operator's commands that run then. `$LAB` is the cluster's folder.
+    /// An operator's commands that run after `prepare`. `$LAB` is the cluster's folder.
     pub before: &'static [&'static str],
-    /// What its commands contain, and what replaces that: names and files of a site.
+    /// Names and files of a site in the page's commands, and what replaces each.
     pub replace: &'static [(&'static str, &'static str)],
     /// The submission for the page's id placeholders: options, and a script or a command.
     pub work: &'static str,
-    /// The users' page whose script is `train.sh`; `None`: its own, or one that ends at once.
+    /// If the page has no script: the users' page whose script is `train.sh`; `None`: a script that only sleeps 0.1 s.
     pub script_of: Option<&'static str>,
     /// For a page about commands inside an allocation: the options of that allocation.
     pub inside: Option<&'static str>,
@@ -48,7 +48,7 @@ pub struct Page {
     pub restore: fn(&World),
 }
 
-/// Programs that pages start: they succeed at once.
+/// Programs that the pages start. Each is replaced by a script that succeeds at once.
 pub const PROGRAMS: [&str; 6] = ["program", "mpi_program", "simulate", "server", "worker", "open_mpi_program"];
 
 /// The name that replaces `NAME`.

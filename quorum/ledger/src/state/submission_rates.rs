@@ -2,8 +2,8 @@
 //!
 //! The limit is a token bucket, stored as one number per user: when the bucket will be full again
 //! (the "theoretical arrival time" of the generic cell rate algorithm, ITU-T I.371). Users with a
-//! full bucket are not stored, so there are never more entries than recent submissions. The clock
-//! is the ledger's time.
+//! full bucket need no entry: above `BUCKETS_SWEEP_AT` entries theirs are removed, so the number
+//! of recent submissions limits the rest. The clock is the ledger's time.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 /// A burst may contain this many seconds' worth of submissions.
 const BURST_SECONDS: u64 = 100;
-/// Number of stored users at which those whose bucket is full by now are removed.
+/// With this many entries, those of users whose bucket is full by now are removed.
 const BUCKETS_SWEEP_AT: usize = 256;
 
-/// When each user's bucket is full again, in microseconds. Users with a full bucket are absent, or
-/// will soon be removed.
+/// When each user's bucket is full again, in microseconds. Users without an entry have a full
+/// bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmissionRates(BTreeMap<u32, u64>);
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_lets_a_burst_through_and_says_when_the_next_is_taken() {
+    fn a_burst_is_accepted_and_the_next_submission_has_to_wait() {
         let mut rates = SubmissionRates::default();
         let now = Timestamp(1_000_000);
         for _ in 0..BURST_SECONDS * 10 {
