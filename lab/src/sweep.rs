@@ -1,4 +1,4 @@
-//! Finds and removes what a cluster may have left on the machine: scopes with processes, mounts, loop devices.
+//! Finds and removes what a cluster may have left on the machine: scopes and their processes, mounts, loop devices.
 
 use crate::machine::cgroup2_mount;
 use crate::process::until;
@@ -9,12 +9,12 @@ use std::time::Duration;
 /// `LOOP_CLR_FD` of `linux/loop.h`: frees a loop device.
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 
-/// The root of a cluster's scopes, if this machine has a cgroup v2 tree.
+/// The root of a cluster's scopes in the cgroup v2 tree, if it exists.
 pub fn scopes_root(cgroup_root: &str) -> Option<PathBuf> {
     cgroup2_mount().map(|m| m.join(cgroup_root)).filter(|p| p.is_dir())
 }
 
-/// The root of the scopes in each hierarchy of cgroup version 1 that has it.
+/// The roots of a cluster's scopes in the hierarchies of cgroup version 1.
 pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let v1 = text.lines().filter_map(|line| {
@@ -24,7 +24,7 @@ pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
     v1.map(|mount| mount.join(cgroup_root)).filter(|p| p.is_dir()).collect()
 }
 
-/// The directories of allocations below a root, and of their hooks.
+/// The directories of allocations and of hooks below a root.
 pub fn scopes_below(root: &Path) -> Vec<PathBuf> {
     let hook = |p: &Path| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("hook-"));
     tree(root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope") || hook(p)).collect()
@@ -53,7 +53,8 @@ pub fn tree(root: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Kills everything in the scopes and removes them; returns what was found, a line each, and what could not be removed.
+/// Kills the processes in the scopes (version 2) and removes the scopes. Returns what was found, a line each, and what
+/// could not be removed.
 pub fn scopes(cgroup_root: &str) -> (Vec<String>, Vec<String>) {
     let (mut swept, mut stuck) = (Vec::new(), Vec::new());
     if let Some(root) = scopes_root(cgroup_root) {
@@ -78,7 +79,7 @@ fn scopes_v2(root: &Path, swept: &mut Vec<String>, stuck: &mut Vec<String>) {
     if scopes > 0 {
         swept.push(format!("{scopes} scope(s) under {}", root.display()));
     }
-    // Shortly after the write the processes are zombies, and a little later they are gone.
+    // Killed processes are zombies for a moment.
     let empty = until(Duration::from_secs(5), || {
         if !processes_in(root).is_empty() {
             let _ = std::fs::write(root.join("cgroup.kill"), "1");
@@ -91,7 +92,7 @@ fn scopes_v2(root: &Path, swept: &mut Vec<String>, stuck: &mut Vec<String>) {
     remove(root, stuck);
 }
 
-/// Removes the directories of a root; the last lab also removes the directory that all labs of this machine share.
+/// Removes a root with its directories, and the directory that all labs of this machine share if no other lab uses it.
 fn remove(root: &Path, stuck: &mut Vec<String>) {
     let gone = until(Duration::from_secs(2), || {
         for folder in tree(root) {
@@ -130,7 +131,7 @@ pub fn loops_under(dirs: &[&Path]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Unmounts and frees them; returns what was found, and what could not be removed.
+/// Unmounts the mounts and frees the loop devices under `dirs`. Returns what was found, and what could not be removed.
 pub fn mounts_and_loops(dirs: &[&Path]) -> (Vec<String>, Vec<String>) {
     let (mut swept, mut stuck) = (Vec::new(), Vec::new());
     for point in mounts_under(dirs) {
@@ -139,7 +140,7 @@ pub fn mounts_and_loops(dirs: &[&Path]) -> (Vec<String>, Vec<String>) {
             stuck.push(format!("the mount {}: {e}", point.display()));
         }
     }
-    // A device that frees itself does so after its last user, which takes the kernel a moment.
+    // The kernel needs a moment to free a device after its last user is gone.
     until(Duration::from_secs(2), || loops_under(dirs).is_empty());
     for (device, file) in loops_under(dirs) {
         swept.push(format!("the loop device {} ({file})", device.display()));

@@ -6,13 +6,14 @@
 //! cores before single threads of shared ones. A share whose amounts are free always gets them.
 //!
 //! The quorum commits amounts, not devices: for devices it would have to know every node's wiring.
-//! The choice is part of the journal's first record of an allocation and on the disk before
-//! anything is made, so an agent that is killed in between assigns the same devices again, and none
-//! twice. They are free once `Gone` is written, before the quorum receives `Released`.
+//! The journal's first record of an allocation contains the choice, and is on the disk before
+//! anything else happens. So an agent that is killed after that uses the same devices again, and
+//! assigns none twice. The devices are free once `Gone` is written, before the quorum receives
+//! `Released`.
 //!
 //! GPUs have the driver's own ids (`GPU-…`, `MIG-…`), not an index, which changes when a device
-//! falls off the bus. Only evidence ends work: a GPU is lost when the bus or its driver reports so,
-//! not when a library does not answer.
+//! falls off the bus. A GPU is lost only when the bus or its driver reports that, not when a
+//! library does not answer.
 
 use lattice_model::topology::{Core, GpuDevice, GpuTopology};
 use lattice_model::{Assignment, NodeTopology, Resources};
@@ -20,21 +21,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// With more free GPUs than this the subset is chosen greedily, and may not be the best.
+/// With more free GPUs than this the choice is greedy, and may not be the best one.
 pub const EXACT_GPUS_MAX: usize = 16;
 
-/// Why a share cannot be given.
+/// Why a share cannot be assigned.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotAssigned {
     /// Fewer processors are free than the share has.
     #[error(
-        "its share has {wanted} processors of this node, of which {free} are there and free: restart the agent to register what the node has now"
+        "its share has {wanted} processors of this node, but only {free} exist and are free: restart the agent to register what the node has now"
     )]
     Cpus { wanted: u32, free: usize },
     /// Fewer GPUs are free than the share has.
     #[error(
-        "its share has {wanted} GPUs of this node, of which {free} are there, well and free: the node has told the quorum what it has now, and \
-         the work goes elsewhere"
+        "its share has {wanted} GPUs of this node, but only {free} exist, are healthy and are free: the node has reported its GPUs to the quorum, \
+         and the work goes to other nodes"
     )]
     Gpus { wanted: u32, free: usize },
 }
@@ -79,13 +80,13 @@ impl Quality {
 
 /// The free GPUs as a graph; a GPU is its index among the free ones.
 struct Graph<'a> {
-    ways: Vec<Vec<f64>>,
+    bandwidths: Vec<Vec<f64>>,
     nics: Vec<Option<&'a str>>,
 }
 
 impl Graph<'_> {
     fn quality(&self, set: &[usize]) -> Quality {
-        let pairs = set.iter().enumerate().flat_map(|(at, a)| set[at + 1..].iter().map(|b| self.ways[*a][*b]));
+        let pairs = set.iter().enumerate().flat_map(|(at, a)| set[at + 1..].iter().map(|b| self.bandwidths[*a][*b]));
         let nics: Vec<&str> = set.iter().filter_map(|i| self.nics[*i]).collect();
         Quality {
             least_bandwidth: pairs.fold(f64::INFINITY, f64::min),
@@ -101,7 +102,7 @@ fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> V
         return free.iter().take(k).copied().collect();
     }
     let graph = Graph {
-        ways: free.iter().map(|a| free.iter().map(|b| gpus.bandwidth(a.index, b.index)).collect()).collect(),
+        bandwidths: free.iter().map(|a| free.iter().map(|b| gpus.bandwidth(a.index, b.index)).collect()).collect(),
         nics: free.iter().map(|g| gpus.nic_affinity.get(&g.index).map(String::as_str)).collect(),
     };
     let chosen = if free.len() <= EXACT_GPUS_MAX { exact(&graph, k) } else { greedy(&graph, k) };
@@ -127,8 +128,8 @@ fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     best.1
 }
 
-/// Starts from each GPU in turn and always adds the one that keeps the set best; gives the best of
-/// these sets.
+/// Starts from each GPU and always adds the one that makes the best set. Returns the best of these
+/// sets.
 fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     let mut best: Option<(Quality, Vec<usize>)> = None;
     for start in 0..graph.nics.len() {
@@ -153,9 +154,9 @@ fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     best.map(|(_, set)| set).unwrap_or_default()
 }
 
-/// Processors of the domains in `near`. If there are none, or too few, the rest comes from as few
-/// domains as possible. Within a domain: whole free cores first, then threads of cores that others
-/// partly use, then threads of one more core.
+/// Chooses processors of the domains in `near`. If these have too few, the rest comes from as few
+/// other domains as possible. Within a domain: whole free cores first, then threads of cores that
+/// others partly use, then threads of one more core.
 fn nearest_cpus(cores: &[Core], used: &BTreeSet<u32>, near: &BTreeSet<u32>, wanted: u32) -> Result<BTreeSet<u32>, NotAssigned> {
     let mut domains: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
     for core in cores {

@@ -1,10 +1,10 @@
-//! The agent's view of the run lease of one allocation. The shim holds the lease, and kills the
-//! work when it lapses.
+//! The agent's view of an allocation's run lease. The shim holds the lease, and kills the work when
+//! the lease lapses.
 //!
 //! ```text
 //!   NotNeeded
-//!   Ungranted ──acknowledged lately, or granted before─▶ Due ──take_due──▶ Granted
-//!       ╰──────────────────────────┴── the shim reports that it lapsed ─────────┴──▶ Lapsed
+//!   Ungranted ──recently acknowledged, or granted before──▶ Due ──take_due──▶ Granted
+//!       ╰────────────────────────────────────────────────────┴───────────────────┴──lapsed──▶ Lapsed
 //! ```
 
 use lattice_model::DesiredShare;
@@ -22,11 +22,11 @@ pub enum RunLease {
         /// What to start once it is granted.
         waiting: Option<Box<DesiredShare>>,
     },
-    /// The lease was just granted: what waited for it must begin.
+    /// The lease was just granted: work that waited for it must begin.
     Due { length_ms: u64, waiting: Option<Box<DesiredShare>> },
     /// The lease is granted: work may begin.
     Granted { length_ms: u64 },
-    /// The lease lapsed: the shim killed the work, and begins nothing again.
+    /// The lease lapsed: the shim killed the work, and starts none again.
     Lapsed,
 }
 
@@ -37,18 +37,18 @@ pub enum RunLeaseEvent {
     Start(Box<DesiredShare>),
     /// The work has another walltime from now on.
     WalltimeChanged(Option<Duration>),
-    /// The work is being stopped: what waits is not started any more.
+    /// The work is being stopped: a share that waits is not started any more.
     Stopping,
     /// The leader acknowledged a heartbeat that was sent at this time since boot. Given only while
     /// the shim is connected.
     Acknowledged { sent_ms: u64 },
-    /// The shim reports until when its lease lasts. An earlier life of the agent may have been
-    /// granted it.
+    /// The shim reports until when its lease lasts. An earlier run of the agent may have granted
+    /// it.
     Reported { until_ms: Option<u64> },
     /// The shim reports that the lease lapsed.
     Lapsed,
-    /// The shim is gone, and left a record that the lease lapsed. The code that reads what the shim
-    /// left reports it with the rest.
+    /// The shim is gone, and left a record that the lease lapsed. The code that reads the shim's
+    /// records reports the lapse.
     LapseRecorded,
 }
 
@@ -65,7 +65,7 @@ pub enum RunLeaseAction {
     ReportLapse,
 }
 
-/// What the grant of a run lease made possible.
+/// What can start because a run lease was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
     /// The share to start now, if one waited.
@@ -74,7 +74,7 @@ pub struct Due {
 
 /// Why work is not started: the lease lapsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its run lease lapsed: its shim begins nothing again")]
+#[error("its run lease lapsed: its shim starts no work again")]
 pub struct LeaseLapsed;
 
 impl RunLease {
@@ -139,7 +139,7 @@ impl RunLease {
         Ok(())
     }
 
-    /// Gives, once after the grant, what can begin now.
+    /// Returns, once after the grant, what can start now.
     pub fn take_due(&mut self) -> Option<Due> {
         match self {
             Self::Due { length_ms, waiting } => {
@@ -159,7 +159,7 @@ impl RunLease {
         }
     }
 
-    /// Whether work may begin, and none waits to be started.
+    /// Whether work may begin, and no share waits to be started first.
     pub fn is_open(&self) -> bool {
         match self {
             Self::NotNeeded | Self::Due { waiting: None, .. } | Self::Granted { .. } => true,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn work_waits_for_a_heartbeat_that_was_acknowledged_lately_and_begins_once() {
+    fn work_waits_for_a_recently_acknowledged_heartbeat_and_begins_once() {
         let mut lease = RunLease::of(Some(LENGTH_MS));
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Start(work(60))), [PublishWait]);
         assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (false, false, None));
@@ -216,16 +216,16 @@ mod tests {
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), []);
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::WalltimeChanged(Some(Duration::from_secs(9)))), []);
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 2000 }), [Extend { until_ms: 7000 }]);
-        assert_eq!((lease.may_begin(), lease.is_open()), (true, false), "what waited goes first");
+        assert_eq!((lease.may_begin(), lease.is_open()), (true, false), "the share that waited goes first");
         assert_eq!(lease.take_due(), Some(Due { waiting: Some(work(9)) }));
         assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (true, true, None));
-        // An old heartbeat extends a granted lease: the shim takes the later end.
+        // An older heartbeat gives an earlier end: the shim keeps the later one.
         assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), [Extend { until_ms: 6000 }]);
-        assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Start(work(9))), [Start(work(9))], "it may be asked for twice");
+        assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Start(work(9))), [Start(work(9))], "a second start is passed on");
     }
 
     #[test]
-    fn what_is_started_between_the_grant_and_its_turn_does_not_start_again() {
+    fn a_share_that_starts_between_the_grant_and_take_due_does_not_start_again() {
         let mut lease = RunLease::of(Some(LENGTH_MS));
         step(&mut lease, 0, RunLeaseEvent::Start(work(60)));
         step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 });
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_while_it_waits_is_not_started() {
+    fn a_share_that_is_stopped_while_it_waits_is_not_started() {
         for acknowledged in [false, true] {
             let mut lease = RunLease::of(Some(LENGTH_MS));
             step(&mut lease, 0, RunLeaseEvent::Start(work(60)));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_a_former_life_of_the_agent_lets_work_begin() {
+    fn a_lease_of_an_earlier_run_of_the_agent_lets_work_begin() {
         let mut lease = RunLease::of(Some(LENGTH_MS));
         assert_eq!(step(&mut lease, 0, RunLeaseEvent::Reported { until_ms: None }), []);
         assert!(!lease.may_begin());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn work_without_a_lease_begins_at_once_and_is_never_vouched_for() {
+    fn work_without_a_lease_begins_at_once_and_no_lease_is_extended() {
         let mut lease = RunLease::of(None);
         assert_eq!(step(&mut lease, 0, RunLeaseEvent::Start(work(60))), [Start(work(60))]);
         assert_eq!(step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 }), []);

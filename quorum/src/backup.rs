@@ -53,7 +53,7 @@ pub struct Made {
 
 /// This member's certificate: the renewed one if it exists.
 pub fn credentials(config: &QuorumConfig) -> Result<Credentials, TlsError> {
-    Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))
+    Credentials::open(&config.tls, &config.data_dir.join(certify::RENEWED_FILE))
 }
 
 /// The backup store in the configuration.

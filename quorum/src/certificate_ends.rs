@@ -4,12 +4,12 @@ use lattice_model::Timestamp;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// When members' certificates expire, as reported to the leader. In memory.
+/// When members' certificates expire, as they reported to the leader. In memory.
 #[derive(Debug, Default)]
 pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
 
 impl CertificateEnds {
-    /// A member reports when its certificate expires.
+    /// Records a member's report.
     pub fn record(&self, member: u64, until: Timestamp) {
         self.0.lock().insert(member, until);
     }

@@ -1,10 +1,10 @@
 //! Renewal of certificates: members that have the authority's key sign the next certificates of
-//! members and agents; every member also renews its own.
+//! members and agents. A member without that key requests its own from another member.
 //!
 //! The request contains a public key and the proof that the sender has the private key; everything
 //! else in it is ignored. The identity of the requester comes from the current certificate,
-//! verified by TLS. It is a call and not a command in the log, because there is nothing to agree
-//! on. See `lattice_pki::credentials` for the handshakes.
+//! verified by TLS. A renewal changes no agreed state, so it is not a command in the log. See
+//! `lattice_pki::credentials` for the handshakes.
 
 use crate::core::{AskLeader, Core};
 use futures::FutureExt;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// The file name of a member's renewed certificate in its data directory.
-pub(crate) const KEPT: &str = "certificate.json";
+pub(crate) const RENEWED_FILE: &str = "certificate.json";
 /// Timeout for one other member.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -47,13 +47,14 @@ pub(crate) async fn renew(
     }
     let present = present.ok_or_else(|| Refusal::CertificateRefused { why: "the connection carries no client certificate".to_owned() })?;
     let pem = sign(core, request, present, ask_leader).await?;
-    tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");
+    tracing::info!(name = caller.name, role = %caller.role, "a certificate was renewed");
     Ok(Answer::Certificate { pem })
 }
 
-/// The time of issue for the certificate that follows `present`, late enough that no revocation
-/// known to the leader applies to it, because this member may lag behind. Members are renewed even
-/// without a leader: if all their certificates have expired, there is none.
+/// The time of issue of the certificate that follows `present`: no earlier than the newest
+/// revocation. The leader is asked, because this member may lag behind. For a member's certificate
+/// this member's own state must suffice: there is no leader if all members' certificates have
+/// expired.
 async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<Timestamp, Refusal> {
     let shown =
         Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::CertificateRefused { why: error.to_string() })?;

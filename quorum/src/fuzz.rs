@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject;
 fn fuzz_messages(target: &'static str, names: &[&str]) {
     let wanted: Vec<Decoder> = decoders().into_iter().filter(|decoder| names.contains(&decoder.name)).collect();
     assert_eq!(wanted.len(), names.len());
-    let seeds = numbered(wanted.iter().map(|decoder| decoder.truths.clone()));
+    let seeds = numbered(wanted.iter().map(|decoder| decoder.samples.clone()));
     Target::new(target, seeds).fuzz(|bytes| {
         let Some((which, bytes)) = bytes.split_first() else { return };
         if let Some(decoder) = wanted.get(usize::from(*which)) {

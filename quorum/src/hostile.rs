@@ -14,8 +14,8 @@ use proptest::prelude::*;
 #[test]
 fn every_decoder_reads_what_is_written() {
     for decoder in decoders() {
-        for truth in &decoder.truths {
-            assert!((decoder.decode)(truth), "{}", decoder.name);
+        for sample in &decoder.samples {
+            assert!((decoder.decode)(sample), "{}", decoder.name);
         }
     }
 }
@@ -37,8 +37,8 @@ proptest! {
     fn messages(bytes in prop::collection::vec(any::<u8>(), 0..256), which in any::<prop::sample::Index>(), harms in prop::collection::vec(harm(), 1..4)) {
         for decoder in decoders() {
             let _read = (decoder.decode)(&bytes);
-            let truth = &decoder.truths[which.index(decoder.truths.len())];
-            let _read = (decoder.decode)(&harmed(truth, &harms));
+            let sample = &decoder.samples[which.index(decoder.samples.len())];
+            let _read = (decoder.decode)(&harmed(sample, &harms));
         }
     }
 }

@@ -361,7 +361,7 @@ impl Member {
 
 /// The member's credentials, which must be its own, and the authority where its key is here.
 fn identity(config: &QuorumConfig) -> Result<(Credentials, Option<Authority>), MemberError> {
-    let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))?;
+    let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::RENEWED_FILE))?;
     let present = Arc::clone(&credentials.material().borrow());
     if present.own.member() != Some(config.id) {
         let (path, own) = (config.tls.cert.clone(), present.own.clone());

@@ -1,4 +1,4 @@
-//! This member's metrics at `/metrics` and their push. Nothing of this is in the log.
+//! This member's metrics at `/metrics`, and their push.
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
@@ -28,7 +28,7 @@ const BUFFER: &str = "telemetry";
 /// Largest depth of directories when sizes are summed.
 const DEPTH_MAX: u32 = 3;
 
-/// A weak reference, so that a scrape does not keep a stopping member alive.
+/// The member's own metrics. A weak reference: a scrape must not keep a stopping member alive.
 struct Own(Weak<Core>);
 
 impl Collect for Own {
@@ -76,8 +76,8 @@ impl Collect for Own {
 }
 
 fn raft(core: &Core, samples: &mut Samples) {
-    // A copy: the calls below read the same metrics, and a waiting writer between two read locks of
-    // one thread would block it.
+    // A copy: the calls below lock the same metrics, and a second read lock in one thread blocks
+    // for ever if a writer waits between the two.
     let metrics = core.raft.metrics().borrow().clone();
     let truth = |is: bool| u64::from(is);
     samples.count(&family::LEADER, &[], truth(metrics.current_leader == Some(core.config.id)));
@@ -146,7 +146,7 @@ fn allocated(path: &Path, depth: u32) -> u64 {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
 }
 
-/// Whether this member can commit together with the others; the error says why not, for people.
+/// Whether this member can commit together with the others.
 fn ready(core: &Core) -> Result<(), NotServing> {
     if core.has_leader() {
         return Ok(());
@@ -157,25 +157,25 @@ fn ready(core: &Core) -> Result<(), NotServing> {
 /// Why this member cannot answer clients now.
 #[derive(Debug, Error)]
 enum NotServing {
-    #[error("in touch with no leader, or as leader with no majority, for {silent_s} s")]
+    #[error("no contact with a leader, or as leader with a majority, for {silent_s} s")]
     NoLeader { silent_s: u64 },
-    #[error("it stops")]
+    #[error("the member is stopping")]
     Stopping,
 }
 
-/// Serves `/metrics` and pushes metrics, as far as possible: a member works without metrics, too.
+/// Serves and pushes metrics. Failures are only logged: a member works without metrics, too.
 pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let QuorumConfig { id, data_dir, telemetry, disk_reserve_bytes, .. } = &core.config;
     let mut tasks = Vec::new();
-    // If another caller was first, that is just as good: this program has only one provider.
+    // It fails if the provider is installed already: this program has only one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut parts: Vec<Box<dyn Collect>> = vec![Box::new(Own(Arc::downgrade(core)))];
     let store = telemetry.store().unwrap_or_else(|error| {
         tracing::warn!(error = %with_causes(&error), "metrics are not pushed");
         None
     });
-    // The member accepts everything while as much as its reserve is free; the buffer stops growing
-    // well before that.
+    // The member accepts nothing new when less than the size of its reserve is free. The buffer
+    // must not cause that: it always leaves twice as much free.
     let spare = Spare::Bytes(disk_reserve_bytes.saturating_mul(2));
     let pushing = store.and_then(|store| match push::open(&data_dir.join(BUFFER), telemetry.tsdb_buffer_bytes_max, spare) {
         Ok(pushed) => Some((store, pushed)),
@@ -193,7 +193,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), lattice_pki::identity::member_name(*id));
         tasks.push(tokio::spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await }));
     }
-    // The address was resolved before, when agents were served.
+    // The service's listener has resolved this address before.
     let served = tokio::net::lookup_host(core.config.listens().0).await.ok().and_then(|mut found| found.next());
     let ip = served.map_or(Ipv4Addr::LOCALHOST.into(), |at| at.ip());
     let Some(listen) = telemetry.listen((ip, QUORUM_PORT).into()) else { return tasks };

@@ -5,12 +5,12 @@
 //!   introduced ──all have it──▶ encrypts ──all encrypt with it, no older message in transit──▶ older key deleted
 //! ```
 //!
-//! If a certificate is revoked, its machine had the key: the leader then starts a rotation by
-//! itself.
+//! The machine of a revoked certificate has the key: after a revocation the leader starts a
+//! rotation by itself.
 //!
-//! "All" means the nodes that are neither Down nor revoked, in their current incarnations. A
-//! rotation does not wait for a node that is Down; it gets the keyring when it registers again. The
-//! agents' reports are only in memory: every term collects them again before it takes a step.
+//! "All" means the nodes that are neither revoked nor away (Down, Booting or Failed), in their
+//! current incarnations. A node that is away gets the keyring when it registers again. The agents'
+//! reports are only in memory: every term collects them again before it takes a step.
 
 use lattice_ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
 use lattice_ledger::{Action, Ledger};
@@ -22,15 +22,15 @@ use std::time::{Duration, Instant};
 
 /// How long messages encrypted with the older key may be in transit and in socket queues.
 const GRACE: Duration = Duration::from_secs(2);
-/// Largest number of awaited nodes that are named.
+/// Largest number of awaited nodes that an answer names.
 const NAMED_MAX: usize = 16;
 
-/// The keys reported by agents, each in its current incarnation.
+/// The latest keys that each agent reported, and the incarnation in which it did.
 #[derive(Debug, Default)]
 pub struct KeysHeld(Mutex<HashMap<NodeId, (Incarnation, HeldKeys)>>);
 
 impl KeysHeld {
-    /// Records a node's report. Reports of earlier incarnations no longer count.
+    /// Records a node's report, unless a later incarnation has already reported.
     pub fn record(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
         let mut all = self.0.lock();
         if all.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
@@ -43,7 +43,8 @@ impl KeysHeld {
         self.0.lock().clear();
     }
 
-    /// Nodes that are not Down, each with the report of its current incarnation.
+    /// The results of `look` for all nodes that are neither revoked nor away, each with the report
+    /// of its current incarnation.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
         let all = self.0.lock();
         let counts = ledger.nodes().filter(|n| !n.state.is_away() && !ledger.is_revoked(&n.id));
@@ -51,7 +52,7 @@ impl KeysHeld {
         counts.filter_map(|n| look(&n.id, report_of(n))).collect()
     }
 
-    /// Nodes whose reported keys do not (yet) satisfy `wanted`.
+    /// The nodes, neither revoked nor away, that have not reported keys that satisfy `wanted`.
     fn lacking<'a>(&self, ledger: &'a Ledger, wanted: impl Fn(&HeldKeys) -> bool) -> Vec<&'a NodeId> {
         self.of(ledger, |node, keys| (!keys.is_some_and(&wanted)).then_some(node))
     }
@@ -70,10 +71,10 @@ fn awaited<'a>(ledger: &'a Ledger, held: &KeysHeld) -> Vec<&'a NodeId> {
     }
 }
 
-/// The state for one term.
+/// The state of a rotation in one term.
 #[derive(Debug, Default)]
 pub struct Rotation {
-    /// Since when all are known to encrypt with the newest key.
+    /// Since when this member knows that all nodes encrypt with the newest key.
     sealed: Option<Instant>,
 }
 
@@ -99,7 +100,7 @@ impl Rotation {
     }
 }
 
-/// The state of the keys; the caller has confirmed that this member is the leader.
+/// The state of the keys. Only the leader knows it: the caller checks that.
 pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
     let ring = ledger.keyring();
     let reports: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));
@@ -177,10 +178,10 @@ mod tests {
     #[test]
     fn each_step_waits_until_all_that_are_not_down_are_ready_for_it() {
         let mut s = Scene::new(3);
-        assert_eq!(s.due(), None, "nothing is asked of it");
+        assert_eq!(s.due(), None, "no rotation was requested");
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
         (0..2).for_each(|n| s.report(n, &[0, 1], 0));
-        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it has not said anything");
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "node 2 has not reported");
         s.report(2, &[0], 0);
         assert_eq!(s.due(), None);
         let incarnation = s.ledger.node(&node(2)).unwrap().incarnation;
@@ -188,13 +189,13 @@ mod tests {
         for state in [NodeState::Degraded, NodeState::Down] {
             s.act(Action::NodeStates(vec![NodeStanding { state, ..standing.clone() }]));
         }
-        assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "who is Down is not waited for");
+        assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "a rotation does not wait for a node that is Down");
         s.act(Action::NodeStates(vec![NodeStanding { state: NodeState::Ready, ..standing }]));
-        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it is back");
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "node 2 is back");
         s.report(2, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
         (0..3).for_each(|n| s.report(n, &[0, 1], 1));
-        assert_eq!(s.due(), None, "what is under way is waited for");
+        assert_eq!(s.due(), None, "older messages may be in transit");
         s.now += GRACE;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
         s.act(Action::RetireKey { id: 0 });
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_begins_anew_when_one_comes_back_that_seals_with_the_older_key() {
+    fn the_grace_time_starts_again_when_a_node_registers_again() {
         let mut s = Scene::new(1);
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
         s.report(0, &[0, 1], 0);
@@ -211,17 +212,17 @@ mod tests {
         assert_eq!(s.due(), None);
         s.act(Action::Register(registration(0, 1, 1, true)));
         s.now += GRACE;
-        assert_eq!((s.due(), s.waits_for()), (None, vec![node(0)]), "its new life has said nothing");
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(0)]), "its new incarnation has not reported");
         s.report(0, &[0, 1], 1);
         assert_eq!(s.due(), None);
         s.now += GRACE;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
         s.held.forget();
-        assert_eq!(s.due(), None, "a new leader asks anew");
+        assert_eq!(s.due(), None, "a new leader collects the reports again");
     }
 
     #[test]
-    fn keys_are_shown_with_who_has_them() {
+    fn keys_are_shown_with_the_number_of_nodes_that_have_them() {
         let mut s = Scene::new(2);
         s.report(0, &[0], 0);
         let seen = |s: &Scene| {

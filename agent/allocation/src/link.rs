@@ -30,7 +30,7 @@ impl Link {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a shim's message cannot be read: the line to it is closed");
+                    tracing::warn!(%error, "a shim's message cannot be read: the connection to it is closed");
                     return None;
                 }
             }
@@ -50,19 +50,19 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as Socket;
 
-    fn line() -> (Link, Socket) {
+    fn connection() -> (Link, Socket) {
         let (ours, shim) = Socket::pair().unwrap();
         (Link::new(ours).unwrap(), shim)
     }
 
     #[tokio::test]
-    async fn messages_are_whole_however_their_bytes_arrive() {
-        let (mut link, mut shim) = line();
+    async fn messages_are_complete_however_their_bytes_arrive() {
+        let (mut link, mut shim) = connection();
         let (ready, synced) = (FromShim::Ready { failed: Some("no image".into()) }, FromShim::Synced);
         let bytes = [encode(&ready).unwrap(), encode(&synced).unwrap()].concat();
         shim.write_all(&bytes[..7]).unwrap();
         link.stream.readable().await.unwrap();
-        assert_eq!(link.next().now_or_never(), None, "a part of a message, kept although nobody waits any more");
+        assert_eq!(link.next().now_or_never(), None, "an incomplete message survives a dropped read");
         shim.write_all(&bytes[7..]).unwrap();
         assert_eq!((link.next().await, link.next().await), (Some(ready), Some(synced)));
         drop(shim);
@@ -70,11 +70,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kind_of_a_later_version_is_skipped_and_what_is_no_message_closes_the_line() {
+    async fn a_message_of_a_later_version_is_skipped_and_invalid_bytes_close_the_connection() {
         let frame = |body: &[u8]| [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], body].concat();
         let too_long = u32::try_from(FRAME_BYTES_MAX + 1).unwrap().to_le_bytes().to_vec();
         for bad in [frame(b"\xc1"), frame(b""), too_long] {
-            let (mut link, mut shim) = line();
+            let (mut link, mut shim) = connection();
             shim.write_all(&encode(&"KindOfALaterVersion").unwrap()).unwrap();
             shim.write_all(&encode(&FromShim::Going).unwrap()).unwrap();
             shim.write_all(&bad).unwrap();
@@ -83,8 +83,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_to_a_shim_arrives_in_order_and_to_a_dead_one_fails() {
-        let (mut link, mut shim) = line();
+    async fn messages_to_a_shim_arrive_in_order_and_sending_to_a_dead_one_fails() {
+        let (mut link, mut shim) = connection();
         let sent = [ToShim::Go { walltime_ms: 7 }, ToShim::Quit];
         for message in &sent {
             link.send(message).await.unwrap();

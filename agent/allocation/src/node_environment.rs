@@ -1,4 +1,4 @@
-//! The environment variables by which work learns about this node.
+//! The environment variables that describe this node to work.
 
 use crate::handles::Handles;
 use lattice_agent_common::environment::base;
@@ -19,7 +19,8 @@ pub fn of_script(share: &DesiredShare, context: &Handles) -> Vec<(String, String
     env.into_iter().collect()
 }
 
-/// The environment of a program on an attached terminal: a script's, with the caller's kind of terminal.
+/// The environment of a program on an attached terminal: like a script's, but without the Slurm variables that describe
+/// a rank, with the caller's kind of terminal, and with `shell` if the work has no SHELL of its own.
 pub fn of_terminal(share: &DesiredShare, context: &Handles, term: &str, shell: &str) -> Vec<(String, String)> {
     let mut env = base(share);
     of_this_node(&mut env, share, context);
@@ -28,7 +29,7 @@ pub fn of_terminal(share: &DesiredShare, context: &Handles, term: &str, shell: &
     env.into_iter().collect()
 }
 
-/// What differs from node to node.
+/// Adds the variables that differ from node to node.
 pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Handles) {
     env.insert("LATTICE_NODE".to_owned(), context.setup.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.setup.socket.display()));
@@ -41,7 +42,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     let index = share.nodes.iter().position(|(n, _)| n == &context.setup.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.machine.data.environment(share));
-    // Of the allocation from which it was submitted, they are not its own.
+    // Work submitted from within an allocation must not inherit that allocation's values.
     for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM"] {
         env.remove(name);
     }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_learns_its_node_and_nothing_of_the_allocation_that_submitted_it() {
+    async fn work_gets_its_node_and_nothing_of_the_allocation_that_submitted_it() {
         let (bench, share) = (Bench::new(), share());
         let outer = ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM", "LATTICE_NODE", "LATTICE_NODE_INDEX"];
         let mut env: BTreeMap<String, String> = outer.map(|name| (name.to_owned(), "outer".to_owned())).into();
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slurms_names_are_set_for_scripts_that_ask_for_them() {
+    async fn slurms_variables_are_set_for_scripts_that_request_them() {
         let (bench, mut share) = (Bench::new(), share());
         let names = |share: &DesiredShare| {
             let env: BTreeMap<String, String> = of_script(share, &bench.handles).into_iter().collect();
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_terminal_has_its_callers_kind_and_the_owners_shell_unless_the_work_has_one() {
+    async fn a_terminal_has_its_callers_kind_and_the_owners_shell_unless_the_work_sets_one() {
         let (bench, mut share) = (Bench::new(), share());
         let of = |share: &DesiredShare, term| {
             let env: BTreeMap<String, String> = of_terminal(share, &bench.handles, term, "/bin/zsh").into_iter().collect();

@@ -12,11 +12,11 @@ const NAME_BYTES_MAX: usize = 128;
 /// GPU models accepted from one node.
 const MODELS_MAX: usize = 16;
 
-/// The part of the answer that the calling agent has already.
+/// Requests a node's fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct FactOpen {
-    /// Digest of the fact that the caller has of this life of the node; that fact is not sent
-    /// again.
+    /// Digest of the fact that the caller cached since the node's agent started. The same fact is
+    /// not sent again.
     pub known: Option<u64>,
 }
 
@@ -29,10 +29,10 @@ pub struct FactAnswer {
     pub pulse: WirePulse,
 }
 
-/// The wire form of [`NodeFact`]. The node is the answering one.
+/// The wire form of [`NodeFact`], without the node's name: it is the node that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFact {
-    /// The state by its name; kinds of holds likewise, because a later version has more of them.
+    /// The state's name. The kinds of holds are names, too: a later version may have more of them.
     pub state: String,
     pub reason: String,
     pub holds: Vec<WireHold>,
@@ -101,7 +101,7 @@ impl From<&Hold> for WireHold {
 }
 
 impl WireFact {
-    /// The fact of `node`; an error if no node could have sent this.
+    /// The fact of `node`; an error if a value is unknown or out of bounds.
     pub fn of(self, node: &lattice_model::NodeId) -> Result<NodeFact, FrameError> {
         let plain = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
         let bounded = plain(&self.reason, REASON_BYTES_MAX)
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_node_says_is_what_is_heard_in_about_a_kilobyte() {
+    async fn a_fact_and_a_pulse_survive_the_wire_in_less_than_two_kilobytes() {
         let pulse =
             NodePulse { running: vec![AllocationId(uuid::Uuid::nil())], running_all: 3, power_watts: Some(412.5), ..Default::default() };
         let answer = FactAnswer { digest: fact().digest(), fact: Some(WireFact::from(&fact())), pulse: WirePulse::from(&pulse) };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_says_is_refused() {
+    fn values_that_are_unknown_or_out_of_bounds_are_refused() {
         let changes: [fn(&mut WireFact); 6] = [
             |f| f.state = "Asleep".into(),
             |f| f.holds[0].kind = "wish".into(),

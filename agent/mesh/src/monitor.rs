@@ -9,7 +9,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 pub const METRICS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1000;
 
-/// The allocation, and what is requested about it.
+/// A request about an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct MonitorOpen {
     pub allocation: [u8; 16],
@@ -46,8 +46,8 @@ pub enum MonitorItem {
     Missed,
     /// Nothing to report; the agent is alive.
     Alive,
-    /// `idle_ms` is `None` if there are no such ranks. `moved`: the agent has seen the ranks do
-    /// something before; if not, they may have been idle for longer.
+    /// `idle_ms` is `None` if there are no such ranks. `moved`: the agent saw the ranks active
+    /// before; if not, they may have been idle for longer.
     Idle {
         idle_ms: Option<u64>,
         moved: bool,
@@ -89,7 +89,7 @@ mod tests {
     use crate::frame;
 
     #[tokio::test]
-    async fn what_a_node_tells_comes_through_and_what_none_tells_is_refused() {
+    async fn an_alert_survives_the_wire_and_one_out_of_bounds_is_refused() {
         let alert = WireAlert {
             alert: "hang".into(),
             launch: Some(1),

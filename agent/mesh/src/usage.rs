@@ -3,16 +3,16 @@
 use super::frame::FrameError;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Bounds on what one node may send: numbers, and bytes of each name.
+/// How many numbers one node may send, and the longest name, in bytes.
 const SHOWN_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 64;
 
-/// The allocation and the time span that are asked for.
+/// A request for an allocation's usage over a time span.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct UsageOpen {
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// Time span of means and maxima, back from now.
+    /// The time span of means and maxima; it ends now.
     pub duration_ms: u64,
     /// The user for whom the calling agent vouches.
     pub uid: u32,
@@ -34,14 +34,14 @@ pub struct WireUsage {
     pub shown: Vec<Shown>,
 }
 
-/// One number. Names, units and sources are strings, because a later version has more of them.
+/// One number. Names, units and sources are strings: a later version may have more of them.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct Shown {
     pub name: String,
     pub unit: String,
     pub source: String,
     pub now: f64,
-    /// Mean and maximum over the requested time, if it is recorded that far back.
+    /// Mean and maximum over the requested time span, if it is recorded.
     pub mean: Option<f64>,
     pub max: Option<f64>,
 }
@@ -64,7 +64,7 @@ mod tests {
     use crate::frame;
 
     #[tokio::test]
-    async fn what_a_node_tells_comes_through_and_what_none_tells_is_refused() {
+    async fn usage_survives_the_wire_and_values_out_of_bounds_are_refused() {
         let shown =
             Shown { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, mean: Some(1.0), max: Some(2.0) };
         let usage = WireUsage { age_ms: 7, shown: vec![shown.clone()] };

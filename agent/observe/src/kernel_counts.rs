@@ -1,14 +1,14 @@
-//! Counts of each allocation by our programs in the kernel.
+//! What Lattice's programs in the kernel count for each allocation.
 //!
 //! ```text
-//!   scope made ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (plus the counts of earlier runs)
+//!   new scope  ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (plus the counts of earlier runs)
 //!                                                └──▶ kernel-counts, a file in the state folder, written first
 //! ```
 //!
 //! The programs and their sums belong to this process and end with it, however it ends: nothing is
-//! left in the kernel. The counts are stored in a file before a look is shown, so that no counter
-//! of an allocation decreases when the agent restarts. What happens while no agent runs is not
-//! counted. The file is not synced, because work does not outlive the machine either.
+//! left in the kernel. The counts of each look are written to a file before they are shown, so that
+//! no counter of an allocation decreases when the agent restarts. What happens while no agent runs
+//! is not counted. The file is not synced, because no work survives a crash of the machine either.
 
 mod disks;
 mod overhead;
@@ -41,14 +41,14 @@ use uuid::Uuid;
 
 /// The file with the counts.
 const FILE: &str = "kernel-counts";
-/// Its first bytes; the last one is the version of the layout of the words.
+/// The file's first bytes; the last of them is the version of the layout of the words.
 const MAGIC: [u8; 8] = *b"lattkc\0\x03";
 const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
-/// Records that are read at most: more than a node runs at once.
+/// Largest number of records that are read: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
 
-/// Upper bounds of the kernel's ranges, and of the exported ranges: every second one, so that four
-/// histograms of each allocation are not a hundred series.
+/// Upper bounds of the kernel's ranges in seconds, and of the exported ranges. Only every second
+/// bound is exported: otherwise the four histograms of each allocation would be a hundred series.
 static FINE_SECONDS: [f64; RANGES - 1] = bounds(1);
 static EXPORTED_SECONDS: [f64; RANGES / 2] = bounds(2);
 
@@ -85,7 +85,7 @@ const HISTOGRAMS: [(&str, usize, Distribution); 4] = [
     ("block_rq_complete", BLOCK_WRITE, Distribution::BlockWrite),
 ];
 
-/// An allocation's work here under one claim.
+/// An allocation's work on this node under one claim.
 pub type Key = (AllocationId, Epoch);
 
 /// Why nothing is counted in the kernel.
@@ -97,7 +97,7 @@ pub enum NotCounting {
     Off { why: String },
 }
 
-/// Why the kernel cannot report what work opens and what it connects to.
+/// Why the kernel cannot report which files work opens and where it connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoAudits {
     #[error(transparent)]
@@ -119,7 +119,7 @@ enum ProbesError {
     Load(#[source] LoadError),
 }
 
-/// The kernel's verifier adds many lines.
+/// The error without the many lines of the kernel's verifier.
 fn first_line(error: &LoadError) -> String {
     with_causes(error).lines().next().unwrap_or_default().to_owned()
 }
@@ -145,7 +145,7 @@ struct Counting {
     written: Vec<u8>,
     /// Whether the counts may differ from the file.
     differs: bool,
-    /// So that each problem is logged once.
+    /// Whether the problem was logged already.
     cannot_write: bool,
     cannot_track: bool,
     names: Names,
@@ -154,13 +154,13 @@ struct Counting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
-    /// Inode of the cgroup directory that contains all its work.
+    /// The inode of the cgroup directory that contains all work of the allocation.
     cgroup: u64,
     /// Counts of earlier runs of the agent.
     before: Counts,
     /// Counts of all runs of the agent, at the last look.
     total: Counts,
-    /// Whether this run counts it.
+    /// Whether this run of the agent counts it.
     is_tracked: bool,
 }
 
@@ -172,7 +172,7 @@ impl KernelCounts {
     /// Loads the programs, which takes a tenth of a second. `state_dir`: where counts are stored.
     /// [`KernelCounts::probes`] reports which programs are missing.
     pub fn begin(&self, slice: Option<&Slice>, state_dir: Option<&Path>) {
-        keep_little_free();
+        limit_free_memory();
         let state = match load(slice) {
             Ok(probes) => {
                 for probe in probes.probes() {
@@ -200,10 +200,10 @@ impl KernelCounts {
             }
         };
         *self.state() = state;
-        give_back();
+        return_free_memory();
     }
 
-    /// Nothing is counted, for this reason.
+    /// Records why nothing is counted.
     pub fn off(&self, why: &str) {
         *self.state() = State::Off(why.to_owned());
     }
@@ -217,7 +217,7 @@ impl KernelCounts {
         }
     }
 
-    /// A reader of its counts.
+    /// A reader of this allocation's counts.
     pub fn reader(&self, key: Key) -> Box<dyn Reader> {
         Box::new(KernelReader { counts: self.clone(), key, counted: None })
     }
@@ -246,8 +246,8 @@ impl KernelCounts {
         out
     }
 
-    /// Stores what was read, before anybody sees it. The file is written without the lock, so that
-    /// creating a scope does not wait for the disk.
+    /// Stores the counts of a look; call it before they are shown. The file is written without the
+    /// lock, so that a new scope does not wait for the disk.
     pub fn keep(&self) {
         let changed = match &mut *self.state() {
             State::Counting(counting) => counting.changed(),
@@ -260,14 +260,14 @@ impl KernelCounts {
             Ok(()) => (counting.written, counting.cannot_write) = (bytes, false),
             Err(error) => {
                 if !counting.cannot_write {
-                    tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
+                    tracing::warn!("{}: {error}: counters of allocations start from 0 again when the agent is restarted", file.display());
                 }
                 (counting.cannot_write, counting.differs) = (true, true);
             }
         }
     }
 
-    /// Whether the kernel can report what work opens and what it connects to.
+    /// Whether the kernel can report which files work opens and where it connects to.
     pub fn audits(&self) -> Result<(), NoAudits> {
         match &*self.state() {
             State::NotYet => Err(NotCounting::Loading.into()),
@@ -279,14 +279,15 @@ impl KernelCounts {
         }
     }
 
-    /// Which parts of audits are missing, and why; they are programs besides the first one.
+    /// Which parts of audits are missing, and why. The first part is not among them: without it
+    /// there are no audits ([`Self::audits`]).
     pub fn audit_lacks(&self) -> Vec<String> {
         let State::Counting(counting) = &*self.state() else { return Vec::new() };
         let parts = counting.probes.audit_parts().iter().skip(1);
         parts.filter_map(|part| part.why_not.as_ref().map(|why| format!("{}: {why}", part.name))).collect()
     }
 
-    /// Calls `of` with the audits; an error says why there are none.
+    /// Calls `of` with the interface for audits; an error says why there is none.
     pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, NotCounting> {
         match &mut *self.state() {
             State::NotYet => Err(NotCounting::Loading),
@@ -336,10 +337,10 @@ impl KernelCounts {
     }
 }
 
-/// Reading the kernel's types takes tens of megabytes for a moment. By default the allocator adapts
-/// to the largest buffer that was freed, and would keep megabytes free in each thread's heap from
-/// then on; fixed limits prevent that.
-fn keep_little_free() {
+/// Sets fixed limits for the free memory that the allocator keeps. Reading the kernel's types takes
+/// tens of megabytes for a moment. By default the allocator adapts its limits to the largest freed
+/// buffer, and would keep megabytes free in each thread's heap from then on.
+fn limit_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets limits, and changes no memory in use.
     unsafe {
@@ -349,7 +350,7 @@ fn keep_little_free() {
 }
 
 /// Returns free memory between used blocks to the kernel.
-fn give_back() {
+fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it returns free pages, and changes no memory in use.
     unsafe {
@@ -359,7 +360,7 @@ fn give_back() {
 
 fn load(slice: Option<&Slice>) -> Result<Probes, ProbesError> {
     let slice = slice.ok_or(ProbesError::NoCgroups)?.path();
-    // The slice is otherwise created with the first scope; packets are counted at it.
+    // Packets are counted at the slice, which otherwise exists only with the first scope.
     fs::create_dir_all(&slice).map_err(|source| ProbesError::MakeSlice { path: slice.clone(), source })?;
     Probes::load(&slice).map_err(ProbesError::Load)
 }
@@ -368,13 +369,13 @@ impl Counting {
     fn track(&mut self, key: Key, cgroup: u64) {
         match self.kept.get(&key) {
             Some(kept) if kept.cgroup == cgroup && kept.is_tracked => return,
-            // The cgroup was created anew: its work begins again.
+            // The scope was removed and created again: its work begins again.
             Some(kept) if kept.cgroup != cgroup && kept.is_tracked => self.probes.forget(kept.cgroup),
             _ => {}
         }
         if let Err(error) = self.probes.track(cgroup) {
             if !self.cannot_track {
-                tracing::warn!(allocation = %key.0.short(), "it is not counted in the kernel: {error}");
+                tracing::warn!(allocation = %key.0.short(), "the allocation is not counted in the kernel: {error}");
             }
             self.cannot_track = true;
             return;
@@ -385,15 +386,15 @@ impl Counting {
         self.differs = true;
     }
 
-    /// Reads the present counts; `None`: it is not counted.
+    /// Reads the current counts; `None`: the allocation is not counted.
     fn count(&mut self, key: Key) -> Option<&Counts> {
         let kept = self.kept.get_mut(&key).filter(|kept| kept.is_tracked)?;
         let total = self.probes.counts(kept.cgroup, &kept.before)?;
         self.differs |= kept.total != total;
         kept.total = total;
-        // A place that was shown for a device stays that device's, whatever other devices follow.
-        for place in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
-            kept.before[place + DEVICE] = kept.total[place + DEVICE];
+        // A slot that was shown for one device is never used for another one.
+        for slot in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
+            kept.before[slot + DEVICE] = kept.total[slot + DEVICE];
         }
         Some(&kept.total)
     }
@@ -405,16 +406,16 @@ impl Counting {
         offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
     }
 
-    /// A number that changes whenever something of the work ran, started or ended; `None`: not all
-    /// of that is counted.
+    /// A number that changes whenever a process of the work ran, started or ended; `None`: not all
+    /// of these are counted.
     fn events(&self, total: &Counts) -> Option<u64> {
         let counted = ["sched_switch", "sched_process_fork", "sched_process_exit"].iter().all(|probe| self.probes.has(probe));
         let counters = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
         counted.then(|| counters.iter().fold(0, |sum: u64, counter| sum.wrapping_add(total[*counter])))
     }
 
-    /// The new content of the file, if it differs. The caller must write it: it counts as written
-    /// from now on.
+    /// The new content of the file, if it differs. Clears `differs`: the caller must write the
+    /// file, and set `differs` again if that fails.
     fn changed(&mut self) -> Option<(PathBuf, Vec<u8>)> {
         let file = self.file.as_ref()?;
         if !std::mem::take(&mut self.differs) {
@@ -428,7 +429,7 @@ impl Counting {
 struct KernelReader {
     counts: KernelCounts,
     key: Key,
-    /// The cgroup that the counts are of.
+    /// The cgroup whose counts were read last.
     counted: Option<u64>,
 }
 
@@ -437,7 +438,7 @@ impl KernelReader {
         self.counted = None;
         let Some(cgroup) = group.inode() else { return };
         if let State::Counting(counting) = &mut *self.counts.state() {
-            // It existed before the programs were loaded.
+            // The scope may have existed before the programs were loaded.
             counting.track(self.key, cgroup);
             if let Some(total) = counting.count(self.key).copied() {
                 self.counted = Some(cgroup);
@@ -458,7 +459,7 @@ impl Reader for KernelReader {
 
     fn read(&mut self, group: &Group, _text: &mut Text, usage: &mut Usage) {
         if self.counted != group.inode() {
-            // It was created anew meanwhile.
+            // The scope was created again since then.
             self.count(group, &mut Signs::default());
         }
         if self.counted.is_some()
@@ -485,7 +486,7 @@ fn offer(total: &Counts, has: impl Fn(&str) -> bool, name: impl FnMut(u64) -> St
     }
 }
 
-/// The counts in the exported ranges.
+/// Combines the kernel's ranges to the exported ones.
 pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
     let mut buckets = vec![0; EXPORTED_SECONDS.len() + 1];
     for (n, count) in fine.buckets.iter().enumerate() {
@@ -531,20 +532,20 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return BTreeMap::new(),
         Err(error) => {
-            tracing::warn!("{}: {error}: counters of allocations begin anew", file.display());
+            tracing::warn!("{}: {error}: counters of allocations start from 0 again", file.display());
             return BTreeMap::new();
         }
     }
     if !bytes.starts_with(&MAGIC) {
-        tracing::warn!("{} is of another version: counters of allocations begin anew", file.display());
+        tracing::warn!("{} is of another version: counters of allocations start from 0 again", file.display());
     }
     let mut kept = decoded(&bytes);
     kept.retain(|(allocation, _), kept| fs::metadata(slice.scope(*allocation).work().path()).is_ok_and(|work| work.ino() == kept.cgroup));
     kept
 }
 
-/// Writes a file so that it appears complete. Only root may read it, as everything about
-/// allocations that is available without a token.
+/// Writes a file so that it appears complete. Only root may read it, because others need a token to
+/// read anything about allocations.
 pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = file.with_extension("new");
     // A file left by a killed agent may have another mode.
@@ -567,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_and_what_is_damaged_is_left_out() {
+    fn stored_counts_are_read_back_and_damaged_records_are_left_out() {
         let key = |n: u128, epoch| (AllocationId(Uuid::from_u128(n)), Epoch(epoch));
         let all: BTreeMap<Key, Kept> = [(key(1, 1), kept(7)), (key(2, 9), kept(u64::MAX - 1000))].into();
         let bytes = encoded(&all);
@@ -581,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_for_root_alone_whatever_lay_there() {
+    fn the_file_is_for_root_alone_whatever_a_killed_agent_left() {
         let dir = std::env::temp_dir().join(format!("lattice-kernel-counts-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join(FILE);
@@ -595,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_loaded_is_told_as_not_counting() {
+    fn programs_that_are_not_loaded_are_reported_as_not_counting() {
         let counts = KernelCounts::default();
         counts.off("measuring.kernel_probes: false");
         let mut samples = Samples::default();
@@ -607,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_powers_of_two_and_every_second_is_told() {
+    fn ranges_are_powers_of_two_and_every_second_one_is_exported() {
         assert_eq!(
             (FINE_SECONDS[0], FINE_SECONDS[24], EXPORTED_SECONDS[0], EXPORTED_SECONDS[12]),
             (1.024e-6, 17.179_869_184, 1.024e-6, 17.179_869_184)

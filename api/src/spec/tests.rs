@@ -33,7 +33,7 @@ fn constrain(spec: &mut v1::AllocationSpec, key: &str, value: &str) {
 }
 
 #[test]
-fn constraints_are_read_as_the_documents_write_them() {
+fn documented_constraints_are_read() {
     let mut message = minimal();
     for (key, value) in [
         ("gpu_type", "GH200"),
@@ -110,15 +110,15 @@ fn defaults_are_applied() {
     assert_eq!(to_model(&message).map(|model| (model.walltime, model.requeue)), Ok((None, RequeuePolicy::OnNodeFailure)));
     message.requeue = None;
     let service = to_model(&message).unwrap();
-    assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "what serves is begun again");
+    assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "a service is always requeued");
     let mut held = v1::AllocationSpec { session: true, entrypoint: None, ..minimal() };
-    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Never), "somebody sits before it");
+    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Never), "a session is not requeued");
     held.requeue = Some(v1::Requeue { policy: "always".into(), max: 1 });
     assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Always));
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name() {
+fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
     let cases: [(&str, Change); 18] = [
         ("--intent", |s| s.intent = "train".into()),
@@ -214,7 +214,7 @@ fn bad_values_are_refused_by_name() {
 }
 
 #[test]
-fn pmi_by_port_and_pmix_are_asked_for_by_variables() {
+fn pmi_by_port_and_pmix_are_requested_by_variables() {
     let mut spec = minimal();
     spec.env.insert(PMI_VARIABLE.into(), "pmix".into());
     spec.env.insert(PMI_PORT_VARIABLE.into(), PMI_PORT_ASKED.into());
@@ -422,7 +422,7 @@ proptest! {
 }
 
 #[test]
-fn gpus_of_tasks_are_asked_for_with_a_part_of_a_node() {
+fn gpus_per_task_are_requested_with_a_share_of_a_node() {
     let mut message = from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));
     message.tasks_per_node = 3;
     message.binding = Some(v1::RankBinding { gpus_per_task: 2, ..Default::default() });
@@ -436,7 +436,7 @@ fn gpus_of_tasks_are_asked_for_with_a_part_of_a_node() {
 }
 
 #[test]
-fn cores_of_tasks_are_asked_for_with_a_part_of_a_node() {
+fn cpus_per_task_are_requested_with_a_share_of_a_node() {
     let mut message = from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));
     message.tasks_per_node = 3;
     message.launch = Some(v1::LaunchShape { cpus_per_task: 2, ..Default::default() });
@@ -448,7 +448,7 @@ fn cores_of_tasks_are_asked_for_with_a_part_of_a_node() {
 }
 
 #[test]
-fn nodes_by_name_are_as_many_as_are_asked_for_and_each_once() {
+fn a_nodelist_has_the_requested_number_of_nodes_each_once() {
     let named = |names: &[&str], nodes: u32| {
         let mut message =
             from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));

@@ -57,9 +57,9 @@ use watching::{Compare, Diag, Watch};
 
 /// Runs work on the machines of a cluster
 ///
-/// What you submit is an allocation. Name it by its id, by a beginning that no other id has, or by @last: the one that
-/// was submitted last in this terminal session. Every command asks the agent of this machine, or the one that
-/// --endpoint names.
+/// What you submit is an allocation. Name it by its id, by a unique prefix of its id, or by @last: the one that was
+/// submitted last in this terminal session. Every command asks the agent of this machine, or the one that --endpoint
+/// names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -75,7 +75,7 @@ submit --wait and logs -f exit with the program's own code (128 + signal), with
 125 when Lattice failed, and with 126 or 127 as a shell does.
 
 Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
-LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
+LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override it.";
 
 #[derive(Args)]
 pub struct Global {
@@ -176,7 +176,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the exit code of a successful command is that of the user's program.
+    /// Whether the command, if it succeeds, exits with the code of the user's program.
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) | Self::Wait(_) => true,
@@ -194,11 +194,11 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_holds_together() {
+    fn the_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
-    /// The notes below the options are broken by hand, for a screen of 80 columns.
+    /// The lines of the notes below the options are broken by hand.
     #[test]
     fn notes_fit_into_eighty_columns() {
         fn check(command: &clap::Command) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_documents_write_is_understood() {
+    fn documented_command_lines_are_parsed() {
         for line in [
             "submit script.sh",
             "submit script.sh --nodes=4",
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_with_what_was_meant() {
+    fn wrong_command_lines_are_refused_with_a_suggestion() {
         for (line, meant) in [
             ("submit --noodes=4 x", "--nodes"),
             ("statsu", "status"),
@@ -369,7 +369,7 @@ mod tests {
             ("node cordon n1 --reason=x --for=1h --until=18:00", "cannot be used"),
         ] {
             match Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))) {
-                Ok(_) => panic!("{line} was taken"),
+                Ok(_) => panic!("{line} was accepted"),
                 Err(error) => {
                     assert_eq!(error.exit_code(), 2, "{line}");
                     assert!(error.to_string().contains(meant), "{line}: {error}");

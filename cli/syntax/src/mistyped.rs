@@ -64,7 +64,7 @@ const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
         "--vcluster",
         "give it to the commands that have it, behind the command: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`",
     ),
-    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it"),
+    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override it"),
     ("--verbose", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
     ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
 ];

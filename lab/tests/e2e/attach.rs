@@ -17,16 +17,16 @@ static ATTACH: Group = Group::small("attach");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        ATTACH.test("a_shell_with_its_keys_its_size_and_its_code", &[], shell),
+        ATTACH.test("a_shell_with_control_keys_window_size_and_exit_code", &[], shell),
         ATTACH.test("pipes_and_exit_codes", &[], pipes),
-        ATTACH.test("any_agent_brings_the_terminal_of_any_node", &[], anywhere),
-        ATTACH.test("its_owner_alone_and_root_on_the_node_itself", &[], owner),
+        ATTACH.test("any_agent_connects_to_a_terminal_on_any_node", &[], anywhere),
+        ATTACH.test("only_the_owner_may_attach_and_root_on_the_node_itself", &[], owner),
         ATTACH.test("five_at_once_and_the_sixth_is_refused", &[], five),
-        ATTACH.test("it_ends_with_the_allocation_and_keeps_none_alive", &[], ends),
+        ATTACH.test("a_terminal_ends_with_its_allocation_and_does_not_prolong_it", &[], ends),
         ATTACH.test("a_killed_agent_hangs_up_and_the_terminal_is_restored", &[], killed),
         ATTACH.test("a_signal_from_outside_leaves_the_terminal_restored", &[], signals),
         ATTACH.test("a_launch_has_a_terminal_that_outlives_its_agent", &[], launch),
-        ATTACH.test("a_job_of_its_own_has_a_terminal", &[], job),
+        ATTACH.test("a_launch_as_a_job_of_its_own_has_a_terminal", &[], job),
         ATTACH.test("a_signal_that_ends_a_launch_without_a_terminal_ends_its_ranks", &[], ended_from_outside),
         ATTACH.test("the_image_is_seen_inside", &[Need::Mounts], image),
     ]
@@ -48,12 +48,12 @@ fn cancel(w: &World, id: &str) {
     w.assert_nothing_left();
 }
 
-/// Processes with this name and state in the allocation's attached terminals.
+/// The number of processes with this name and state in the allocation's attached terminals.
 fn attached(id: &str, name: &str, state: fn(char) -> bool) -> usize {
     processes(&format!("alloc-{id}.scope/work/attach-"), name, state)
 }
 
-/// Processes with this name in the allocation's launches, including its own command.
+/// The number of processes with this name in the allocation's launches, including its own command.
 fn on_launch(id: &str, name: &str) -> usize {
     processes(&format!("alloc-{id}.scope/work/launch-"), name, |_| true)
 }
@@ -68,7 +68,7 @@ fn processes(cgroup: &str, name: &str, state: fn(char) -> bool) -> usize {
 
 fn shell(w: &World) {
     let id = sleeper(w, &[]);
-    // Without a command: the owner's shell, root's here.
+    // Without a command the owner's shell is started; here it is root's.
     let mut tty = attach(&w.lattice, &[&id]);
     w.wait("the terminal to be raw", || tty.is_raw());
     tty.asks("echo $((40 + 2)).$LATTICE_ALLOC_ID.$TERM.", &format!("42.{id}.vt220."));
@@ -95,11 +95,11 @@ fn shell(w: &World) {
     tty.asks(&launch, "from-within\r\n");
     tty.types("exit 4\n");
     tty.ended_with(4);
-    assert_eq!(text(&w.status(&id), "state"), "Running", "its end ends nothing");
+    assert_eq!(text(&w.status(&id), "state"), "Running", "the end of a terminal does not end the allocation");
     cancel(w, &id);
 }
 
-/// Runs it with this standard input; returns its code, stdout and stderr.
+/// Runs the command with this standard input. Returns its exit code, stdout and stderr.
 pub fn piped(mut command: Command, input: &str) -> (Option<i32>, String, String) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -118,10 +118,10 @@ fn pipes(w: &World) {
     let id = sleeper(w, &[]);
     let run = |args: &[&str], input: &str| piped(w.lattice.command(&[&["attach", &id], args].concat()), input);
     assert_eq!(run(&["--", "sh", "-c", "echo out; echo err >&2; exit 9"], ""), (Some(9), "out\nerr\n".into(), String::new()));
-    assert_eq!(run(&["--", "sort", "-r"], "a\nb\nc"), (Some(0), "c\nb\na\n".into(), String::new()), "lines as they are, no echo");
+    assert_eq!(run(&["--", "sort", "-r"], "a\nb\nc"), (Some(0), "c\nb\na\n".into(), String::new()), "lines are not changed or echoed");
     assert_eq!(run(&["--command=echo $((6*7)); kill -9 $$"], "").0, Some(137));
     let (code, out, err) = run(&["--", "seq", "1", "200000"], "");
-    assert_eq!((code, out.lines().count(), err.as_str()), (Some(0), 200_000, ""), "nothing of much output is lost");
+    assert_eq!((code, out.lines().count(), err.as_str()), (Some(0), 200_000, ""), "no part of a large output is lost");
     let (code, _, err) = run(&["--", "no-such-program"], "");
     assert!(code == Some(127) && err.contains("no-such-program: command not found"), "{code:?} {err}");
     let (code, _, err) = run(&["--node", "n9"], "");
@@ -130,7 +130,7 @@ fn pipes(w: &World) {
     assert!(done.code() == 125 && done.err().contains("ffffffff"), "{}", done.err());
     cancel(w, &id);
     let (code, _, err) = run(&[], "");
-    // The node may know before its agent gets it from the quorum.
+    // The node's agent may end the work before the agent that the CLI uses knows the new state.
     assert!(code == Some(125) && (err.contains("Cancelled") || err.contains("is not running on node")), "{code:?} {err}");
 }
 
@@ -140,7 +140,7 @@ fn anywhere(w: &World) {
     for agent in ["n1", "n2", "n3"] {
         for node in &nodes {
             let command = w.at(agent).command(&["attach", &id, "--node", node, "--", "sh", "-c", "read x; echo $x on $LATTICE_NODE"]);
-            assert_eq!(piped(command, "asked\n"), (Some(0), format!("asked on {node}\n"), String::new()), "by way of {agent}");
+            assert_eq!(piped(command, "asked\n"), (Some(0), format!("asked on {node}\n"), String::new()), "through {agent}");
         }
         let mut tty = attach(&w.at(agent), &[&id, "--", "sh", "-i"]);
         tty.asks("echo $((40 + 2)) on $LATTICE_NODE", &format!("42 on {}", nodes[0]));
@@ -150,7 +150,7 @@ fn anywhere(w: &World) {
         tty.types("exit 6\n");
         tty.ended_with(6);
     }
-    // The agent of the terminal's node is killed, and not the one that the CLI uses.
+    // The agent of the terminal's node is killed, but not the one that the CLI uses.
     let other = if nodes[0] == "n1" { "n2" } else { "n1" };
     let mut tty = attach(&w.at(other), &[&id, "--", "sh", "-i"]);
     tty.asks("echo $((40 + 2))", "42");
@@ -174,17 +174,17 @@ fn owner(w: &World) {
     assert!(done.out().starts_with("65534\n/dev/pts/") && done.out().ends_with("65534:600\n"), "{}", done.out());
     let refused = w.run_as(DAEMON, &who);
     assert!(refused.code() == 125 && refused.err().contains("nobody") && refused.out().is_empty(), "{}", refused.err());
-    // Root of the node counts as the owner there, and nowhere else.
+    // Root counts as the owner on the terminal's node, and on no other.
     let as_root = w.at(&node).run(&who, JOB).unwrap();
     assert!(as_root.code() == 0 && as_root.out().starts_with("65534\n"), "{}{}", as_root.out(), as_root.err());
     let other = if node == "n1" { "n2" } else { "n1" };
     let elsewhere = w.at(other).run(&who, JOB).unwrap();
     assert!(elsewhere.code() == 125 && elsewhere.err().contains("nobody") && elsewhere.out().is_empty(), "{}", elsewhere.err());
-    // The agent's log has the person and the action.
+    // The agent logs who attached the terminal.
     let log = std::fs::read_to_string(&w.cluster().node(&node).unwrap().daemon.log).unwrap();
     let line = log.lines().find(|l| l.contains("a terminal was attached") && l.contains(&id) && l.contains("user=root"));
     assert!(line.is_some_and(|l| l.contains("owner=nobody") && l.contains("uid=0")), "{log}");
-    // Its own work may, and other work of its owner, but no other user's.
+    // Programs of the owner may attach, in this allocation and in others; programs of other users may not.
     let lattice = w.dir.join("bin/lattice");
     let inside = format!("{lattice} attach {id} -- echo $((40 + 2)) 2>&1; echo gave $?", lattice = lattice.display());
     let done = w.run_as(NOBODY, &["launch", "--alloc", &id, "sh", "-c", &inside]);
@@ -215,7 +215,7 @@ fn five(w: &World) {
     assert_eq!(w.run_as(NOBODY, &["attach", &theirs, "--", "true"]).code(), 0);
     terminals[2].types("exit\n");
     terminals[2].ended_with(0);
-    w.wait("a place to come back", || w.run(&["attach", &id, "--", "true"]).code() == 0);
+    w.wait("a terminal to be permitted again", || w.run(&["attach", &id, "--", "true"]).code() == 0);
     for (at, tty) in terminals.iter_mut().enumerate().filter(|(at, _)| *at != 2) {
         tty.types(&format!("exit {at}\n"));
         tty.ended_with(i32::try_from(at).unwrap());
@@ -244,7 +244,7 @@ fn ends(w: &World) {
     }
     w.ended(&id);
     w.assert_nothing_left();
-    // Its program has ended: an idle shell, which ignores SIGTERM, does not keep the allocation alive.
+    // The program ends: an idle shell, which ignores SIGTERM, does not keep the allocation alive.
     let go = w.dir.join("go");
     let id = w.submit(&["--", "/bin/sh", "-c", &format!("until [ -e {} ]; do sleep 0.02; done", go.display())]);
     w.running(&id);
@@ -268,7 +268,7 @@ fn killed(w: &World) {
     faults::kill_node(&w.dir, &node).unwrap();
     let shown = tty.ended_with(5);
     assert!(shown.contains("the connection to the agent is lost") && shown.contains("lattice attach"), "{shown}");
-    w.wait("what ran in it to be hung up", || attached(&id, "sleep", |_| true) == 0);
+    w.wait("its programs to be hung up", || attached(&id, "sleep", |_| true) == 0);
     faults::heal(&w.dir, JOB).unwrap();
     let again = w.run(&["attach", &id, "--", "echo", "again"]);
     assert_eq!((again.code(), again.out().as_str()), (0, "again\n"), "{}", again.err());
@@ -285,7 +285,7 @@ fn signals(w: &World) {
         tty.ended_with(code);
         w.wait("its shell to be hung up", || attached(&id, "sh", |_| true) == 0);
     }
-    // Stopped from outside and continued: the terminal is restored meanwhile, and then raw again.
+    // While the CLI is stopped from outside, the terminal is restored; then it is raw again.
     let mut tty = attach(&w.lattice, &[&id, "--", "sh", "-i"]);
     tty.asks("echo $((40 + 2))", "42");
     kill(Pid::from_raw(tty.pid()), Signal::SIGTSTP).unwrap();
@@ -318,7 +318,7 @@ fn launch(w: &World) {
     let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty", "--alloc", &id], args].concat()));
     for agent in ["n1", "n2", "n3"] {
         let mut tty = begin(agent, &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
-        // A line without an end is shown all the same.
+        // A prompt is shown although it has no newline.
         tty.sees("what? ");
         assert!(tty.is_raw());
         tty.asks("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.", "42.0.1.vt220.");
@@ -352,7 +352,7 @@ fn launch(w: &World) {
     w.wait("sleep to run", || on_launch(&id, "sleep") == 3);
     kill(Pid::from_raw(tty.pid()), Signal::SIGTERM).unwrap();
     tty.ended_with(143);
-    w.wait("the launch to be brought down", || on_launch(&id, "sleep") == 2);
+    w.wait("the launch to end", || on_launch(&id, "sleep") == 2);
     cancel(w, &id);
 }
 
@@ -366,7 +366,7 @@ fn job(w: &World) {
     let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty"], args].concat()));
     for agent in ["n1", "n2"] {
         let mut tty = begin(agent, &["sh", "-c", "PS1='what? ' exec sh -i"]);
-        // Typed before the program exists: it waits for the program.
+        // Text typed before the program starts is buffered for it.
         tty.types("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.\n");
         tty.sees("42.0.1.vt220.");
         assert!(tty.is_raw());
@@ -382,7 +382,7 @@ fn job(w: &World) {
         tty.ended_with(6);
         let now = w.ended(&id);
         assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "6"));
-        assert!(w.log(&id).contains("42.0.1.vt220."), "what was shown is its output");
+        assert!(w.log(&id).contains("42.0.1.vt220."), "the terminal's output is the job's output");
     }
     // Four ranks: the first has the terminal, the others' output arrives as usual; the launch's code is the highest.
     let ranks = "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK";
@@ -401,7 +401,7 @@ fn job(w: &World) {
     tty.sees_again(|tty| tty.types("echo kept $kept\n"), "kept 42");
     tty.types("exit 7\n");
     tty.ended_with(7);
-    // While it waits for its nodes the terminal is not raw, and Ctrl-C cancels it.
+    // While the job waits for its nodes, the terminal is not raw, and Ctrl-C cancels the job.
     let all = sleeper(w, &["--nodes", "3"]);
     let mut tty = begin("n1", &["true"]);
     tty.sees("waiting for nodes");
@@ -411,7 +411,7 @@ fn job(w: &World) {
     tty.ended_with(130);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     cancel(w, &all);
-    // A signal from outside cancels it.
+    // A signal from outside cancels the job.
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
         let mut tty = begin("n1", &["sh", "-c", "echo up; exec sleep 602"]);
         tty.sees("up");
@@ -433,7 +433,7 @@ fn ended_from_outside(w: &World) {
         w.wait("both ranks to run", || on_launch(&id, "sleep") == 4);
         kill(Pid::from_raw(tty.pid()), signal).unwrap();
         tty.ended_with(code);
-        // It waited for their end.
+        // The CLI waited for the ranks' end.
         assert_eq!(on_launch(&id, "sleep"), 2);
         let mut tty = Tty::start(w.lattice.command(&[&["launch"], &ranks[..]].concat()));
         tty.sees("up");
@@ -442,7 +442,7 @@ fn ended_from_outside(w: &World) {
         tty.ended_with(code);
         assert_eq!(text(&w.status(&job), "state"), "Cancelled");
     }
-    // Under nohup the terminal may be closed.
+    // With SIGHUP ignored, as under nohup, the terminal may be closed.
     let launch = w.lattice.command(&["launch", "--alloc", &id, "-n", "1", "--stdin=0", "sh", "-c", "echo up; read x; echo $x"]);
     let mut kept = Command::new("/bin/sh");
     kept.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(launch.get_program()).args(launch.get_args());

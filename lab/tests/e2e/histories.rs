@@ -2,9 +2,9 @@
 //! is cut, their clocks jump and their disks are slow: each must be linearizable, nothing acknowledged may be missing,
 //! and afterwards every member has the same state and the same audit chain.
 //!
-//! Two schedulers race for the cores of a few nodes, other clients for a few leases. `LATTICE_TEST_SEED` repeats a
-//! run's faults and choices (not its timing); `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is short:
-//! an unanswered operation may have happened at any later time, and too many of them make the search too long.
+//! Two schedulers race for the cores of the nodes, three other clients for three leases. `LATTICE_TEST_SEED` repeats a
+//! run's faults and choices, but not its timing. `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is
+//! short: an unanswered operation may take effect at any later time, and too many of them make the search too long.
 
 use crate::harness::{Need, alone};
 use crate::hosts::{TIMERS, between, on_hosts, others};
@@ -35,8 +35,8 @@ const HOLDERS: usize = 3;
 const LEASES: usize = 3;
 /// How long clients work and members fail.
 const ROUND: Duration = Duration::from_secs(30);
-/// How long a client waits for one answer; after that the result is unknown.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a client waits for an answer; after that the result is unknown.
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// A command that took longer may have been sent more than once.
 const SENT_TWICE: Duration = Duration::from_millis(100);
 /// Longer than any run: no lease expires.
@@ -61,7 +61,7 @@ pub fn trials() -> Vec<Trial> {
     })]
 }
 
-/// The cores of one node: each is given to at most one allocation, and none is returned.
+/// The claims on one node: at most `CLAIMS_PER_NODE`, one for each allocation, and none is released.
 struct Cores;
 
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ enum CoreAsk {
 #[derive(Clone, Debug)]
 enum CoreAnswer {
     Claimed,
-    /// It has a claim already.
+    /// The allocation has a claim already.
     NotPending,
     Conflict,
     /// The result of a read: with a claim or without.
@@ -90,11 +90,11 @@ impl Model for Cores {
     }
 
     fn step(held: &Self::State, input: &CoreAsk, output: Option<&CoreAnswer>) -> Option<Self::State> {
-        let full = held.len() == SIZE_CORES;
+        let full = held.len() == CLAIMS_PER_NODE;
         let taken = |id: &AllocationId| held.iter().copied().chain([*id]).collect();
         match (input, output) {
             (CoreAsk::Claim(id), Some(CoreAnswer::Claimed)) => (!full && !held.contains(id)).then(|| taken(id)),
-            // Claimed before, or by this same command, whose first answer was lost.
+            // An earlier command claimed it, or the same command, whose first answer was lost.
             (CoreAsk::Claim(id), Some(CoreAnswer::NotPending)) => (held.contains(id) || !full).then(|| taken(id)),
             (CoreAsk::Claim(id), Some(CoreAnswer::Conflict)) => (full && !held.contains(id)).then(|| held.clone()),
             (CoreAsk::Claim(id), None) => Some(if full { held.clone() } else { taken(id) }),
@@ -105,9 +105,9 @@ impl Model for Cores {
     }
 }
 
-/// The number of each node's cores that can be claimed here: a claim takes an equal part of the whole node.
-const SIZE_CORES: usize = 4;
-const PART: Resources = Resources { cores: SIZE.cores / SIZE_CORES as u32, memory_bytes: 0, gpus: 0 };
+/// How many claims fit on one node: each takes an equal part of its cores.
+const CLAIMS_PER_NODE: usize = 4;
+const PART: Resources = Resources { cores: SIZE.cores / CLAIMS_PER_NODE as u32, memory_bytes: 0, gpus: 0 };
 
 /// One lease: one holder at a time, each grant with a higher token than all before it.
 struct LeaseOf;
@@ -162,7 +162,7 @@ impl Model for LeaseOf {
                 Some((_, known)) => (known == Some(*token)).then_some(free),
                 None => Some(free),
             },
-            // If it was sent twice, the first one may have released it.
+            // If the command was sent twice, the first one may have released the lease.
             (LeaseAsk::Release(token), Some(LeaseAnswer::Stale) | None) => {
                 Some(if state.holder.is_some_and(|(_, known)| known == Some(*token)) { free } else { state.clone() })
             }
@@ -177,7 +177,7 @@ type LeaseHistory = Arc<Mutex<Vec<Operation<LeaseAsk, LeaseAnswer>>>>;
 
 async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
     drop(Agents::open(members, NODES, Duration::from_secs(10)).await.unwrap());
-    // From here on they can lose their power.
+    // From here on the members can lose their power.
     members.restart(TIMERS, LINES).unwrap();
     members.leader().await.unwrap();
 
@@ -187,7 +187,7 @@ async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
     let submitted: Arc<Mutex<Vec<AllocationId>>> = Arc::default();
     let client = members.client().unwrap();
     let token = lease(&client, "lab").await;
-    let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
+    let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, CALL_TIMEOUT).await else { panic!("no list of nodes") };
     assert_eq!(nodes.len(), NODES);
     let mut tasks = Vec::new();
     for number in 0..SCHEDULERS {
@@ -213,7 +213,7 @@ async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
 
     let submitted = submitted.lock().unwrap().clone();
     for id in &submitted {
-        let there = client.call(&Request::GetAllocation { key: id.to_string() }, PATIENCE).await;
+        let there = client.call(&Request::GetAllocation { key: id.to_string() }, CALL_TIMEOUT).await;
         assert!(matches!(there, Ok(Answer::Allocation(_))), "acknowledged and missing: {id}: {there:?}");
     }
     let (cores, leases) = (cores.lock().unwrap().clone(), leases.lock().unwrap().clone());
@@ -247,7 +247,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
     while Instant::now() + Duration::from_secs(5) < end {
         let leader = members.leader().await.unwrap();
         let other = leader % 3 + 1;
-        done.extend(underneath(hosts, leader, other, &mut rng));
+        done.extend(background_fault(hosts, leader, other, &mut rng));
         match rng.random_range(0..9) {
             0 => {
                 members.signal(leader, Signal::SIGKILL).unwrap();
@@ -261,7 +261,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
                 members.start_again(other).unwrap();
                 done.push("member killed");
             }
-            // It returns and believes that it leads.
+            // When it continues, it still believes that it is the leader.
             2 => {
                 members.signal(leader, Signal::SIGSTOP).unwrap();
                 tokio::time::sleep(ms(&mut rng, 200..1500)).await;
@@ -280,7 +280,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
             }
             5 => {
                 std::fs::write(members.power_switch(), "").unwrap();
-                // A member with nothing to write survives.
+                // A member dies at its next write; one with nothing to write survives.
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 members.restart(TIMERS, LINES).unwrap();
                 done.push("power lost");
@@ -296,7 +296,7 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
                 done.push("member cut off");
             }
             _ => {
-                // Packets from any party to another: some members lose their majority by that, some do not.
+                // One direction of each pair is cut with probability 0.3: some members lose their majority.
                 let parties = [Party::Clients, Party::Member(1), Party::Member(2), Party::Member(3)];
                 let pairs = parties.iter().flat_map(|from| parties.iter().map(|to| (*from, *to))).filter(|(from, to)| from != to);
                 let lost: Vec<_> = pairs.filter(|_| rng.random_bool(0.3)).collect();
@@ -311,8 +311,8 @@ async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Inst
     done
 }
 
-/// An additional fault of one of two members beside the present fault.
-fn underneath(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Option<&'static str> {
+/// In half of the cases, a slow disk or a wrong clock of one member, which lasts during the main fault.
+fn background_fault(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Option<&'static str> {
     let member = if rng.random_bool(0.5) { leader } else { other };
     match rng.random_range(0..4) {
         0 => {
@@ -320,7 +320,7 @@ fn underneath(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Optio
             Some(if member == leader { "leader's disk slow" } else { "member's disk slow" })
         }
         1 => {
-            // Within the certificates' lifetime, because connections are made all the time.
+            // Within the certificates' lifetime: new connections must still be possible.
             hosts.shift_clock(member, rng.random_range(-7200..7200)).unwrap();
             Some(if member == leader { "leader's clock wrong" } else { "member's clock wrong" })
         }
@@ -356,7 +356,7 @@ impl Scheduler {
             let id = AllocationId(Uuid::from_u128(self.rng.random()));
             let owner = Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] };
             let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None, life: None };
-            if self.client.call(&request, PATIENCE).await.is_err() {
+            if self.client.call(&request, CALL_TIMEOUT).await.is_err() {
                 continue;
             }
             submitted.lock().unwrap().push(id);
@@ -373,7 +373,7 @@ impl Scheduler {
 
     async fn ask(&self, node: &NodeId, input: CoreAsk, request: &Request) {
         let called = self.began.elapsed();
-        let answer = match self.client.call(request, PATIENCE).await {
+        let answer = match self.client.call(request, CALL_TIMEOUT).await {
             Ok(Answer::Claimed { .. }) => Some(CoreAnswer::Claimed),
             Ok(Answer::Allocation(a)) => Some(CoreAnswer::Seen(is_claimed(&a))),
             Err(CallError::Refused(Refusal::Conflict { .. })) => Some(CoreAnswer::Conflict),
@@ -423,7 +423,7 @@ impl Holder {
 
     async fn ask(&self, name: &str, input: LeaseAsk, request: &Request) -> Option<LeaseAnswer> {
         let called = self.began.elapsed();
-        let answer = match self.client.call(request, PATIENCE).await {
+        let answer = match self.client.call(request, CALL_TIMEOUT).await {
             Ok(Answer::Lease { token, .. }) => Some(LeaseAnswer::Held(token)),
             Ok(Answer::Done { .. }) => Some(LeaseAnswer::Released),
             Err(CallError::Refused(Refusal::LeaseHeld { .. })) => Some(LeaseAnswer::HeldByOther),
@@ -435,7 +435,7 @@ impl Holder {
         let operation = Operation { key: name.to_owned(), called, returned: answer.clone().map(|answer| (now, answer)), input };
         let mut history = self.history.lock().unwrap();
         if operation.returned.is_some() && now - called > SENT_TWICE && matches!(operation.input, LeaseAsk::Acquire(_)) {
-            // A stopped member may still forward the first one, after everything else.
+            // A stopped member may still forward the first copy, after everything else.
             history.push(Operation { returned: None, ..operation.clone() });
         }
         history.push(operation);

@@ -1,4 +1,4 @@
-//! Unused images leave a node's cache: the cache never fills its disk.
+//! A node removes unused images from its cache before they fill the disk.
 
 use crate::full_disk::SmallDisk;
 use crate::harness::{Group, Need, World};
@@ -17,7 +17,7 @@ static IMAGES: Group = Group {
 };
 const NODE: &str = "n1";
 const IMAGE_BYTES: usize = 8 << 20;
-/// Half as many again as fit on the disk.
+/// One and a half times as many as fit on the disk.
 const IMAGES_COUNT: u8 = 12;
 
 pub fn trials() -> Vec<Trial> {
@@ -56,10 +56,10 @@ fn in_turn(w: &World) {
         let id = w.submit(&["--cores", "1", "--uenv", &make_image(w, number), "--", "/bin/cat", "/user-environment/README"]);
         w.completed(&id);
         assert!(w.log(&id).contains(README));
-        assert!(is_ready(w), "behind image {number}: {}", w.ok(&["nodes"]));
+        assert!(is_ready(w), "after image {number}: {}", w.ok(&["nodes"]));
         let first = first.get_or_insert_with(|| cached(&id));
         if number == IMAGES_COUNT / 2 {
-            // The next agent also knows which images are mounted.
+            // A restarted agent must know which images are mounted.
             faults::kill_node(&w.dir, NODE).unwrap();
             faults::start_node(&w.dir, NODE).unwrap();
             w.wait("the node to be back", || is_ready(w));
@@ -72,11 +72,11 @@ fn in_turn(w: &World) {
     let left = std::fs::read_dir(disk.at.join("images")).unwrap().count();
     assert!((3..8).contains(&left), "{left} images are left");
 
-    // Others fill the disk to the last byte: the node removes what it can, and recovers by itself.
+    // Other files fill the disk to the last byte: the node removes unused images, and recovers by itself.
     disk.fill();
     let is_well = || w.lattice.json(&["node", "status"]).is_ok_and(|status| !status["degraded"].to_string().contains("disk: "));
     w.wait("the node to be well again", || is_well() && is_ready(w));
-    assert!(std::fs::read_dir(disk.at.join("images")).unwrap().count() < left, "unused images made room");
+    assert!(std::fs::read_dir(disk.at.join("images")).unwrap().count() < left, "unused images were removed");
     assert!(cached(&uses).exists());
     std::fs::write(&go, "").unwrap();
     w.completed(&uses);

@@ -1,5 +1,5 @@
-//! A thief with the gossip key and without a node sends in a node's name. No node is muted by that, and the forged
-//! messages have no effect once the key is rotated.
+//! An attacker who has the gossip key, but no node, sends messages in a node's name. The messages of that node still
+//! reach the others, and the forged ones have no effect once the key is rotated.
 
 use crate::harness::{Group, JOB, World};
 use crate::telemetry::get;
@@ -16,25 +16,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 static IMPERSONATION: Group = Group { theme: "impersonation", name: "impersonation", nodes: 3, quorum: 1, tweak: |_| {} };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// The node that the thief impersonates, and the nodes that receive his messages.
+/// The node that the attacker impersonates, and the nodes that receive the attacker's messages.
 const VICTIM: &str = "n1";
 const OTHERS: [&str; 2] = ["n2", "n3"];
 /// The cluster's name, which is part of its seals.
 const CLUSTER: &str = "lab";
-/// How far ahead of the clock the thief's later life is.
+/// How far ahead of the clock the attacker's second life of the victim is.
 const HOUR_MS: u64 = 3_600_000;
 
 pub fn trials() -> Vec<Trial> {
-    vec![IMPERSONATION.test("a_holder_of_the_key_mutes_no_node_and_counts_no_more_after_a_rotation", &[], played)]
+    vec![IMPERSONATION.test("a_holder_of_the_gossip_key_silences_no_node_and_is_refused_after_a_rotation", &[], impersonation)]
 }
 
 /// Has the site's key and a socket, and is not in the cluster.
-struct Thief {
+struct Attacker {
     key: Vec<u8>,
     socket: UdpSocket,
 }
 
-impl Thief {
+impl Attacker {
     fn new(w: &World) -> Self {
         let hex = std::fs::read_to_string(w.cluster().dir.join("gossip.key")).unwrap();
         let hex = hex.trim();
@@ -44,8 +44,8 @@ impl Thief {
         Self { key, socket }
     }
 
-    /// The datagram of 58 bytes: sealed in the victim's name, as this life of it, around one byte. See
-    /// `gossip/src/seal.rs`.
+    /// The shortest datagram that opens, 58 bytes: sealed in the name of this life of the victim, with a body of one
+    /// byte. See `gossip/src/seal.rs`.
     fn shortest(&self, life: u64) -> Vec<u8> {
         let first_eight = |text: &str| digest::digest(&digest::SHA256, text.as_bytes()).as_ref()[..8].to_vec();
         let sender = [&first_eight(VICTIM)[..], &life.to_be_bytes(), &[7; 8]].concat();
@@ -61,33 +61,32 @@ impl Thief {
         datagram
     }
 
-    fn mutes(&self, w: &World, life: u64) {
+    fn send_shortest(&self, w: &World, life: u64) {
         for node in OTHERS {
             self.socket.send_to(&self.shortest(life), gossip(w, node)).unwrap();
         }
     }
 
-    /// Impersonates the victim, in this life and at another address: joins the others, and leaves. Returns whether any
-    /// node answered.
-    fn plays(&self, w: &World, life: u64) -> bool {
+    /// Joins the others as this life of the victim, at another address, and leaves. Returns whether any node answered.
+    fn impersonate(&self, w: &World, life: u64) -> bool {
         let me = Identity { node: VICTIM.parse().unwrap(), addr: self.socket.local_addr().unwrap(), incarnation: life };
         let key = Key::from_bytes(self.key.clone().try_into().unwrap());
         let mut core = Core::new(me, Config::lab(), &Keyring::configured(key), CLUSTER, life);
-        // His clock can have any value.
+        // The attacker's clock can have any value.
         core.set_clock(0, life);
-        OTHERS.iter().for_each(|node| self.sends(&mut core, Event::Join(gossip(w, node))));
+        OTHERS.iter().for_each(|node| self.send_outputs(&mut core, Event::Join(gossip(w, node))));
         let (mut bytes, mut answered) = (vec![0; 2_000], 0);
         while answered < 4
             && let Ok((length, from)) = self.socket.recv_from(&mut bytes)
         {
             answered += 1;
-            self.sends(&mut core, Event::Datagram { from, bytes: &bytes[..length] });
+            self.send_outputs(&mut core, Event::Datagram { from, bytes: &bytes[..length] });
         }
-        self.sends(&mut core, Event::Leave);
+        self.send_outputs(&mut core, Event::Leave);
         answered > 0
     }
 
-    fn sends(&self, core: &mut Core, event: Event<'_>) {
+    fn send_outputs(&self, core: &mut Core, event: Event<'_>) {
         let mut out = Vec::new();
         core.handle(0, event, &mut out);
         for output in out {
@@ -102,7 +101,7 @@ fn gossip(w: &World, node: &str) -> SocketAddr {
     w.cluster().node(node).unwrap().gossip.parse().unwrap()
 }
 
-/// The victim in a node's gossip.
+/// The victim as a node's gossip shows it.
 fn victim(w: &World, at: &str) -> Value {
     let members = w.at(at).json(&["gossip", "members"]).unwrap();
     members.as_array().unwrap().iter().find(|m| text(m, "node") == VICTIM).cloned().unwrap_or_default()
@@ -141,12 +140,12 @@ fn contradictions(w: &World) -> u64 {
     metric(w, VICTIM, "lattice_gossip_contradictions_total", "")
 }
 
-/// The victim's own messages reach all other nodes.
+/// Checks that the victim's own messages reach all other nodes.
 fn victim_reaches_all(w: &World) {
     for held in [true, false] {
         let verb: &[&str] = if held { &["node", "cordon", VICTIM, "--reason", "fan"] } else { &["node", "uncordon", VICTIM] };
         w.ok(verb);
-        w.wait("the others to hear the victim", || OTHERS.iter().all(|at| victim(w, at)["held"] == held));
+        w.wait("the victim's message at the others", || OTHERS.iter().all(|at| victim(w, at)["held"] == held));
     }
 }
 
@@ -158,44 +157,44 @@ fn restart(w: &World) {
     victim_reaches_all(w);
 }
 
-fn played(w: &World) {
-    let thief = Thief::new(w);
+fn impersonation(w: &World) {
+    let attacker = Attacker::new(w);
     w.wait("all to see the victim", || is_well(w));
     let own = life(w, "n2");
     let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
 
-    // A life that cannot be exceeded, and one that the clock allows.
-    thief.mutes(w, u64::MAX);
-    w.wait("it to be refused", || OTHERS.iter().all(|at| refused(w, at, "life_ahead") == 1));
-    thief.mutes(w, now + HOUR_MS);
-    w.wait("it to be read", || OTHERS.iter().all(|at| refused(w, at, "undecodable") == 1));
+    // One life that no other can exceed, and one that is close enough to the clock to be accepted.
+    attacker.send_shortest(w, u64::MAX);
+    w.wait("the first to be refused", || OTHERS.iter().all(|at| refused(w, at, "life_ahead") == 1));
+    attacker.send_shortest(w, now + HOUR_MS);
+    w.wait("the second to be opened", || OTHERS.iter().all(|at| refused(w, at, "undecodable") == 1));
     victim_reaches_all(w);
-    assert!(!thief.plays(w, u64::MAX), "nobody answers a life that is ahead of the clock");
+    assert!(!attacker.impersonate(w, u64::MAX), "nobody answers a life that is ahead of the clock");
     victim_reaches_all(w);
     assert!(is_well(w) && OTHERS.iter().all(|at| life(w, at) == own) && all_show(w, false));
     assert_eq!(contradictions(w), 0);
 
-    // All others mistake him for the victim, and then consider it dead.
-    assert!(thief.plays(w, now + HOUR_MS), "else this proves nothing");
-    w.wait("the victim to hear of it", || contradictions(w) > 0);
-    w.wait("the victim to be well again, in a life above", || is_well(w) && NODES.iter().all(|at| life(w, at) > now + HOUR_MS));
+    // All others take the attacker for the victim, and consider the victim dead when the attacker leaves.
+    assert!(attacker.impersonate(w, now + HOUR_MS), "without an answer this test proves nothing");
+    w.wait("the victim to notice it", || contradictions(w) > 0);
+    w.wait("the victim to be alive again, in a higher life", || is_well(w) && NODES.iter().all(|at| life(w, at) > now + HOUR_MS));
     victim_reaches_all(w);
-    w.wait("all to show it", || all_show(w, true));
+    w.wait("all to show the contradiction", || all_show(w, true));
     let shown = w.at("n3").run(&["gossip", "members"], JOB).unwrap();
     assert!(shown.err().contains("n1: for ") && shown.err().contains("it never published"), "{}", shown.err());
     let status = w.at(VICTIM).json(&["node", "status"]).unwrap();
     assert!(status["degraded"].to_string().contains("it never published"), "{status}");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 
-    // With another key the earlier messages have no effect.
+    // After a rotation, messages sealed with the old key have no effect.
     assert_eq!(w.run_for(&["gossip", "keys", "rotate"], JOB).code(), 0);
-    w.wait("nobody to show it any more", || all_show(w, false));
+    w.wait("nobody to show the contradiction any more", || all_show(w, false));
     assert!(is_well(w));
-    // At a new address: nodes may still send to the last one.
-    let thief = Thief::new(w);
-    thief.mutes(w, now + 2 * HOUR_MS);
-    assert!(!thief.plays(w, now + 2 * HOUR_MS), "nobody opens what he seals");
-    w.wait("him to be refused", || OTHERS.iter().all(|at| refused(w, at, "unknown_key") > 0));
+    // From a new address: nodes may still send to the last one.
+    let attacker = Attacker::new(w);
+    attacker.send_shortest(w, now + 2 * HOUR_MS);
+    assert!(!attacker.impersonate(w, now + 2 * HOUR_MS), "nobody opens what is sealed with the old key");
+    w.wait("the attacker to be refused", || OTHERS.iter().all(|at| refused(w, at, "unknown_key") > 0));
     victim_reaches_all(w);
     restart(w);
     assert!(all_show(w, false));

@@ -9,15 +9,15 @@ static LEASES: Group = Group::small("leases");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        LEASES.test("one_holder_at_a_time_with_a_token_that_rises", &[], one_holder),
-        LEASES.test("a_user_sees_no_other_tokens_and_releases_no_schedulers_lease", &[], others),
-        LEASES.test("renewals_are_not_written_and_a_lease_that_is_not_renewed_ends", &[], renewals),
-        LEASES.test("a_cordoned_node_renews_none_gives_back_and_its_scheduler_moves", &[], cordon),
+        LEASES.test("one_holder_at_a_time_with_a_rising_token", &[], one_holder),
+        LEASES.test("a_user_sees_no_others_tokens_and_cannot_release_others_leases", &[], others),
+        LEASES.test("renewals_are_not_logged_and_a_lease_that_is_not_renewed_ends", &[], renewals),
+        LEASES.test("a_cordoned_node_may_release_but_not_renew_and_its_scheduler_moves", &[], cordon),
         LEASES.test("quarantined_holders_are_listed_as_bad_and_revoked", &[], quarantine),
     ]
 }
 
-/// The CLI must end with this code, with this text and a remedy.
+/// The CLI must end with this code, and its message must contain all of these texts.
 fn refused(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
@@ -69,13 +69,13 @@ fn others(w: &World) {
     let seen: Vec<Value> = serde_json::from_str::<Value>(&seen).unwrap().as_array().unwrap().clone();
     let token_of = |name: &str| seen.iter().find(|l| text(l, "name") == name).unwrap()["token"].clone();
     assert_eq!((token_of("scheduler/default"), token_of("roots"), token_of("theirs")), (Value::Null, Value::Null, theirs.into()));
-    // Root sees them. Even the right token does not allow anybody to release another's lease.
+    // Root sees all tokens. The right token alone does not permit a user to release another's lease.
     let schedulers = lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string();
     for (name, token, expected) in [("scheduler/default", &schedulers, "node n"), ("roots", &token, "is root's")] {
         let refused = w.run_as(NOBODY, &["lease", "release", name, "--token", token]);
         assert!(refused.code() == 4 && refused.err().contains(expected), "{name}: {}", refused.err());
     }
-    assert_eq!(lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string(), schedulers, "it is held as before");
+    assert_eq!(lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string(), schedulers, "the scheduler still holds it");
     w.ok(&["lease", "revoke", "roots", "theirs"]);
 }
 
@@ -88,8 +88,8 @@ fn renewals(w: &World) {
         w.ok(&["lease", "renew", "short", "--token", &token]);
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    assert!(lease(w, "short").is_some(), "renewed for longer than its time");
-    // A signature of the audit chain may have been added meanwhile.
+    assert!(lease(w, "short").is_some(), "renewed for longer than its time to live");
+    // A signature of the audit chain may be among them.
     let (entries, audited) = (revision(w) - before, audited(w) - records);
     assert!(entries <= 4 && audited <= 4, "15 renewals, and the scheduler's own, left {entries} entries and {audited} records");
     w.wait("its end", || lease(w, "short").is_none());

@@ -1,6 +1,6 @@
 //! Mixed versions in one quorum: members that support the next cluster level, and one that does not. A debug build has
-//! a second level for this: `level_max: 2` makes a member one of the next version, and leases whose names begin with
-//! `trial/` need it.
+//! a second level for this test. A member with `level_max: 2` supports it, and leases whose names begin with `trial/`
+//! need it.
 
 use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::faults;
@@ -14,7 +14,7 @@ use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 
-/// A snapshot is made, and the log before it removed, soon enough for an absent member to need one.
+/// So few that the log does not reach back to what an absent member has: it needs a snapshot.
 const SNAPSHOT_ENTRIES: u32 = 20;
 /// A command that needs the second level.
 const TRIAL: &[&str] = &["lease", "grant", "trial/a"];
@@ -28,10 +28,10 @@ static LEVELS: Group = Group {
 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![LEVELS.test("a_member_of_the_level_before_follows_leads_and_holds_the_level_down", &[Need::SecondLevel], mixed)]
+    vec![LEVELS.test("a_member_of_the_earlier_level_follows_and_leads_and_the_level_does_not_rise", &[Need::SecondLevel], mixed)]
 }
 
-/// Restarts a member, as one of the next version or of this one.
+/// Restarts a member with this `level_max`.
 fn start_as(w: &World, id: u64, level_max: u32) {
     faults::kill_member(&w.dir, id).unwrap();
     let config = w.dir.join(format!("member-{id}/quorum.yaml"));
@@ -95,18 +95,18 @@ fn mixed(w: &World) {
     start_as(w, 2, LEVEL_MAX);
     wait_for_levels(w, &[LEVEL_MAX, LEVEL_MAX, LEVEL_KNOWN]);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
-    assert_eq!(level(w), u64::from(LEVEL_KNOWN), "member 3 cannot follow more");
+    assert_eq!(level(w), u64::from(LEVEL_KNOWN), "member 3 supports no higher level");
     too_early(w);
 
-    // It was absent for longer than the log reaches back, so it gets a snapshot of a member that supports more.
+    // Member 3 is absent for longer than the log reaches back, so it gets a snapshot of a member that supports more.
     faults::kill_member(&w.dir, 3).unwrap();
     submissions(w, 4 * SNAPSHOT_ENTRIES);
     faults::start_member(&w.dir, 3).unwrap();
     w.wait("all members to agree", || agree(w, &tls));
     let log = std::fs::read_to_string(&w.cluster().member(3).unwrap().daemon.log).unwrap();
-    assert!(log.contains("the leader's snapshot is taken"), "the log reached back far enough, and nothing was proven");
+    assert!(log.contains("the leader's snapshot is installed"), "no snapshot was needed: the test proves nothing");
 
-    // It leads members that support more, and follows them again.
+    // Member 3 leads members that support more, and follows them again.
     for leader in ["3", "1"] {
         w.ok(&["quorum", "transfer-leader", leader]);
         w.wait("the new leader", || w.lattice.leader().ok().flatten().map(|id| id.to_string()).as_deref() == Some(leader));

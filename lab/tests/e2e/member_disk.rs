@@ -1,5 +1,5 @@
-//! The disk of a member of the quorum is full: nothing acknowledged is lost, running work ends normally, and everything
-//! continues once there is space.
+//! The disk of a quorum member is full: nothing acknowledged is lost, running work ends normally, and everything
+//! continues once there is free space.
 
 use crate::backups::{backups, quorum};
 use crate::harness::{Group, JOB, World};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// More than the log of a member reaches back.
+/// More entries than a member keeps in its log.
 const MANY: u32 = 120;
 
 static MEMBERS: Group = Group {
@@ -31,10 +31,10 @@ static MEMBERS: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        MEMBERS.test("a_follower_without_room_is_noticed_by_nobody_and_takes_what_it_missed", &[], follower),
-        MEMBERS.test("a_leader_without_room_takes_nothing_new_ends_what_there_is_and_goes_on", &[], leading),
-        MEMBERS.test("a_member_whose_last_record_rotted_does_not_start_and_no_answered_submission_is_lost", &[], rotten),
-        MEMBERS.test("without_room_at_a_majority_nothing_new_is_taken", &[], majority),
+        MEMBERS.test("a_follower_with_a_full_disk_disturbs_nobody_and_catches_up_later", &[], follower),
+        MEMBERS.test("a_leader_with_a_full_disk_accepts_only_ends_of_work_until_there_is_space", &[], leading),
+        MEMBERS.test("a_member_whose_last_record_is_damaged_does_not_start_and_no_acknowledged_submission_is_lost", &[], rotten),
+        MEMBERS.test("with_full_disks_at_a_majority_nothing_new_is_accepted", &[], majority),
     ]
 }
 
@@ -63,7 +63,7 @@ impl<'a> SmallDisk<'a> {
         }
         fs::remove_dir_all(&aside).unwrap();
         faults::start_member(&w.dir, id).unwrap();
-        w.wait("the member to have all of it", || no_lag(w, id));
+        w.wait("the member to catch up", || no_lag(w, id));
         disk
     }
 
@@ -81,7 +81,7 @@ impl<'a> SmallDisk<'a> {
         self.fill();
     }
 
-    fn make_room(&self) {
+    fn make_space(&self) {
         fs::remove_file(self.at.join("fill")).unwrap();
     }
 
@@ -97,7 +97,7 @@ impl<'a> SmallDisk<'a> {
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         let _ = faults::kill_member(&self.w.dir, self.id);
-        // The member's writes meanwhile must not be lost.
+        // What the member wrote to this disk must not be lost.
         let kept = self.at.with_extension("kept");
         let _ = fs::remove_file(self.at.join("fill"));
         let _ = process::run(Command::new("cp").arg("-a").arg(&self.at).arg(&kept), JOB);
@@ -148,15 +148,15 @@ fn is_refused(w: &World, args: &[&str], expected: &[&str]) {
     }
 }
 
-/// Until submissions are accepted again, without any restart.
+/// Waits until submissions are accepted again, without any restart.
 fn taken_again(w: &World) {
-    w.wait("submissions to be taken again", || w.run(&["submit", "--", "/bin/true"]).code() == 0);
+    w.wait("submissions to be accepted again", || w.run(&["submit", "--", "/bin/true"]).code() == 0);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
 }
 
-/// `who` names the client: each needs its own certificate.
+/// Waits until no member is short of space and all have the same state. `who` is the name in the client's certificate.
 fn comes_right(w: &World, who: &str) {
-    w.wait("all members to have room", || !is_short(w));
+    w.wait("all members to have free space", || !is_short(w));
     let tls = certificate(&w.cluster(), who, Role::Api).unwrap();
     w.wait("all members to agree", || agree(w, &tls));
     assert_eq!(w.run(&["audit", "verify"]).code(), 0);
@@ -167,8 +167,8 @@ fn follower(w: &World) {
     let disk = SmallDisk::under(w, id);
     let before = term(w);
     disk.fill();
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disk.shortage_text()));
-    // For a while its reserve has space for what the others commit.
+    w.wait("the shortage to be reported", || w.ok(&["quorum", "status"]).contains(&disk.shortage_text()));
+    // At first its reserve has space for what the others commit.
     submissions(w, 5);
     w.wait("the follower to write it down", || no_lag(w, id));
     let nothing = || text(&seen(w, id), "disk").contains("nothing is taken");
@@ -182,22 +182,22 @@ fn follower(w: &World) {
     let taken = matched(w, id);
     submissions(w, MANY);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
-    assert_eq!(matched(w, id), taken, "it says that it has what it has not");
+    assert_eq!(matched(w, id), taken, "the follower reports entries that it does not have");
     assert!(text(&seen(w, id), "standing") == "follower" && nothing(), "{}", seen(w, id));
-    assert_eq!(term(w), before, "it disturbs nobody");
+    assert_eq!(term(w), before, "the follower disturbs nobody");
 
-    // It ends on SIGTERM, and starts on the full disk.
+    // It stops on SIGTERM, and starts although the disk is full.
     let process = w.cluster().member(id).unwrap().daemon.process.clone().unwrap();
     process.signal(Signal::SIGTERM).unwrap();
-    assert!(process.gone_within(Duration::from_secs(10)), "it does not end; its log:\n{}", disk.log());
+    assert!(process.gone_within(Duration::from_secs(10)), "it does not stop; its log:\n{}", disk.log());
     faults::start_member(&w.dir, id).unwrap();
     w.wait("the follower to be back", || text(&seen(w, id), "standing") == "follower");
     submissions(w, 1);
-    assert_eq!(term(w), before, "it disturbs nobody");
+    assert_eq!(term(w), before, "the follower disturbs nobody");
 
-    disk.make_room();
-    w.wait("the follower to be brought up to date", || no_lag(w, id));
-    assert!(disk.log().contains("the leader's snapshot is taken"), "the leader kept its whole log, and that grows without end");
+    disk.make_space();
+    w.wait("the follower to catch up", || no_lag(w, id));
+    assert!(disk.log().contains("the leader's snapshot is installed"), "the leader must not keep its whole log for a follower");
     comes_right(w, "follower");
 }
 
@@ -228,10 +228,10 @@ fn leading(w: &World) {
     let full = format!("the disk of {} is full", disk.at.display());
     assert!(code == 1 && backup.contains("a snapshot needs room first") && backup.contains(&full), "{backup}");
     assert_eq!(backups(w), there);
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&shortage));
+    w.wait("the shortage to be reported", || w.ok(&["quorum", "status"]).contains(&shortage));
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("nothing new is placed now") && why.contains(&shortage), "{why}");
-    // Existing state is served, and ends are accepted.
+    // The state can be read, and ends of work are accepted.
     assert_eq!(text(&w.status(&first), "state"), "Running");
     assert_eq!(w.lattice.nodes().unwrap().len(), 2);
     w.ok(&["lease", "release", "a", "--token", token.trim()]);
@@ -242,13 +242,13 @@ fn leading(w: &World) {
     is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
     assert_eq!(term(w), before);
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
-    disk.make_room();
+    disk.make_space();
     w.completed(&waits);
     assert_eq!(quorum(w, leads, &["backup"]).0, 0);
     taken_again(w);
     assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
 
-    // Others used up the reserve as well: now even an end must wait.
+    // Other files fill the reserve as well: now even an end of work must wait.
     let second = begin(&until("second"));
     disk.fill();
     is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
@@ -260,7 +260,7 @@ fn leading(w: &World) {
     assert_eq!(text(&w.status(&second), "state"), "Running");
     let node = w.run(&["node", "status"]);
     assert!(node.code() == 0 && !node.out().contains("lost"), "{}", node.out());
-    disk.make_room();
+    disk.make_space();
     w.completed(&second);
     taken_again(w);
     assert_eq!(term(w), before);
@@ -271,7 +271,7 @@ fn leading(w: &World) {
     w.ok(&["quorum", "transfer-leader"]);
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|id| id != leads));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
-    disk.make_room();
+    disk.make_space();
     comes_right(w, "leading");
 }
 
@@ -293,7 +293,7 @@ fn rotten(w: &World) {
     let others: Vec<u64> = (1..=3).filter(|id| *id != leads).collect();
     let (away, follower) = (others[0], others[1]);
     faults::kill_member(&w.dir, away).unwrap();
-    // An answer means: on the disks of the leader and of the follower.
+    // An acknowledged submission is on the disks of the leader and of the follower.
     let id = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leads).unwrap();
@@ -308,15 +308,15 @@ fn rotten(w: &World) {
         assert!(refused.contains(expected), "{expected:?}: {refused}");
     }
     let unknown = w.run(&["status", &id]);
-    assert_eq!(unknown.code(), 5, "one member alone answers nothing: {}{}", unknown.out(), unknown.err());
+    assert_eq!(unknown.code(), 5, "a single member must not answer: {}{}", unknown.out(), unknown.err());
     faults::start_member(&w.dir, leads).unwrap();
     w.wait("the submission to be known again", || w.run(&["status", &id]).code() == 0);
     assert_eq!(text(&w.status(&id), "state"), "Pending");
     w.ok(&["cancel", &id]);
-    // In place of a new member: the disk returns the original contents.
+    // The test repairs the file instead of replacing the member.
     fs::write(&file, whole).unwrap();
     faults::start_member(&w.dir, follower).unwrap();
-    w.wait("all members to be there", || no_lag(w, follower) && no_lag(w, away));
+    w.wait("all members to catch up", || no_lag(w, follower) && no_lag(w, away));
     comes_right(w, "rotten");
 }
 
@@ -325,16 +325,16 @@ fn majority(w: &World) {
     let disks: Vec<SmallDisk<'_>> = (1..=3).filter(|id| *id != leads).map(|id| SmallDisk::under(w, id)).collect();
     let before = term(w);
     disks[0].fill();
-    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disks[0].shortage_text()));
+    w.wait("the shortage to be reported", || w.ok(&["quorum", "status"]).contains(&disks[0].shortage_text()));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disks[1].fill();
-    w.wait("both to be said", || w.ok(&["quorum", "status"]).contains(&disks[1].shortage_text()));
+    w.wait("both shortages to be reported", || w.ok(&["quorum", "status"]).contains(&disks[1].shortage_text()));
     let short = disks.iter().filter(|disk| disk.id != w.leader()).map(SmallDisk::shortage_text).collect::<Vec<_>>();
     is_refused(w, &["submit", "--", "/bin/true"], &short.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(term(w), before);
-    disks[0].make_room();
+    disks[0].make_space();
     taken_again(w);
-    disks[1].make_room();
+    disks[1].make_space();
     comes_right(w, "majority");
     assert_eq!(term(w), before);
 }

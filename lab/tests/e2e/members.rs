@@ -13,19 +13,20 @@ use std::time::{Duration, Instant};
 static MEMBERS: Group = Group { theme: "members", name: "members", nodes: 2, quorum: 1, tweak: |_| {} };
 
 /// How long a client retries one submission.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub fn trials() -> Vec<Trial> {
     vec![
         MEMBERS.test("one_becomes_three_then_five_then_three_under_load", &[], grow_and_shrink),
-        MEMBERS.test("the_leadership_moves_on_demand_without_an_error", &[], transfer),
+        MEMBERS.test("the_leadership_is_transferred_without_an_error", &[], transfer),
         MEMBERS.test("a_dead_member_is_replaced", &[], replace),
-        MEMBERS.test("who_may_not_and_what_cannot_be_is_refused", &[], refusals),
-        MEMBERS.test("an_agent_that_was_away_finds_a_quorum_that_moved", &[], moved),
+        MEMBERS.test("unauthorized_and_impossible_changes_are_refused", &[], refusals),
+        MEMBERS.test("an_agent_that_was_offline_finds_a_quorum_whose_members_were_replaced", &[], moved),
     ]
 }
 
-/// Submits one after the other, until it is told to end and one more was acknowledged. Returns the acknowledged ids.
+/// A client that submits one allocation after the other. [`Load::end`] waits for one more acknowledgement, and returns
+/// the ids of all acknowledged ones.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<String>>,
@@ -43,13 +44,13 @@ impl Load {
                 // More nodes than there are: a committed submission stays Pending.
                 let args = ["submit", "-o", "name", "--nodes", "9", "--wait-for-nodes", "--", "/bin/true"];
                 loop {
-                    let done = lattice.run(&args, PATIENCE).unwrap();
+                    let done = lattice.run(&args, RETRY_TIME_MAX).unwrap();
                     if done.code() == 0 {
                         ids.push(done.out().trim().to_owned());
                         break;
                     }
-                    assert_eq!(done.code(), 5, "only an absent quorum may be said: {}", done.err());
-                    assert!(began.elapsed() < PATIENCE, "a client that retries sees an error: {}", done.err());
+                    assert_eq!(done.code(), 5, "the only permitted error is a missing quorum: {}", done.err());
+                    assert!(began.elapsed() < RETRY_TIME_MAX, "a client that retries sees an error: {}", done.err());
                 }
                 if last {
                     return ids;
@@ -65,7 +66,7 @@ impl Load {
     }
 }
 
-/// Everything acknowledged exists; then it is cancelled.
+/// Checks that all acknowledged submissions exist, and cancels them.
 fn all_there(w: &World, ids: &[String]) {
     for id in ids {
         assert_eq!(text(&w.status(id), "state"), "Pending");
@@ -97,7 +98,7 @@ fn grow_and_shrink(w: &World) {
     faults::leave_member(&w.dir, second).unwrap();
     assert_eq!(votes(w).len(), 3);
     let log = std::fs::read_to_string(w.dir.join(format!("member-{first}/log"))).unwrap();
-    assert!(log.contains("was removed from its cluster"), "it says so: {log}");
+    assert!(log.contains("was removed from its cluster"), "the removal is logged: {log}");
     all_there(w, &load.end());
     // Its directory cannot be used again by mistake.
     let config = w.dir.join(format!("member-{first}/quorum.yaml"));
@@ -130,7 +131,7 @@ fn replace(w: &World) {
     let now = votes(w);
     assert!(now.len() == 3 && now.contains(&new) && !now.contains(&old), "{now:?}");
     all_there(w, &load.end());
-    // It was stopped when it was removed, and learns it when it restarts.
+    // The old member was dead when it was removed. It learns of the removal when it restarts.
     faults::start_member(&w.dir, old).unwrap();
     w.wait("the old member to end", || !w.cluster().member(old).unwrap().daemon.alive());
     faults::forget_member(&w.dir, old).unwrap();
@@ -158,7 +159,7 @@ fn refusals(w: &World) {
 
 fn moved(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
-    // The only member in its configuration has left, and of the others that it knew only one remains.
+    // The only member in n2's configuration has left. Of the members that n2 knew, one remains in the end.
     assert!(!votes(w).contains(&1));
     for _ in 0..2 {
         let old = *votes(w).first().unwrap();

@@ -1,4 +1,4 @@
-//! Notifications about nodes to other systems: an HTTP server and the site's program, also over the end of a leader.
+//! Notifications about nodes, to an HTTP server and to the site's program, also across a change of the leader.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::{faults, process};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SECRET: &str = "0123456789abcdef";
-/// Without an end.
+/// Refuse without an end.
 const ALWAYS: u32 = u32::MAX;
 
 static NOTIFICATIONS: Group = Group {
@@ -28,7 +28,7 @@ static NOTIFICATIONS: Group = Group {
         let _ = fs::remove_file(hook_output());
         fs::write(&secret, SECRET).unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(&hook, "#!/bin/sh\necho \"$1 $2 $LATTICE_EVENT_ID\" >> \"$0.told\"\n").unwrap();
+        fs::write(&hook, "#!/bin/sh\necho \"$1 $2 $LATTICE_EVENT_ID\" >> \"$0.events\"\n").unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         options.member_lines = format!(
             "notify_url: \"http://{}/nodes\"\nnotify_secret_file: {:?}\nnotify_hook: {:?}\nnotify_seconds: 5\n",
@@ -40,7 +40,7 @@ static NOTIFICATIONS: Group = Group {
 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![NOTIFICATIONS.test("what_happens_to_a_node_is_told_in_its_order_signed_and_not_lost_with_the_leader", &[], notifies_in_order)]
+    vec![NOTIFICATIONS.test("node_events_arrive_in_order_and_signed_and_survive_a_dead_leader", &[], notifies_in_order)]
 }
 
 fn file(name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn hook_output() -> PathBuf {
-    file("notify-hook.told")
+    file("notify-hook.events")
 }
 
 /// One received request.
@@ -56,7 +56,7 @@ fn hook_output() -> PathBuf {
 struct Call {
     id: String,
     event: Value,
-    taken: bool,
+    accepted: bool,
 }
 
 /// A server that refuses the configured number of calls.
@@ -96,13 +96,13 @@ impl Server {
             let left = self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| match n {
                 0 => None,
                 ALWAYS => Some(ALWAYS),
-                // Nodes' own events arrive at any time.
+                // Other events may arrive at any time: only these are counted.
                 n => (event["event"] == "HoldSet").then(|| n - 1),
             });
-            let taken = is_signed && left.is_err();
-            let call = Call { id: header("lattice-event-id"), event, taken };
+            let accepted = is_signed && left.is_err();
+            let call = Call { id: header("lattice-event-id"), event, accepted };
             self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
-            let status = if taken { "204 No Content" } else { "503 Service Unavailable" };
+            let status = if accepted { "204 No Content" } else { "503 Service Unavailable" };
             if write!(answers, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").is_err() {
                 return;
             }
@@ -113,16 +113,16 @@ impl Server {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The accepted events of a node: number and event, each at its first time.
-    fn taken(&self, node: &str) -> Vec<(u64, String)> {
-        let mut taken: Vec<(u64, String)> = Vec::new();
-        for call in self.calls().into_iter().filter(|call| call.taken && call.event["node"] == node) {
+    /// The accepted events of a node: number and event. Repetitions are left out.
+    fn accepted(&self, node: &str) -> Vec<(u64, String)> {
+        let mut accepted: Vec<(u64, String)> = Vec::new();
+        for call in self.calls().into_iter().filter(|call| call.accepted && call.event["node"] == node) {
             let seq = call.event["seq"].as_u64().unwrap();
-            if taken.iter().all(|(known, _)| *known != seq) {
-                taken.push((seq, call.event["event"].as_str().unwrap().to_owned()));
+            if accepted.iter().all(|(known, _)| *known != seq) {
+                accepted.push((seq, call.event["event"].as_str().unwrap().to_owned()));
             }
         }
-        taken
+        accepted
     }
 }
 
@@ -147,23 +147,23 @@ fn notifies_in_order(w: &World) {
     let server = server();
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
-        status["notified"].as_array().is_some_and(|ways| ways.iter().all(|way| way["upto"].as_u64().unwrap_or_default() > 0))
+        status["notified"].as_array().is_some_and(|all| all.iter().all(|one| one["upto"].as_u64().unwrap_or_default() > 0))
     };
-    w.wait("the beginning of what is told", begun);
+    w.wait("notifications to begin", begun);
     w.ok(&["node", "cordon", "n1", "--reason", "first"]);
     w.ok(&["node", "uncordon", "n1"]);
-    w.wait("that to be told", || server.taken("n1").iter().any(|(_, event)| event == "HoldLifted"));
+    w.wait("n1's events", || server.accepted("n1").iter().any(|(_, event)| event == "HoldLifted"));
     server.refuses.store(2, Ordering::SeqCst);
     w.ok(&["node", "cordon", "n2", "--reason", "fan"]);
     w.ok(&["node", "uncordon", "n2"]);
-    w.wait("both to be told", || server.taken("n2").iter().any(|(_, event)| event == "HoldLifted"));
+    w.wait("n2's events", || server.accepted("n2").iter().any(|(_, event)| event == "HoldLifted"));
     let calls = server.calls();
     let set: Vec<&Call> = calls.iter().filter(|call| call.event["event"] == "HoldSet" && call.event["node"] == "n2").collect();
-    assert_eq!(set.iter().map(|call| call.taken).collect::<Vec<_>>(), [false, false, true], "refused twice, then taken");
+    assert_eq!(set.iter().map(|call| call.accepted).collect::<Vec<_>>(), [false, false, true], "refused twice, then accepted");
     assert!(set.iter().all(|call| call.id == set[0].id && call.event["actor"] == "root@n1"), "{:?}", set[0].event);
 
-    // The leader ends while deliveries fail: the next leader continues at the same event.
-    let refused = || server.calls().iter().filter(|call| !call.taken).count();
+    // The leader is killed while deliveries fail: the next leader continues at the same event.
+    let refused = || server.calls().iter().filter(|call| !call.accepted).count();
     let before = refused();
     server.refuses.store(ALWAYS, Ordering::SeqCst);
     w.ok(&["node", "drain", "n2", "--reason", "disk"]);
@@ -172,28 +172,28 @@ fn notifies_in_order(w: &World) {
         let status = w.lattice.json(&["quorum", "status"]).unwrap();
         status["notified"].as_array().unwrap().iter().any(|n| n["way"] == "notify_url" && !n["trouble"].as_str().unwrap().is_empty())
     };
-    w.wait("something to be sent in vain", || refused() > before);
-    w.wait("the trouble to be shown", || at_leader() || shown("503"));
+    w.wait("a delivery to fail", || refused() > before);
+    w.wait("the problem to be shown", || at_leader() || shown("503"));
     let gone = w.leader();
     faults::kill_member(&w.dir, gone).unwrap();
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|leader| leader != gone));
     server.refuses.store(0, Ordering::SeqCst);
-    w.wait("the state to be told", || server.calls().iter().any(|call| call.taken && call.event["state"] == "Drained"));
+    w.wait("the event of the Drained state", || server.calls().iter().any(|call| call.accepted && call.event["state"] == "Drained"));
     w.ok(&["node", "undrain", "n2"]);
-    let about = |action: &str| server.taken("n2").iter().filter(|(_, event)| event == action).count();
-    w.wait("the rest to be told", || about("HoldLifted") == 2 && about("NodeStateChanged") >= 2);
-    let taken = server.taken("n2");
-    assert!(taken.is_sorted_by_key(|(seq, _)| *seq), "in the order in which it happened: {taken:?}");
+    let about = |action: &str| server.accepted("n2").iter().filter(|(_, event)| event == action).count();
+    w.wait("the remaining events", || about("HoldLifted") == 2 && about("NodeStateChanged") >= 2);
+    let accepted = server.accepted("n2");
+    assert!(accepted.is_sorted_by_key(|(seq, _)| *seq), "events are out of order: {accepted:?}");
     let known = w.lattice.json(&["audit", "query", "--node", "n2"]).unwrap();
     for record in
         known.as_array().unwrap().iter().filter(|r| ["HoldSet", "HoldLifted", "NodeStateChanged"].contains(&r["action"].as_str().unwrap()))
     {
-        assert!(taken.iter().any(|(seq, _)| record["seq"] == *seq), "{record} was not told: {taken:?}");
+        assert!(accepted.iter().any(|(seq, _)| record["seq"] == *seq), "{record} was not delivered: {accepted:?}");
     }
     // The program got the same events.
     let program = || fs::read_to_string(hook_output()).unwrap_or_default();
-    let done = process::until(JOB, || taken.iter().all(|(seq, event)| program().contains(&format!("n2 {event} lab/1/{seq}\n"))));
-    assert!(done, "{taken:?}: {}", program());
+    let done = process::until(JOB, || accepted.iter().all(|(seq, event)| program().contains(&format!("n2 {event} lab/1/{seq}\n"))));
+    assert!(done, "{accepted:?}: {}", program());
     faults::start_member(&w.dir, gone).unwrap();
     fs::remove_file(hook_output()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Work in audit mode: the files that it opens and its connections, from the kernel's own events.
+//! Work in audit mode: the files that it opens and its connections, as the kernel reports them.
 
 use crate::harness::{Group, Need, World};
 use lattice_lab::faults;
@@ -14,7 +14,7 @@ static OPENS: Group =
 
 pub fn trials() -> Vec<Trial> {
     vec![OPENS.test(
-        "audited_work_tells_what_it_opens_and_whom_it_connects_to_and_other_work_does_not",
+        "opened_files_and_connections_of_audited_work_are_recorded_and_of_other_work_not",
         &[Need::Python, Need::KernelProbes],
         reports_opens,
     )]
@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 const PYTHON: &str = "/usr/bin/python3";
 const NODE: &str = "n1";
 
-/// Work that does the same in each round, when it is told to start it. It waits without opening anything.
+/// Work that opens the same files and connections in each round. Between rounds it opens nothing.
 struct Work {
     id: String,
     dir: PathBuf,
@@ -80,7 +80,7 @@ fn opened<'a>(lines: &'a [Value], path: &str) -> Option<&'a Value> {
     lines.iter().find(|line| line["event"] == "open" && line["path"] == path)
 }
 
-/// Tracepoints with a program of the node's agent.
+/// The tracepoints to which the node's agent has attached a program.
 fn attached(w: &World) -> Vec<String> {
     let pid = w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid;
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
@@ -129,18 +129,18 @@ fn reports_opens(w: &World) {
     let accept = lines.iter().find(|line| line["event"] == "accept").unwrap();
     let its_port = accept["local_port"].as_u64().unwrap();
     assert!(accept["address"] == "127.0.0.1" && accept["port"].as_u64().is_some_and(|port| port > 0), "{accept}");
-    assert!(connects.contains_key(&its_port), "it accepted what it connected itself: {accept}");
+    assert!(connects.contains_key(&its_port), "it accepts only its own connection: {accept}");
     let mentions = |lines: &[Value], what: &Path| lines.iter().any(|line| line.to_string().contains(&what.display().to_string()));
-    assert!(!mentions(&lines, &other.dir), "other work on the node is not told");
+    assert!(!mentions(&lines, &other.dir), "other work on the node is not recorded");
     assert!(other.read(w).is_empty());
 
     // The agent is killed: events meanwhile are not recorded, and the gap is marked.
     faults::kill_node(&w.dir, NODE).unwrap();
     audited.round(w, 1);
     faults::start_node(&w.dir, NODE).unwrap();
-    w.wait("it to go on", || at_calls(w) && audited.is_audited(w));
+    w.wait("auditing to continue", || at_calls(w) && audited.is_audited(w));
     audited.round(w, 2);
-    w.wait("what came behind it", || {
+    w.wait("the events of round 2", || {
         lines = audited.read(w);
         opened(&lines, &audited.path("present-2")).is_some()
     });
@@ -154,10 +154,10 @@ fn reports_opens(w: &World) {
     w.wait("the programs to be detached", || !at_calls(w));
     audited.round(w, 3);
     let state = w.cluster().run_dir.join(NODE).join("state/traces");
-    w.wait("all to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
+    w.wait("all events to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
     lines = audited.read(w);
     assert!(opened(&lines, &audited.path("present-3")).is_none());
-    assert_eq!(lines.iter().filter(|line| line["event"] == "ended").count(), 1, "a killed agent was not there to the end");
+    assert_eq!(lines.iter().filter(|line| line["event"] == "ended").count(), 1, "a killed agent records no end");
     let audit = w.ok(&["audit", "query", "--alloc", &audited.id]);
     assert!(audit.matches("TelemetryModeSet").count() == 2 && audit.contains("audit until its work ends"), "{audit}");
     for work in [audited, other] {

@@ -184,6 +184,6 @@ fn unusable(w: &World) {
     let foreign = own(w, "foreign");
     issue(&other, "anna", &foreign, NOBODY);
     let done = run_with(w, NOBODY, &foreign, &cordon);
-    assert!(done.code() == 4 && done.err().contains("the certificate in it does not hold"), "{}", done.err());
+    assert!(done.code() == 4 && done.err().contains("the certificate in it is not valid"), "{}", done.err());
     assert!(holds(w).is_empty());
 }

@@ -18,17 +18,17 @@ static OUTAGE: Group = Group::large("outage");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        OUTAGE.test("without_its_leader_it_takes_work_again_within_3_s", &[], leader),
-        OUTAGE.test("a_follower_less_is_not_noticed", &[], follower),
-        OUTAGE.test("sessions_leave_the_member_that_comes_to_lead", &[], relieved),
-        OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
-        OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
-        OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], code_from_head),
+        OUTAGE.test("the_quorum_accepts_work_again_within_3_s_after_its_leaders_death", &[], leader),
+        OUTAGE.test("the_loss_of_a_follower_is_not_noticed", &[], follower),
+        OUTAGE.test("sessions_leave_the_member_that_becomes_the_leader", &[], session_moves),
+        OUTAGE.test("a_session_leaves_a_member_that_hangs", &[], hangs),
+        OUTAGE.test("without_a_majority_work_continues_and_submissions_are_refused", &[], all_members),
+        OUTAGE.test("a_job_exits_with_its_code_without_a_quorum_and_a_restarted_agent_reports_it", &[], code_from_head),
         OUTAGE.test("one_member_of_three_says_that_nobody_leads", &[], nobody_leads),
-        OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
-        OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
+        OUTAGE.test("an_agent_that_starts_without_a_quorum_continues_its_work", &[], agent_alone),
+        OUTAGE.test("everything_killed_at_once_recovers", &[], everything),
         OUTAGE.test("acknowledged_submissions_survive_kill_9_of_every_member", &[], durable),
-        OUTAGE.test("the_audit_chain_holds_after_all_of_it", &[], audit),
+        OUTAGE.test("the_audit_chain_is_valid_after_all_of_it", &[], audit),
     ]
 }
 
@@ -64,13 +64,13 @@ fn member_of_n1(w: &World) -> Option<Member> {
     w.cluster().members.into_iter().find(|m| at.ends_with(&m.service))
 }
 
-fn relieved(w: &World) {
+fn session_moves(w: &World) {
     let at_n1 = w.cluster().node("n1").unwrap().daemon.log.clone();
     let lost = || fs::read_to_string(&at_n1).unwrap().matches("the session with the quorum is lost").count();
-    w.wait("n1's session to be with another than the leader", || member_of_n1(w).is_some_and(|m| m.id != w.leader()));
+    w.wait("n1's session to be with a follower", || member_of_n1(w).is_some_and(|m| m.id != w.leader()));
     let (member, before) = (member_of_n1(w).unwrap(), lost());
     w.ok(&["quorum", "transfer-leader", &member.id.to_string()]);
-    w.wait("it to go to another member", || member_of_n1(w).is_some_and(|m| m.id != member.id));
+    w.wait("the session to move to another member", || member_of_n1(w).is_some_and(|m| m.id != member.id));
     assert_eq!(w.leader(), member.id);
     assert_eq!(lost(), before, "it is moved, not lost");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
@@ -80,9 +80,9 @@ fn hangs(w: &World) {
     let at = member_of_n1(w).unwrap();
     let member = Pid::from_raw(at.daemon.process.as_ref().unwrap().pid);
     kill(member, Signal::SIGSTOP).unwrap();
-    // Its connections stay open: only its silence shows the fault. Calls use the other members meanwhile.
+    // Its connections stay open: only its silence shows the fault. Meanwhile calls go to the other members.
     let id = w.submit(&["--", "/bin/true"]);
-    w.wait("n1 to leave it", || member_of_n1(w).is_some_and(|m| m.id != at.id));
+    w.wait("n1's session to leave it", || member_of_n1(w).is_some_and(|m| m.id != at.id));
     w.completed(&id);
     kill(member, Signal::SIGCONT).unwrap();
     w.wait("all nodes to be Ready", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
@@ -120,26 +120,26 @@ fn nobody_leads(w: &World) {
     let follower = (1..=3).find(|id| *id != leader).unwrap();
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leader).unwrap();
-    // The last member may believe for a moment that the dead one leads, and names that one.
-    w.wait("the last member to say that nobody leads", || {
+    // For a moment the last member may still name the dead one as the leader.
+    w.wait("the last member to report that nobody leads", || {
         let refused = w.run(&["submit", "--", "/bin/true"]);
         assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
         refused.err().contains("no member leads at present")
     });
     let last = w.cluster().members.into_iter().find(|m| m.daemon.alive()).unwrap().metrics;
-    w.wait("its port for metrics to say the same", || {
+    w.wait("its health page to report the same", || {
         let (head, body) = telemetry::get(&last, "/healthz", "");
-        head.contains(" 503 ") && body.contains("\"reason\":\"in touch with no leader")
+        head.contains(" 503 ") && body.contains("\"reason\":\"no contact with a leader")
     });
     faults::start_member(&w.dir, leader).unwrap();
     faults::start_member(&w.dir, follower).unwrap();
-    w.wait("it to be well", || telemetry::get(&last, "/healthz", "").1 == "{\"status\":\"ok\"}\n");
-    w.wait("work to be taken again", || w.run(&["submit", "-o", "name", "--", "/bin/true"]).code() == 0);
+    w.wait("it to be healthy", || telemetry::get(&last, "/healthz", "").1 == "{\"status\":\"ok\"}\n");
+    w.wait("work to be accepted again", || w.run(&["submit", "-o", "name", "--", "/bin/true"]).code() == 0);
 }
 
 fn all_members(w: &World) {
     let id = sleeper(w, 100);
-    // A single member cannot agree on anything, and shows what it has and how old that is.
+    // A single member cannot commit anything. With --stale it shows its state, and how old that is.
     let leader = w.leader();
     for member in w.cluster().members.iter().filter(|m| m.id == leader || m.id == leader % 3 + 1) {
         faults::kill_member(&w.dir, member.id).unwrap();
@@ -158,10 +158,10 @@ fn all_members(w: &World) {
     let local = w.run(&["node", "status"]);
     let output = local.out() + &local.err();
     assert_eq!(local.code(), 0, "{output}");
-    assert!(output.contains("n1") && output.to_lowercase().contains("quorum"), "it says what it cannot know: {output}");
+    assert!(output.contains("n1") && output.to_lowercase().contains("quorum"), "the missing quorum is reported: {output}");
     let of_n1 = w.cluster().node("n1").unwrap().metrics.clone();
     let health = || telemetry::get(&of_n1, "/healthz", "");
-    w.wait("its port for metrics to say so too", || health().0.contains(" 503 ") && health().1.contains("\"reason\":\"no session for "));
+    w.wait("n1's health page to report it too", || health().0.contains(" 503 ") && health().1.contains("\"reason\":\"no session for "));
     // Another node's agent shows the same for its own node.
     let there = w.at("n2").run(&["node", "status"], JOB).unwrap();
     assert!(there.code() == 0 && there.out().contains("n2"), "{}", there.err());
@@ -191,7 +191,7 @@ fn code_from_head(w: &World) {
     output.read_to_string(&mut rest).unwrap();
     let ended = job.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), rest.as_str()), (Some(7), "over\n"), "{}", String::from_utf8_lossy(&ended.stderr));
-    // Only the head's journal knows it now.
+    // Only the head's journal has the exit code now.
     faults::kill_node(&w.dir, &head).unwrap();
     start_all_members(w);
     faults::start_node(&w.dir, &head).unwrap();

@@ -1,4 +1,5 @@
-//! Others' jobs where the site hides their names (`private: true`): `nobody` has a job, and `daemon` tries to see it.
+//! With `private: true` a user sees neither the names nor the owners of other users' jobs. `nobody` has a job, and
+//! `daemon` tries to see it.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use crate::watches::Watching;
@@ -12,13 +13,13 @@ static PRIVACY: Group =
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        PRIVACY.test("a_user_sees_of_others_jobs_where_they_are_and_not_whose", &[], looked_at),
+        PRIVACY.test("a_user_sees_where_others_jobs_run_but_not_whose_they_are", &[], looked_at),
         PRIVACY.test("a_watch_shows_no_more_than_a_list", &[], watched),
-        PRIVACY.test("work_of_root_sees_no_more_than_its_own", &[], from_within),
+        PRIVACY.test("work_of_root_sees_neither_names_nor_owners_of_other_jobs", &[], from_within),
     ]
 }
 
-/// The name that must not be visible.
+/// The job's name and its owner, which must not be visible.
 const NAME: &str = "merger";
 const OWNER: &str = "nobody";
 
@@ -35,12 +36,12 @@ fn end(w: &World, id: &str) {
     w.ended(id);
 }
 
-/// Whether the text names the job or its owner. (A finding of a health check begins with "nobody keeps".)
+/// Whether the text contains the job's name or its owner. One health finding contains the word "nobody" as well.
 fn names_it(text: &str) -> bool {
     text.contains(NAME) || text.replace("nobody keeps the kernel's clock", "").contains(OWNER)
 }
 
-/// The output of a command of `daemon`; it must name neither.
+/// Runs a command as `daemon`. Its output must contain neither the job's name nor its owner.
 fn seen(w: &World, args: &[&str]) -> Finished {
     let done = w.run_as(DAEMON, args);
     let all = done.out() + &done.err();

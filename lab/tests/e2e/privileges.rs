@@ -21,12 +21,12 @@ const CAP_MKNOD: u64 = 1 << 27;
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        PRIVILEGES.test("a_setuid_program_gives_work_no_rights_unless_the_site_says_so", &[], setuid),
-        PRIVILEGES.test("a_shim_keeps_few_capabilities_and_work_gets_none_of_the_machine", &[], capabilities),
+        PRIVILEGES.test("a_setuid_program_gives_work_no_rights_unless_the_site_allows_it", &[], setuid),
+        PRIVILEGES.test("a_shim_keeps_few_capabilities_and_work_gets_none_over_the_machine", &[], capabilities),
     ]
 }
 
-/// The effective user of a setuid-root program in the script, the ranks and a terminal of `nobody`'s work on n1.
+/// The effective user of a setuid-root program in a script, a rank and a terminal of `nobody`'s work on n1.
 fn effective_users(w: &World, program: &str) -> [String; 3] {
     let script = w.script("setuid.sh", &format!("#!/bin/sh\n{program} -u\n{}/lattice launch {program} -u\n", w.dir.join("bin").display()));
     let submitted = w.run_as(NOBODY, &["submit", "-o", "name", "-w", "n1", &script]);
@@ -58,10 +58,10 @@ fn setuid(w: &World) {
     let program = program.to_string_lossy().into_owned();
     assert_eq!(effective_users(w, &program), [(); 3].map(|()| NOBODY.to_string()));
 
-    let strict = configure(&w.dir, "n1", "work: {may_gain_privileges: true}");
+    let previous_config = configure(&w.dir, "n1", "work: {may_gain_privileges: true}");
     faults::restart_node(&w.dir, "n1").unwrap();
     let gained = effective_users(w, &program);
-    fs::write(w.dir.join("n1/agent.yaml"), strict).unwrap();
+    fs::write(w.dir.join("n1/agent.yaml"), previous_config).unwrap();
     faults::restart_node(&w.dir, "n1").unwrap();
     assert_eq!(gained, [(); 3].map(|()| "0".to_owned()));
 }
@@ -75,7 +75,7 @@ fn set(status: &str, name: &str) -> u64 {
 fn capabilities(w: &World) {
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let of_the_machine = CAP_SYS_MODULE | CAP_SYS_BOOT | CAP_SYS_TIME | CAP_MKNOD;
-    assert_ne!(set(&own, "CapBnd") & CAP_MKNOD, 0, "this machine's root has it, or nothing is seen here");
+    assert_ne!(set(&own, "CapBnd") & CAP_MKNOD, 0, "root must have CAP_MKNOD here, or the test proves nothing");
 
     let submitted = w.run_as(NOBODY, &["submit", "-o", "name", "-w", "n1", "--", "/bin/sleep", "60"]);
     let id = submitted.out().trim().to_owned();

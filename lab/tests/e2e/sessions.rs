@@ -12,8 +12,8 @@ static SESSIONS: Group = Group::small("sessions");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        SESSIONS.test("a_shell_on_a_node_that_is_given_back_with_its_end", &[], shell),
-        SESSIONS.test("a_lost_terminal_and_a_restart_of_everything_leave_it_open", &[], lost),
+        SESSIONS.test("a_shell_on_a_node_that_is_released_when_it_ends", &[], shell),
+        SESSIONS.test("a_session_survives_a_lost_terminal_and_a_restart_of_everything", &[], lost),
     ]
 }
 
@@ -51,7 +51,7 @@ fn shell(w: &World) {
     assert_eq!(w.run_as(DAEMON, &["session", "list", "-o", "name"]).out(), "");
     assert_eq!(w.run_as(DAEMON, &["session", "list", "--all", "-o", "name"]).out(), format!("{}\n", text(&session, "id")));
     let launch = format!("{}/lattice launch echo from-wi''thin", w.dir.join("bin").display());
-    // Text typed meanwhile goes to the shell.
+    // Text that is typed during the launch goes to the shell.
     tty.types(&format!("{launch}\nexit 4\n"));
     tty.sees("from-within\r\n");
     tty.ended_with(4);
@@ -61,12 +61,12 @@ fn shell(w: &World) {
     let who = w.ok(&["audit", "query", "--alloc", &id, "--type", "session-created,session-deleted", "-o", "json"]);
     assert!(who.contains("SessionCreated") && who.contains("SessionDeleted"), "{who}");
 
-    // Without a local terminal the shell reads its commands from standard input.
+    // Without a local terminal the shell reads commands from standard input.
     let (code, out, err) = piped(w.lattice.command(&["session", "--walltime=5m"]), "echo $((40 + 2))\nexit 7\n");
     assert!(code == Some(7) && out.lines().any(|line| line.ends_with("42")), "{code:?} {out} {err}");
     assert_eq!(open(w), Vec::<Value>::new());
 
-    // A session that waits for nodes is cancelled by the interrupt of its user.
+    // Ctrl-C cancels a session that waits for nodes.
     let busy = w.submit(&["--nodes", "3", "--", "/bin/sleep", "600"]);
     w.running(&busy);
     let mut tty = Tty::start(w.lattice.command(&["session", "--walltime=5m"]));
@@ -85,7 +85,7 @@ fn lost(w: &World) {
     tty.asks("echo $((40 + 2))", "42");
     let session = only(w);
     let (id, node) = (text(&session, "allocation"), text(&session, "node"));
-    // Nodes before members: reports while all members are down are repeated.
+    // The nodes before the member: a living agent would repeat reports that the member did not acknowledge.
     for n in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, n).unwrap();
     }
@@ -93,13 +93,13 @@ fn lost(w: &World) {
     assert!(shown.contains("goes on until its walltime") && shown.contains("lattice session delete"), "{shown}");
     faults::kill_member(&w.dir, 1).unwrap();
     faults::heal(&w.dir, JOB).unwrap();
-    assert_eq!(only(w), session, "as it was before everything was killed");
+    assert_eq!(only(w), session, "unchanged since everything was killed");
     assert_eq!(text(&w.status(&id), "state"), "Running");
     let mut tty = Tty::start(w.lattice.command(&["attach", &id]));
     tty.asks("echo $((40 + 2)) on $LATTICE_NODE", &format!("42 on {node}"));
     tty.types("exit 3\n");
     tty.ended_with(3);
-    assert_eq!(text(&w.status(&id), "state"), "Running", "a shell that came later ends nothing");
+    assert_eq!(text(&w.status(&id), "state"), "Running", "the end of a later shell does not end the session");
     let ended = w.ok(&["session", "delete", &id]);
     assert!(ended.contains("Ended session"), "{ended}");
     assert_eq!(text(&w.ended(&id), "state"), "Completed");

@@ -8,17 +8,18 @@ static SIGNALS: Group = Group { theme: "signals", name: "signals", nodes: 2, quo
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        SIGNALS.test("reach_every_rank_on_every_node_once_and_their_children_where_asked", &[], ranks),
-        SIGNALS.test("reach_the_script_alone_where_asked", &[], script),
-        SIGNALS.test("are_for_owners_and_operators_and_of_work_that_runs", &[], refused),
-        SIGNALS.test("requeue_begins_work_again_and_says_who_asked", &[], requeued),
-        SIGNALS.test("requeue_keeps_the_rules_of_the_work", &[], requeue_refused),
-        SIGNALS.test("dry_run_checks_all_and_submits_nothing", &[], dry_run),
-        SIGNALS.test("words_that_are_not_built_are_refused_by_name", &[], unbuilt),
+        SIGNALS.test("reach_every_rank_on_every_node_once_and_its_children_on_request", &[], ranks),
+        SIGNALS.test("reach_only_the_script_on_request", &[], script),
+        SIGNALS.test("are_for_owners_and_operators_and_for_running_work", &[], refused),
+        SIGNALS.test("requeue_starts_work_again_and_records_who_requested_it", &[], requeued),
+        SIGNALS.test("requeue_respects_the_works_requeue_policy", &[], requeue_refused),
+        SIGNALS.test("dry_run_checks_everything_and_submits_nothing", &[], dry_run),
+        SIGNALS.test("commands_and_options_that_are_not_built_are_refused_by_name", &[], unbuilt),
     ]
 }
 
-/// Each rank prints the signals that it gets, and so does a process that it starts; SIGUSR2 ends it successfully.
+/// Each rank, and a child that it starts, print the signals that they get. SIGUSR2 ends the rank successfully, and the
+/// child.
 const RANK: &str = "
 sh -c 'trap \"echo child $LATTICE_RANK\" HUP; echo child-ready $LATTICE_RANK; while :; do sleep 0.1; done' &
 child=$!
@@ -29,10 +30,10 @@ fn count(log: &str, line: &str) -> usize {
     log.lines().filter(|l| *l == line).count()
 }
 
-/// Waits until each rank has printed this line this often.
+/// Waits until each rank has printed this word so many times.
 fn each_has(w: &World, id: &str, word: &str, times: usize) {
     let all = |log: &str| (0..4).all(|rank| count(log, &format!("{word} {rank}")) == times);
-    w.wait(&format!("each rank to say {word} {times} times"), || all(&w.log(id)));
+    w.wait(&format!("each rank to print {word} {times} times"), || all(&w.log(id)));
 }
 
 fn ranks(w: &World) {
@@ -42,7 +43,7 @@ fn ranks(w: &World) {
     let sent = format!("to 4 processes of allocation {} on 2 nodes\n", &id[..8]);
     assert_eq!(w.ok(&["signal", &id]), format!("Sent SIGUSR1 {sent}"));
     each_has(w, &id, "got", 1);
-    // Through another agent, with the answer as data.
+    // Through another agent, with the answer in JSON.
     let answer = w.at("n2").json(&["signal", "--signal", "usr1", &id]).unwrap();
     let nodes = answer[0]["nodes"].as_array().unwrap().clone();
     let of = |at: usize| (nodes[at]["processes"].as_u64(), nodes[at]["failed"].is_null());
@@ -77,9 +78,9 @@ fn refused(w: &World) {
     w.wait_log(&id, "ready 0\n");
     let script = w.run(&["signal", "--to", "script", &id]);
     assert!(script.code() == 4 && script.err().contains("no script of allocation"), "{}", script.err());
-    // An operator's signal is recorded before it is sent; its owner's is not recorded.
+    // An operator's signal is recorded before it is sent; a signal of the owner is not recorded.
     assert_eq!(w.run_as(NOBODY, &["signal", &id]).code(), 0);
-    // Two identical pending signals of a process are merged.
+    // The kernel merges two identical pending signals: wait for the first one.
     w.wait_log(&id, "got 0\n");
     w.ok(&["signal", &id]);
     w.wait("both signals", || count(&w.log(&id), "got 0") == 2);
@@ -141,7 +142,7 @@ fn requeue_refused(w: &World) {
     let never = w.submit(&["--requeue=never", "--", "/bin/sleep", "600"]);
     w.running(&never);
     refused_with(&never, "--requeue=never");
-    assert_eq!(text(&w.status(&never), "state"), "Running", "it goes on");
+    assert_eq!(text(&w.status(&never), "state"), "Running", "the refused requeue changes nothing");
     let once = w.submit(&["--max-requeues=1", "--", "/bin/sh", "-c", "echo begun $LATTICE_REQUEUE_COUNT; sleep 600"]);
     w.wait_log(&once, "begun 0\n");
     w.ok(&["requeue", &once]);

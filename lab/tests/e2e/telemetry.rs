@@ -1,4 +1,4 @@
-//! Metrics of agents and members: pages read by a real parser, known loads, and a real store.
+//! Metrics of agents and members: pages in a real parser, known loads, and a real store.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, counts_in_kernel, ended};
 use crate::hung::HungMount;
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Debian's Python, which has the parser of Prometheus's own client.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// Processor time that an allocation may use beyond its program's loop: start, the surrounding shell, a tick.
+/// Processor time that an allocation may use besides its program's loop: start, the surrounding shell, a tick.
 const BESIDES_SECONDS: f64 = 0.6;
 
 pub static TELEMETRY: Group = Group {
@@ -46,14 +46,14 @@ pub static TELEMETRY: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         // First, because an unreachable store is retried after a minute at the latest.
-        TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
+        TELEMETRY.test("a_store_that_was_down_has_no_gap", &[Need::VictoriaMetrics], stored),
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
-        TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
-        TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
-        TELEMETRY.test("a_mount_that_hangs_is_told_and_stops_no_other_number", &[Need::Fuse], hung_mount),
-        TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
+        TELEMETRY.test("known_loads_of_two_allocations_are_measured_separately", &[Need::PrometheusClient], loads),
+        TELEMETRY.test("top_collects_from_the_allocations_agents_and_is_for_its_owner_alone", &[], top),
+        TELEMETRY.test("a_mount_that_hangs_is_reported_and_stops_no_other_measurement", &[Need::Fuse], hung_mount),
+        TELEMETRY.test("metrics_continue_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
         TELEMETRY.test(
-            "runs_are_compared_from_their_own_starts_and_by_the_agents_where_the_store_is_away",
+            "runs_are_compared_from_their_own_starts_and_by_the_agents_while_the_store_is_down",
             &[Need::VictoriaMetrics],
             compared,
         ),
@@ -69,7 +69,7 @@ fn store_address() -> &'static str {
     ADDRESS.get_or_init(|| format!("127.0.0.1:{}", Ports::new(u64::from(std::process::id()) + 7).take().unwrap()))
 }
 
-/// Status line, headers and body of one request without a body.
+/// Sends a GET request. Returns the status line with the headers, and the body.
 pub fn get(address: &str, path: &str, more: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     stream.set_read_timeout(Some(JOB)).unwrap();
@@ -81,7 +81,7 @@ pub fn get(address: &str, path: &str, more: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// A page as the parser of Prometheus's client for Python reads it: name and labels → value.
+/// A page, parsed by Prometheus's client for Python: name and labels → value.
 pub struct Page(pub BTreeMap<(String, BTreeMap<String, String>), f64>);
 
 impl Page {
@@ -97,7 +97,7 @@ impl Page {
         assert!(parsed.status.success(), "the parser refuses the page:\n{body}");
         let samples: Vec<(String, BTreeMap<String, String>, f64)> = serde_json::from_slice(&parsed.stdout).unwrap();
         let page: BTreeMap<_, _> = samples.iter().map(|(name, labels, value)| ((name.clone(), labels.clone()), *value)).collect();
-        assert_eq!(page.len(), samples.len(), "a series is there twice:\n{body}");
+        assert_eq!(page.len(), samples.len(), "a series appears twice:\n{body}");
         Self(page)
     }
 
@@ -109,7 +109,7 @@ impl Page {
         Self::of(&w.cluster().members[0].metrics, None)
     }
 
-    /// The single series with this name and these labels among its own.
+    /// The only series with this name whose labels include these.
     pub fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
         let found: Vec<f64> = self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).collect();
@@ -117,7 +117,7 @@ impl Page {
         found.first().copied()
     }
 
-    /// The sum of all series with these labels.
+    /// The sum of all series with this name whose labels include these.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
         self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).sum()
@@ -145,16 +145,16 @@ fn pages(w: &World) {
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
     assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
     if counts_in_kernel() {
-        // A second of each minute, from the first one on; then the accounting is switched off.
+        // The accounting is on for one second of each minute, starting with the first.
         let overhead = || Page::agent(w, "n1").find("lattice_agent_ebpf_overhead_percent", &[]);
-        w.wait("what its programs cost", || overhead().is_some());
+        w.wait("the cost of the programs in the kernel", || overhead().is_some());
         assert!(overhead().is_some_and(|percent| percent > 0.0 && percent < 50.0), "{:?}", overhead());
         let pid = w.cluster().node("n1").unwrap().daemon.process.as_ref().unwrap().pid;
         let counts = || {
             let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
             links.into_iter().any(|link| link.to_string_lossy().contains("bpf-stats"))
         };
-        w.wait("the kernel to count that no more", || !counts());
+        w.wait("the accounting to be off", || !counts());
     }
     assert_eq!(member.value("lattice_raft_leader", &[("member_id", "1")]), 1.0);
     assert_eq!(member.value("lattice_nodes_total", &[("state", "Ready")]), 2.0);
@@ -171,7 +171,7 @@ fn pages(w: &World) {
     }
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "true"]);
     w.completed(&id);
-    // A new page is reused for a second.
+    // A page is served again for a second.
     let moving = [
         "lattice_journal_appends_total",
         "lattice_journal_records_total",
@@ -216,15 +216,16 @@ fn pages(w: &World) {
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
-/// Nodes with and without work report in each heartbeat the same capacity as in the ledger.
+/// Checks that nodes with and without work report as many allocations in each heartbeat as the ledger has for them.
 fn counted_alike(w: &World) {
     let acknowledged = || ["n1", "n2"].map(|node| Page::agent(w, node).value("lattice_agent_heartbeat_latency_seconds_count", &[]));
     let before = acknowledged();
-    w.wait("more heartbeats than are looked at together", || acknowledged().iter().zip(before).all(|(now, before)| *now > before + 4.0));
+    w.wait("more heartbeats than a miscount needs", || acknowledged().iter().zip(before).all(|(now, before)| *now > before + 4.0));
     assert_eq!(Page::member(w).value("lattice_node_heartbeats_miscounted_total", &[]), 0.0);
 }
 
-/// The counts of n1's API and of a scheduler since these pages of n2 and n1: one submission, which was placed.
+/// Checks the counters of n1's API and of the scheduler since these earlier pages of n2 and n1: one submission was
+/// placed.
 fn served(w: &World, before: [&Page; 2]) {
     let submit = [("method", "AllocationService/Submit"), ("status", "ok")];
     let accepted = [("vcluster", "default"), ("result", "accepted")];
@@ -237,17 +238,17 @@ fn served(w: &World, before: [&Page; 2]) {
         ("lattice_agent_heartbeat_latency_seconds_count", &[]),
         ("lattice_agent_allocation_startup_seconds_count", &[]),
     ];
-    w.wait("what was served and scheduled to be told", || {
+    w.wait("the submission and its placement to be counted", || {
         let after = [Page::agent(w, "n2"), Page::agent(w, "n1")];
         let sum = |pages: [&Page; 2], name, labels| pages.iter().map(|page| page.sum(name, labels)).sum::<f64>();
         moving.iter().all(|(name, labels)| sum([&after[0], &after[1]], name, labels) > sum(before, name, labels))
     });
-    // One agent has the queue, and it is empty.
-    w.wait("the queue to be one agent's", || {
+    // Exactly one agent exports the queue, which is empty.
+    w.wait("one agent to export the queue", || {
         let depths = ["n1", "n2"].map(|node| Page::agent(w, node).find("lattice_scheduling_queue_depth", &accepted[..1]));
         depths.iter().flatten().copied().eq([0.0])
     });
-    // A stream is open as long as somebody reads it.
+    // A stream counts as open while a client reads it.
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
     counted_alike(w);
@@ -263,7 +264,7 @@ fn served(w: &World, before: [&Page; 2]) {
     assert!(vnis[0] > 0.0 && vnis[1] <= vnis[0], "{vnis:?}");
 }
 
-/// A program that uses this many seconds of a processor and this many MiB, reports that, and stays.
+/// A program that uses this many seconds of a processor and this many MiB, prints `burnt`, and sleeps.
 fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
     let path = w.dir.join(format!("{name}.py"));
     let program = format!(
@@ -298,7 +299,7 @@ fn hung_mount(w: &World) {
     assert_eq!(answers(&now, "/"), Some(1), "{now}");
     assert!(!now.lines().any(|line| line.starts_with("lattice_node_mount_size_bytes{") && line.contains(&silent)), "{now}");
     // Work is measured, and its network and processes are exported as usual.
-    w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
+    w.ok(&["node", "cordon", "n2", "--reason", "the work must run on n1"]);
     let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
     let cores = || {
@@ -323,20 +324,20 @@ fn loads(w: &World) {
     for (id, seconds, mebibytes) in &known {
         let node = node_of(w, id);
         let at = || Page::agent(w, &node);
-        w.wait(&format!("what {id} burnt to be told"), || at().cpu_seconds(id) >= *seconds);
+        w.wait(&format!("the processor time of {id}"), || at().cpu_seconds(id) >= *seconds);
         let page = at();
         let counted = page.cpu_seconds(id);
-        assert!(counted <= seconds + BESIDES_SECONDS, "{id} burnt {seconds} s, and {counted} s are told");
+        assert!(counted <= seconds + BESIDES_SECONDS, "{id} used {seconds} s, and {counted} s are reported");
         let memory = page.value("lattice_allocation_memory_bytes", &[("allocation", id)]);
         let (least, most) = (f64::from(*mebibytes) * 1_048_576.0, f64::from(mebibytes + 60) * 1_048_576.0);
-        assert!(memory > least && memory < most, "{id} has {mebibytes} MiB, and {memory} bytes are told");
+        assert!(memory > least && memory < most, "{id} has {mebibytes} MiB, and {memory} bytes are reported");
         let faults = page.value("lattice_allocation_page_faults_total", &[("allocation", id), ("kind", "minor")]);
         assert!(faults > 0.0);
         assert_eq!(page.value("lattice_allocation_processes", &[("allocation", id)]), 1.0);
         assert_eq!(page.value("lattice_allocation_info", &[("allocation", id), ("user", "root")]), 1.0);
         assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "cpu_user"), ("source", "cgroup2")]), 1.0);
     }
-    // A scraper without the token sees nothing of them.
+    // A scraper without the token sees no series of allocations.
     let id = &known[0].0;
     for node in ["n1", "n2"] {
         let open = Page::of(&w.cluster().node(node).unwrap().metrics, None);
@@ -346,7 +347,7 @@ fn loads(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
-    // They are exported for two more intervals of the push.
+    // The series are exported for two more intervals of the push.
     w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
 }
 
@@ -356,7 +357,7 @@ pub fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {
 }
 
 fn top(w: &World) {
-    // A shell may start a program of Open MPI: without this option there would be a PMIx server beside it.
+    // A shell might start a program of Open MPI: without `--pmi=none` a PMIx server would run beside it.
     let id = w.submit(&["-N", "2", "--cores", "1", "--pmi=none", "--", "sh", "-c", "while :; do :; done"]);
     w.running(&id);
     let usage = w.lattice.json(&["top", &id, "--duration=1m"]).unwrap();
@@ -365,7 +366,7 @@ fn top(w: &World) {
     assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{usage}");
     for node in nodes {
         let cpu = measured(node, "cpu_cores");
-        // A measurement after less than a tenth of the interval gives no rates, so none can be more than that too high.
+        // A measurement that takes longer than a tenth of its interval gives no rates: a rate is too high by at most that.
         let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
         assert!(mean > 0.0 && max < 1.2, "one loop on one core: {usage}");
         assert!(max >= mean, "{usage}");
@@ -381,7 +382,7 @@ fn top(w: &World) {
     assert!(table.starts_with("METRIC") && table.lines().any(|l| l.starts_with("cpu_cores") && l.contains("cgroup2")), "{table}");
     let per_node = w.ok(&["top", &id, "--per-node"]);
     assert!(["n1", "n2"].iter().all(|node| per_node.lines().any(|l| l.starts_with(node) && l.contains("cpu_cores"))), "{per_node}");
-    // For another user's work it is refused, by any agent.
+    // Any agent refuses it for another user's work.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
     assert_eq!(own.code(), 0, "{}", own.err());
     let own = own.out().trim().to_owned();
@@ -392,7 +393,7 @@ fn top(w: &World) {
         assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
         assert!(refused.err().contains("belongs to"), "{}", refused.err());
     }
-    // A missing agent is reported, and the other one's numbers are shown.
+    // The missing agent is reported, and the numbers of the other one are shown.
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["top", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
@@ -417,7 +418,7 @@ fn killed(w: &World) {
     w.running(&id);
     let node = node_of(w, &id);
     let node = node.as_str();
-    w.wait("a second of it", || Page::agent(w, node).cpu_seconds(&id) > 1.0);
+    w.wait("a second of processor time", || Page::agent(w, node).cpu_seconds(&id) > 1.0);
     let before = Page::agent(w, node).cpu_seconds(&id);
     faults::kill_node(&w.dir, node).unwrap();
     assert!(TcpStream::connect(&w.cluster().node(node).unwrap().metrics).is_err(), "nobody listens");
@@ -429,7 +430,7 @@ fn killed(w: &World) {
     w.ended(&id);
 }
 
-/// VictoriaMetrics, until it is dropped or stopped; its data is in a directory.
+/// A running VictoriaMetrics with its data in a directory. It is killed on drop.
 pub struct Store(Child);
 
 impl Store {
@@ -447,18 +448,18 @@ impl Store {
         store
     }
 
-    /// Stops it normally: what it accepted is on its disk.
+    /// Stops it normally: everything that it accepted is on its disk.
     pub fn stop(mut self) {
         kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
         self.0.wait().unwrap();
     }
 
-    /// Times in milliseconds of the single series that the selector selects, ascending.
+    /// The times of [`Self::samples`], in milliseconds.
     pub fn times(&self, selector: &str) -> Vec<u64> {
         self.samples(selector).into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The same with its values; NaN is not allowed.
+    /// Times and values of the series that the selector selects, ascending by time; a `null` becomes NaN.
     pub fn samples(&self, selector: &str) -> Vec<(u64, f64)> {
         get(store_address(), "/internal/force_flush", "");
         let quoted: String = selector.bytes().map(|b| format!("%{b:02x}")).collect();
@@ -503,7 +504,7 @@ fn stored(w: &World) {
     w.ok(&["admin", "tenant", "create", "--name=measured", "--max-nodes=5"]);
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
-    // Nothing was sent yet: batches are numbered from the oldest on.
+    // Nothing was sent yet, so the oldest batch that waits is the first one.
     w.wait("a batch to wait", || !buffered(w).is_empty());
     let first = buffered(w)[0];
     let store = Store::start(&data);
@@ -512,7 +513,7 @@ fn stored(w: &World) {
     w.wait("those of work", || !store.times(&of_work).is_empty());
     let of_member = r#"lattice_raft_term{member_id="1",job="lattice-quorum",instance="member-1"}"#;
     w.wait("those of the member", || !store.times(of_member).is_empty());
-    // By the requirement's names.
+    // The names that the requirements give.
     let job = r#"job="lattice-agents""#;
     for selector in [
         r#"lattice_api_requests_total{method="AllocationService/Submit",status="ok",node_id="n1""#,
@@ -536,27 +537,27 @@ fn stored(w: &World) {
     }
     w.ok(&["admin", "tenant", "delete", "measured"]);
     store.stop();
-    // The store is down, with one batch each second, for as long as LATTICE_TEST_SECONDS says; and the agent that keeps
-    // the batches is killed.
+    // The store is down for LATTICE_TEST_SECONDS, with one batch each second; then the agent that stores the batches is
+    // killed.
     let away = std::env::var("LATTICE_TEST_SECONDS").map_or(5, |seconds| seconds.parse::<usize>().unwrap().max(5));
     assert!(until(JOB + Duration::from_secs(2 * away as u64), || buffered(w).len() >= away), "{:?} wait", buffered(w));
     faults::kill_node(&w.dir, "n1").unwrap();
     let waiting = buffered(w);
     let last = *waiting.last().unwrap();
-    // A batch's time is taken directly before it is written, and the batches of the restarted agent come after the
-    // start below.
+    // A batch is written directly after its time was read, and the restarted agent makes its batches after the start
+    // below.
     let dead_ms = now_ms();
     faults::start_node(&w.dir, "n1").unwrap();
     let store = Store::start(&data);
-    w.wait("what waited to be stored", || buffered(w).first().is_none_or(|oldest| *oldest > last));
+    w.wait("the batches that waited to be stored", || buffered(w).first().is_none_or(|oldest| *oldest > last));
     // Each batch has one sample of each series, and its file is removed when the store has it. A sample may arrive
-    // twice if the answer was lost with the store.
-    w.wait("samples of the next life", || store.times(UP).last().is_some_and(|at| *at > dead_ms));
+    // twice if the store died before it answered.
+    w.wait("samples of the restarted agent", || store.times(UP).last().is_some_and(|at| *at > dead_ms));
     let mut times = store.times(UP);
     times.dedup();
-    let of_first_life = times.iter().filter(|at| **at <= dead_ms).count() as u64;
-    assert_eq!(of_first_life, last + 1 - first, "batches {first} to {last} were made, of which {waiting:?} waited: {times:?}");
-    // The page shows that nothing was dropped; a restarted agent counts from its own start.
+    let of_first_run = times.iter().filter(|at| **at <= dead_ms).count() as u64;
+    assert_eq!(of_first_run, last + 1 - first, "batches {first} to {last} were written, of which {waiting:?} waited: {times:?}");
+    // The restarted agent, which counts from its own start, dropped no batch.
     let (_, page) = get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "");
     assert!(page.contains("lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} 0\n"), "{page}");
     store.stop();
@@ -565,7 +566,7 @@ fn stored(w: &World) {
     fs::remove_dir_all(&data).unwrap();
 }
 
-/// How long the first complete window of 30 s may take to be in the store, on a busy machine.
+/// How long it may take until the first complete window of 30 s is in the store, on a busy machine.
 pub const WINDOW: Duration = Duration::from_secs(150);
 
 fn compared(w: &World) {
@@ -591,10 +592,10 @@ fn compared(w: &World) {
     assert!(a["mean"].as_f64().unwrap() > 3.0 * b["mean"].as_f64().unwrap(), "{comparison:#}");
     assert_eq!((text(a, "allocation"), comparison["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{comparison:#}");
     for point in a["points"].as_array().unwrap().iter().chain(b["points"].as_array().unwrap()) {
-        assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {comparison:#}");
+        assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "times count from the start: {comparison:#}");
     }
     assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{comparison:#}");
-    // By the requirement's names, where they have the same units.
+    // The requirements' names of metrics are accepted if they have the same units.
     if counts_in_kernel() {
         let sent = || w.lattice.json(&["compare", &busy, &idle, "--metric=network_tx_bytes"]).unwrap();
         let came = until(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
@@ -607,7 +608,7 @@ fn compared(w: &World) {
     assert!(percent.code() == 2 && percent.err().contains("\"cpu_cores\" measures it, in cores"), "{}", percent.err());
     let table = w.ok(&["compare", &busy, &idle]);
     assert!(table.contains("FROM START") && table.contains("store"), "{table}");
-    // Both must be the user's own.
+    // Both allocations must be the user's own.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "true"]);
     let own = own.out().trim().to_owned();
     w.ended(&own);

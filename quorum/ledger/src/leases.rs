@@ -3,8 +3,7 @@
 //! `lattice-quorum`).
 //!
 //! The holder is a node: its agent for one of its own roles, or a user's program that the agent has
-//! authenticated. A cordoned or quarantined node cannot acquire or renew a lease, but may always
-//! release one.
+//! authenticated. A node with any hold cannot acquire or renew a lease, but may always release one.
 
 use super::claims::ROLE_PREFIX;
 use super::refusal::Refusal;
@@ -93,7 +92,7 @@ impl Ledger {
                 self.drop_lease(context, name, &actor, AuditAction::LeaseReleased, "given back");
                 Ok(Outcome::Done)
             }
-            // It was released before: this is a repetition whose first answer was lost.
+            // It has ended: the client may repeat a release whose first answer was lost.
             None if token <= self.lease_token => Ok(Outcome::Done),
             Some(_) | None => Err(Refusal::StaleLease { name: name.to_owned(), token }),
         }
@@ -110,7 +109,7 @@ impl Ledger {
             return Err(Refusal::NoSuchLease { name: name.chars().take(128).collect() });
         };
         match token {
-            // Another holder has it by now.
+            // Another grant has replaced the one to revoke.
             Some(token) if token != lease.token => Err(Refusal::StaleLease { name: name.to_owned(), token }),
             Some(_) | None => {
                 self.drop_lease(context, name, by, AuditAction::LeaseRevoked, "revoked");
@@ -149,7 +148,7 @@ impl Ledger {
         self.leases.iter().map(|(name, lease)| (name.as_str(), lease))
     }
 
-    /// Why this node should not hold a lease any longer; `None`: it may.
+    /// Why a lease of this node should be revoked; `None`: there is no reason.
     pub fn bad_holder(&self, holder: &NodeId) -> Option<String> {
         let Some(node) = self.node(holder) else { return Some("its holder is not registered".to_owned()) };
         if let Err(refusal) = self.held_back(holder) {
@@ -158,7 +157,7 @@ impl Ledger {
         node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
-    /// Refuses a node that has a hold against new work.
+    /// Refuses a node that has a hold.
     fn held_back(&self, holder: &NodeId) -> Result<(), Refusal> {
         match self.node(holder).and_then(|n| n.holds.first()) {
             Some(hold) => Err(Refusal::Held { node: holder.clone(), kind: hold.kind, by: hold.by.clone(), reason: hold.reasons() }),
@@ -180,7 +179,7 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
         return Err(Refusal::Malformed { why: "a lease's name has 1 to 128 bytes without control characters".to_owned() });
     }
     if !TTL_MS.contains(&ttl_ms) {
-        return Err(Refusal::Malformed { why: format!("a lease lives {} to {} ms", TTL_MS.start(), TTL_MS.end()) });
+        return Err(Refusal::Malformed { why: format!("a lease's time to live is {} to {} ms", TTL_MS.start(), TTL_MS.end()) });
     }
     Ok(())
 }

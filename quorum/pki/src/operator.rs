@@ -4,8 +4,8 @@
 //!   token ──▶ certificate: our authority, role operator, valid now ──▶ signature ──▶ method, time ──▶ name
 //! ```
 //!
-//! A compromised agent can replay a token for the same method within the allowed clock difference;
-//! it cannot create one.
+//! A compromised agent cannot create a token. It can replay one for the same method until the token
+//! is too old: five minutes, or an hour for an export of the audit log.
 
 use crate::credentials::Credentials;
 use crate::identity::{CallerError, Revoked, Role, Shown};
@@ -18,29 +18,29 @@ use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The operator with a valid token.
+/// The operator of a valid token, and the method that the token allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
     /// The name in their certificate.
     pub name: String,
-    /// The API method of the request, such as `NodeService/SetHold`.
+    /// The API method that the token allows, such as `NodeService/SetHold`.
     pub method: String,
 }
 
 /// Why a token is not valid.
 #[derive(Debug, Error)]
 pub enum TokenError {
-    #[error("the certificate in it names nobody")]
+    #[error("the certificate in it identifies nobody")]
     Nobody(#[from] CallerError),
     #[error("the certificate in it is for role {0}, not operator")]
     Role(Role),
-    #[error("the certificate in it does not hold")]
+    #[error("the certificate in it is not valid")]
     Certificate(#[from] TlsError),
     #[error(transparent)]
     Revoked(#[from] Revoked),
-    #[error("its signature is not of the certificate's key")]
+    #[error("its signature was not made with the certificate's key")]
     Signature,
-    #[error("it was signed {} s {} this machine's time; {} s are borne: compare the clocks", .by.as_secs(), if *.ahead { "ahead of" } else { "behind" }, .most.as_secs())]
+    #[error("it was signed {} s {} this machine's clock, at most {} s are accepted: compare the clocks", .by.as_secs(), if *.ahead { "ahead of" } else { "behind" }, .most.as_secs())]
     Clock { by: Duration, ahead: bool, most: Duration },
 }
 
@@ -125,8 +125,8 @@ mod tests {
             assert_eq!(verify(&token, &trusted, Timestamp(then)).is_ok(), holds, "{then}");
         }
 
-        // A revocation of her name invalidates the token although it was signed before, but not
-        // certificates issued afterwards.
+        // A revocation of the name invalidates a token that was signed before it, but no
+        // certificate that is issued after it.
         let revoking = authority_again(&ours);
         let issued = Shown::from_certificates(&[CertificateDer::from(token.certificate.as_slice())]).unwrap().issued;
         revoking.revoked().learn([("anna".to_owned(), issued)]);
@@ -137,7 +137,7 @@ mod tests {
         let again = operator(&ours, "anna", ca::OPERATOR_LIFETIME).sign("NodeService/SetHold", now).unwrap();
         assert_eq!(verify(&again, &revoking, now).unwrap(), proven);
 
-        // For another method or time, or signed by another key, it is not valid.
+        // With a changed method, time or signature the token is not valid.
         for forged in [
             OperatorToken { method: "AdminService/ChangeMembers".into(), ..token.clone() },
             OperatorToken { signed_at: Timestamp(now.0 + 1), ..token.clone() },
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_others_may_read_or_that_is_damaged_is_refused_by_name() {
+    fn a_credential_that_others_may_read_or_that_is_damaged_is_refused_with_the_reason() {
         let dir = Dir::new("files");
         authority(&dir.0);
         let file = dir.0.join("anna.pem");

@@ -1,12 +1,12 @@
 //! A member's signing key for the audit chain and its exports: Ed25519 (RFC 8032).
 //!
 //! The key is a PKCS#8 file as written by `openssl genpkey -algorithm ed25519`. If none is
-//! configured, the member creates one in its data directory. It is read once, at the start: to
-//! rotate it, replace the file and restart.
+//! configured, the member creates one in its data directory. The member reads it once, at its
+//! start: to rotate it, replace the file and restart.
 //!
 //! Signatures and keys are records of the chain that they sign: a separate file would need
-//! replication, backup, archive and export of its own. The leader proposes `SignHead` for the last
-//! record that it has applied, only if there are new records; `apply` has no secrets and checks no
+//! replication, backup, archive and export of its own. If there are new records, the leader
+//! proposes `SignHead` for the last one that it has applied; `apply` has no secrets and checks no
 //! signatures. A key is recorded (`SigningKeySet`) before it signs, and each member has its own, so
 //! a change of the leader needs no rotation. The last few seconds of the chain are not signed yet.
 
@@ -38,11 +38,11 @@ pub enum SignerError {
     #[error("audit_signing_key_path {}: others can read it (mode {mode:o}); chmod 600", path.display())]
     Open { path: PathBuf, mode: u32 },
     #[error(
-        "audit_signing_key_path {}: it is no Ed25519 key in PEM (PKCS#8); `openssl genpkey -algorithm ed25519 -out FILE` makes one",
+        "audit_signing_key_path {}: it is not an Ed25519 key in PEM (PKCS#8); `openssl genpkey -algorithm ed25519 -out FILE` creates one",
         path.display()
     )]
     Foreign { path: PathBuf },
-    #[error("{}: the audit log's signing key cannot be made", path.display())]
+    #[error("{}: the audit log's signing key cannot be created", path.display())]
     Make {
         path: PathBuf,
         #[source]
@@ -73,7 +73,7 @@ impl Signer {
         let own = data_dir.join(OWN_KEY);
         if !own.exists() {
             make(&own).map_err(|source| SignerError::Make { path: own.clone(), source })?;
-            tracing::info!(file = %own.display(), "made a key for the audit log's signatures; audit_signing_key_path names another");
+            tracing::info!(file = %own.display(), "created a key for the audit log's signatures; to use another one, set audit_signing_key_path");
         }
         Self::read(&own, member)
     }
@@ -92,7 +92,7 @@ impl Signer {
         Ok(Self { member, key, public })
     }
 
-    /// The key's member.
+    /// The member that signs with this key.
     pub fn member(&self) -> MemberId {
         self.member
     }
@@ -117,7 +117,8 @@ pub fn verifies(key: &str, message: &[u8], signature: &str) -> bool {
 
 fn make(path: &Path) -> io::Result<()> {
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(io::Error::other)?;
-    // Complete or absent: a crash in between leaves a file name that the next start uses.
+    // The key file is complete or absent: after a crash the next start overwrites the temporary
+    // file.
     let temporary = path.with_extension("key-new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(key.serialize_pem().as_bytes())?;
@@ -166,7 +167,7 @@ mod tests {
         "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00";
 
     #[test]
-    fn it_signs_as_the_standard_says() {
+    fn it_makes_the_signature_of_the_standards_example() {
         let dir = Dir::new("standard");
         let path = dir.0.join("key.pem");
         std::fs::write(&path, KEY).unwrap();
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_a_key_makes_one_and_keeps_it() {
+    fn a_member_without_a_key_creates_one_and_uses_it_again() {
         let dir = Dir::new("own");
         let none = Path::new("");
         let first = Signer::open(none, &dir.0, MemberId(1)).unwrap();

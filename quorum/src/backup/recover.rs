@@ -206,10 +206,10 @@ impl Prepared {
         snapshot_file::write(dir, &About::of(meta, &ledger, at), &ledger)?;
         log::begin_at(&directory, id, Vote::new(term, config.id))?;
         drop(directory);
-        let renewed = config.data_dir.join(certify::KEPT);
+        let renewed = config.data_dir.join(certify::RENEWED_FILE);
         if renewed.exists() {
             // The configured certificate may have expired by now.
-            let to = dir.join(certify::KEPT);
+            let to = dir.join(certify::RENEWED_FILE);
             std::fs::copy(&renewed, &to).and_then(|_| std::fs::File::open(&to)?.sync_all()).map_err(BackupError::local(&to))?;
         }
         sync_folder(&dir.join("audit"))?;

@@ -1,4 +1,4 @@
-//! Each type that is read from outside, with valid values.
+//! The types whose bytes come from outside, each with valid values.
 
 use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, SummaryAnswer};
 use crate::service::{Forward, Forwarded};
@@ -23,23 +23,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// A type that is read from outside, with valid values.
+/// The decoder of a type whose bytes come from outside.
 pub(crate) struct Decoder {
     pub name: &'static str,
-    pub truths: Vec<Vec<u8>>,
+    /// Encoded valid values.
+    pub samples: Vec<Vec<u8>>,
     /// Whether the bytes can be decoded. Panics if a decoded value cannot be encoded and decoded
     /// again.
     pub decode: fn(&[u8]) -> bool,
 }
 
-fn decoder<T: Serialize + DeserializeOwned>(name: &'static str, truths: &[T]) -> Decoder {
-    let truths = truths.iter().map(|t| to_bytes(t).unwrap()).collect();
+fn decoder<T: Serialize + DeserializeOwned>(name: &'static str, samples: &[T]) -> Decoder {
+    let samples = samples.iter().map(|t| to_bytes(t).unwrap()).collect();
     let decode = |bytes: &[u8]| {
         let Ok(value) = from_bytes::<T>(bytes) else { return false };
         assert!(from_bytes::<T>(&to_bytes(&value).unwrap()).is_ok());
         true
     };
-    Decoder { name, truths, decode }
+    Decoder { name, samples, decode }
 }
 
 pub(crate) fn decoders() -> Vec<Decoder> {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   up:   Register ──▶ committed ──▶ Heartbeat … (memory)   Report … (committed in order)
-//!   down: Registered, Keyring, Desired, then each again at its change · Acked · HeartbeatAck · Close
+//!   down: Registered, then Revoked, Keyring and Desired, each again when it changes
+//!         Acked · HeartbeatAck · Members · Hear · Close · Move
 //! ```
 
 mod committing;
@@ -38,20 +39,21 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 /// Largest number of queued messages to the agent.
-const DOWN_QUEUE: usize = 64;
+const DOWN_QUEUE_LEN_MAX: usize = 64;
 /// Largest number of reports committed together.
 const REPORTS_MAX: usize = 64;
-/// Largest number of heartbeats that the leader does not know yet; beyond that, the oldest are not
-/// acknowledged.
+/// Largest number of heartbeats here that the leader does not know yet. Beyond that, the oldest are
+/// dropped and never acknowledged.
 const BEATS_MAX: usize = 16;
 /// Largest size of a failed wipe's reason in the log, in bytes.
 const WIPE_WHY_BYTES_MAX: usize = 512;
-/// How long this member may lag behind the leader at a registration.
-const CATCH_UP: Duration = Duration::from_secs(2);
+/// How long a session waits until this member has applied what the leader committed for it.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts a session. One that may move is moved when this member becomes the leader.
+/// Starts a session. When this member becomes the leader, it moves its sessions to other members:
+/// `may_move` says when this one may move.
 pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>), may_move: MayMove, up: Streaming<Packed>) -> Packets {
-    let (tx, rx) = mpsc::channel(DOWN_QUEUE);
+    let (tx, rx) = mpsc::channel(DOWN_QUEUE_LEN_MAX);
     let tasks = core.tasks.clone();
     tasks.spawn(async move {
         let down = DownLink { tx };
@@ -83,7 +85,7 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
 async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streaming<Packed>, down: &DownLink) -> Ended {
     let ended = async {
         let first = tokio::time::timeout(PATIENCE, next(&mut up)).await;
-        let registration = first.map_err(|_| Ended::Close("no registration came".to_owned()))??;
+        let registration = first.map_err(|_| Ended::Close("the agent sent no registration in time".to_owned()))??;
         let mut session = Session::register(core, who, registration, down).await?;
         let result = session.run(&mut up).await;
         let node = session.node.clone();
@@ -112,10 +114,10 @@ struct Session<'a> {
     beats: VecDeque<(u64, Instant)>,
     /// The number of the last heartbeat: lower or equal ones are refused.
     beat: u64,
-    /// The comparison of reported and recorded shares.
+    /// Compares the number of shares that the node reports with the ledger's.
     miscounted: Miscounted,
-    /// The last list sent, without its revision. A claim that was made and ended in between shows
-    /// only in the leaving shares.
+    /// The last list sent, without its revision. A claim that was made and ended between two lists
+    /// changes only the leaving shares.
     sent: Option<DesiredList>,
     /// The node's components as last reported in this session.
     conformance: Option<Components>,
@@ -123,11 +125,11 @@ struct Session<'a> {
     sent_keys: Option<Revision>,
     /// The log index of the newest revocation sent.
     sent_revoked: Revision,
-    /// The questions to this agent about other nodes.
+    /// The questions for this agent about silent nodes.
     witness: Witness,
     /// Reports that wait for space on the leader's disk.
     waiting: Vec<NodeReport>,
-    /// When to try them again.
+    /// When to retry them.
     again: Instant,
 }
 
@@ -145,14 +147,14 @@ impl<'a> Session<'a> {
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         };
         if let Some(growth) = growth {
-            tracing::error!(%node, growth, "the node's capacity grew when it registered: `lattice node history` has it");
+            tracing::error!(%node, growth, "the node's capacity grew when it registered: `lattice node history` shows it");
             count(&core.counts.capacity_grown);
         }
         let Outcome::Registered { incarnation, report_seq } = outcome else {
             return Err(Ended::Close("the leader answered something else".to_owned()));
         };
-        if !core.applied(revision, CATCH_UP).await {
-            return Err(Ended::Close("this member lies too far behind the leader".to_owned()));
+        if !core.applied(revision, CATCH_UP_TIMEOUT).await {
+            return Err(Ended::Close("this member lags too far behind the leader".to_owned()));
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
@@ -186,8 +188,8 @@ impl<'a> Session<'a> {
             members: core.member_list(),
         };
         down.send(&registered).await?;
-        // Before anything else: an agent that was offline talks to nobody until it has the
-        // revocations.
+        // Revocations first: an agent that was offline may still accept certificates that were
+        // revoked meanwhile.
         session.send_revoked().await?;
         session.send_keys().await?;
         session.send_desired(revision).await?;
@@ -195,7 +197,7 @@ impl<'a> Session<'a> {
     }
 
     async fn run(&mut self, up: &mut Streaming<Packed>) -> Result<std::convert::Infallible, Ended> {
-        // A separate task reads the socket, so that waiting for something else here loses no
+        // A separate future reads the stream: dropping a read that is not complete would lose a
         // message.
         let (tx, mut messages) = mpsc::channel(REPORTS_MAX);
         let reading = async move {
@@ -255,8 +257,8 @@ impl<'a> Session<'a> {
                     Some(Err(refusal)) => return Err(Ended::Close(refusal.to_string())),
                     None => return Err(Ended::Close("the leader gave no answer".to_owned())),
                 };
-                if !self.core.applied(revision, CATCH_UP).await {
-                    return Err(Ended::Close("this member lies too far behind the leader".to_owned()));
+                if !self.core.applied(revision, CATCH_UP_TIMEOUT).await {
+                    return Err(Ended::Close("this member lags too far behind the leader".to_owned()));
                 }
                 self.send_desired(revision).await?;
                 Ok(None)

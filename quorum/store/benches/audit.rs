@@ -1,10 +1,10 @@
 //! Measures queries of a long audit log: `cargo bench -p lattice-store --bench audit -- [RECORDS
 //! [DIR]]`.
 //!
-//! Creates a chain of ten million records (or RECORDS) in DIR, or in a temporary directory, as a
-//! member would have it after a year: 2,000 users, 10,000 nodes, eight records for each allocation,
-//! of which the last two come much later. Then measures queries. Exits with 1 if a target is
-//! missed.
+//! Creates a chain of ten million records (or RECORDS) in DIR, or in a temporary directory, like
+//! that of a member after a year: 2,000 users, 10,000 nodes, eight records for each allocation, the
+//! last two of them much later. An existing chain in DIR is used as it is. Exits with 1 if a target
+//! is missed.
 
 use lattice_ledger::AuditHead;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
@@ -17,11 +17,11 @@ use uuid::Uuid;
 const RECORDS: u64 = 10_000_000;
 const YEAR_MS: u64 = 365 * DAY_MS;
 const DAY_MS: u64 = 86_400_000;
-const BEGINNING: u64 = 1_767_225_600_000;
-/// Records between an allocation's start and its end.
-const LIFE: u64 = 1_600_000;
+const BEGINNING_MS: u64 = 1_767_225_600_000;
+/// Number of records between an allocation's start and its end.
+const LIFE_RECORDS: u64 = 1_600_000;
 /// The records of an allocation in order.
-const STORY: [AuditAction; 8] = [
+const ACTIONS: [AuditAction; 8] = [
     AuditAction::AllocationSubmitted,
     AuditAction::AllocationClaimed,
     AuditAction::AllocationRunning,
@@ -53,12 +53,12 @@ fn fill(chain: &mut AuditChain, count: u64) {
     let mut batch = Vec::new();
     for n in 0..count {
         let what = n % 8;
-        // An allocation that ends now began LIFE records ago; earlier nothing ends, and more
-        // allocations begin.
-        let story = if what >= 6 && n >= LIFE { (n - LIFE) / 8 } else { n / 8 };
-        let at = Timestamp(BEGINNING + u64::try_from(u128::from(n) * u128::from(YEAR_MS) / u128::from(count)).unwrap());
+        // An allocation that ends now began LIFE_RECORDS records ago. Among the first LIFE_RECORDS
+        // records, the one that has just begun ends.
+        let story = if what >= 6 && n >= LIFE_RECORDS { (n - LIFE_RECORDS) / 8 } else { n / 8 };
+        let at = Timestamp(BEGINNING_MS + u64::try_from(u128::from(n) * u128::from(YEAR_MS) / u128::from(count)).unwrap());
         let node: NodeId = format!("x{:04}", mixed(story ^ 5) % 10_000).parse().unwrap();
-        let (owner, action) = (user(story), STORY[usize::try_from(what).unwrap()]);
+        let (owner, action) = (user(story), ACTIONS[usize::try_from(what).unwrap()]);
         let actor = if matches!(what, 0 | 3 | 4) { owner.clone() } else { format!("node:{node}") };
         let detail = format!("epoch {story}, incarnation {n}, 4 nodes from {node}");
         let named = (what != 1).then_some(&node);
@@ -72,7 +72,7 @@ fn fill(chain: &mut AuditChain, count: u64) {
     }
 }
 
-/// The number of records found, and the time needed.
+/// The number of records found, and how long the search took.
 fn ask(chain: &AuditChain, filter: &AuditFilter) -> (usize, Duration) {
     let began = Instant::now();
     let mut search = chain.search(filter, 0, chain.head().seq);
@@ -83,8 +83,8 @@ fn ask(chain: &AuditChain, filter: &AuditFilter) -> (usize, Duration) {
     (found, began.elapsed())
 }
 
-/// Prints one line: median and maximum of several queries, compared with the target. Returns
-/// whether it was met.
+/// Prints one line: median and maximum of several queries, and the target. Returns whether the
+/// maximum meets the target.
 fn line(what: &str, mut asked: Vec<(usize, Duration)>, at_most: Duration) -> bool {
     asked.sort_by_key(|(_, took)| *took);
     let (middle, longest) = (asked[asked.len() / 2], asked[asked.len() - 1]);
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     let dir = given.clone().unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-bench-audit-{}", std::process::id())));
     let met = measure(&dir, count);
     if given.is_none() {
-        std::fs::remove_dir_all(&dir).expect("its own folder is removed");
+        std::fs::remove_dir_all(&dir).expect("the temporary directory can be removed");
     }
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -119,7 +119,7 @@ fn measure(dir: &Path, count: u64) -> bool {
     let mut chain = AuditChain::open(dir).unwrap();
     if chain.head().seq == 0 {
         fill(&mut chain, count);
-        println!("{count} records made in {:.1} s", began.elapsed().as_secs_f64());
+        println!("{count} records created in {:.1} s", began.elapsed().as_secs_f64());
     }
     drop(chain);
     let began = Instant::now();
@@ -129,7 +129,7 @@ fn measure(dir: &Path, count: u64) -> bool {
     let all = AuditFilter::default();
     let stories = chain.head().seq / 8;
     let some = |n: u64| (0..n).map(move |i| mixed(i) % stories);
-    let day = |n: u64| Timestamp(BEGINNING + n * DAY_MS);
+    let day = |n: u64| Timestamp(BEGINNING_MS + n * DAY_MS);
     let seconds = Duration::from_secs;
     let of = |filter: &AuditFilter| ask(&chain, filter);
     let allocations = some(100).map(|n| of(&AuditFilter { allocation: Some(id(n).into()), ..all.clone() })).collect();

@@ -1,7 +1,7 @@
 //! Distributes the changes made by applied log entries to watchers.
 //!
 //! ```text
-//!   machine ──ChangeSet──▶ history (bounded) ◀── watches continue from their place; one that is too slow is ended
+//!   machine ──ChangeSet──▶ history (bounded) ◀── each watch reads from its place; one that is too slow is ended
 //!           ──node──▶ that node's session wakes and reads its desired list again (latest value, no queue);
 //!                     all sessions wake for changed gossip keys and for revocations
 //! ```
@@ -25,7 +25,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Starts with this state.
+    /// Starts with an empty history after this state.
     pub fn since(ledger: &Ledger) -> Self {
         let history = Mutex::new(History::new(ledger.place()));
         let sessions = Mutex::new(HashMap::new());
@@ -68,7 +68,7 @@ impl Changes {
         notify
     }
 
-    /// A session of the node was dropped.
+    /// Removes the node's sessions that were dropped.
     pub fn session_over(&self, node: &NodeId) {
         let mut sessions = self.sessions();
         if let Some(of_node) = sessions.get_mut(node) {
@@ -84,7 +84,7 @@ impl Changes {
     }
 
     /// Publishes the changes of an entry. Called while the ledger is locked for writing, so that
-    /// nobody sees one without the other.
+    /// nobody sees the new state without its changes.
     pub fn publish(&self, ledger: &Ledger, changed: Changed) {
         if changed.keyring || changed.revocations {
             self.wake_sessions();
@@ -127,11 +127,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_two_sessions_of_a_node_the_one_that_stays_is_woken() {
+    async fn when_one_of_a_nodes_two_sessions_is_dropped_the_other_is_woken() {
         let changes = Changes::since(&Ledger::default());
         let node: NodeId = "n1".parse().unwrap();
-        let (direct, carried) = (changes.session(node.clone()), changes.session(node.clone()));
-        drop(carried);
+        let (direct, relayed) = (changes.session(node.clone()), changes.session(node.clone()));
+        drop(relayed);
         changes.session_over(&node);
         changes.wake_sessions();
         assert!(futures::poll!(std::pin::pin!(direct.notified())).is_ready());

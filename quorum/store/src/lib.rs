@@ -1,4 +1,4 @@
-//! What a member of the quorum has on its disk, and the state that it applies from there.
+//! What a member of the quorum stores on its disk, and the state that it applies from its log.
 //!
 //! ```text
 //!   DIR/lock                 held by the process that uses the directory
@@ -13,22 +13,22 @@
 //! ```
 //!
 //! Every record has its length and a checksum. If a crash interrupted a write (a torn tail), the
-//! incomplete record is cut off, with a log message. With damage anywhere else, including the last
-//! synced record, the member refuses to start, and names file and offset. The audit chain is
-//! *derived*: records of entries after the last snapshot are created again by applying the log, so
-//! it is synced with each snapshot and not with every entry.
+//! incomplete record is cut off, with a log message. If any other record of the log or of the audit
+//! chain is damaged, even the last one that was synced, the member refuses to start, and names file
+//! and offset. The audit chain is *derived*: records of entries after the last snapshot are created
+//! again by applying the log, so it is synced with each snapshot and not with every entry.
 //!
-//! If the newest snapshot is damaged, it is moved aside, and the previous one is used with the log
-//! entries after it.
+//! A damaged newest snapshot is moved aside, and the previous one is used with the log entries
+//! after it.
 //!
 //! A snapshot contains only the head of the audit chain: before a member installs a snapshot from
 //! another one, it fetches the missing records from there, and checks them against the head.
 //!
-//! `lattice-quorum` alone calls this crate: it gives [`log::Log`] and [`machine::Machine`] to
+//! Only `lattice-quorum` calls this crate: it gives [`log::Log`] and [`machine::Machine`] to
 //! openraft, whose storage traits they implement, and reads the applied state
-//! ([`machine::Agreed`]). Nothing here knows the network, the configuration or the other members.
+//! ([`machine::Agreed`]). Nothing here reads the configuration or connects to other members.
 //!
-//! | task | owns | talks by |
+//! | task | owns | channels |
 //! |---|---|---|
 //! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
 //! | `snapshot` (a thread, one for each snapshot) | the new snapshot's file | oneshot out |

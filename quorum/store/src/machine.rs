@@ -219,7 +219,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.snapshots.kept.are(kept);
         tracing::info!(
             upto = meta.last_log_id.map(|id| id.index),
-            "the leader's snapshot is taken: this member was away for longer than the log reaches back"
+            "the leader's snapshot is installed: this member was absent for longer than the log reaches back"
         );
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();

@@ -1,4 +1,4 @@
-//! Records in segments of the log and of the audit chain.
+//! The format of records in the segments of the log and of the audit chain.
 //!
 //! ```text
 //!   0        4     5      8                16           20            24
@@ -7,9 +7,9 @@
 //!
 //! Numbers are little-endian, checksums are CRC-32. `synced_before` is the offset in the file up to
 //! which everything was known to be on disk when this record was written. It distinguishes a torn
-//! tail from damage: if a later, valid record states that a bad record was on disk, that record was
-//! once complete. For the log's last records, [`super::synced_end`] does this. The last record is
-//! followed by zeros, written in advance so that most syncs need not change the file's size.
+//! tail from damage: if a later, valid record states that an invalid record was on disk, that one
+//! was once complete. For the log's last records, [`super::synced_end`] does this. The last record
+//! is followed by zeros, written in advance so that most syncs need not change the file's size.
 
 /// Size of the header before the payload, in bytes.
 pub const HEADER: usize = 24;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsynced_hole_is_torn_and_a_synced_one_is_damage() {
+    fn an_invalid_record_is_torn_if_unsynced_and_damaged_if_synced() {
         for (synced, want) in [(0, Ending::Torn { offset: 0 }), (HEADER as u64 + 3, Ending::Damaged { offset: 0 })] {
             let mut bytes = Vec::new();
             write(&mut bytes, KIND_ENTRY, 0, b"one");

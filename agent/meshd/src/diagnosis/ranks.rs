@@ -1,9 +1,9 @@
 //! `lattice top --per-rank`: what each rank of an allocation's launches does, from two reads of
 //! `/proc` a second apart. Nothing is read without a request.
 //!
-//! A rank consists of its process and all that this process started. Their times add up, together
-//! with those of children that ended and were waited for, so a child's time counts once, whether it
-//! lives or not.
+//! A rank consists of all processes with its `LATTICE_RANK` in their environment. Its processor
+//! time is the sum of theirs and of the children that they have waited for: a child's time counts
+//! once, before its end and after it.
 
 use super::fact::text_of;
 use super::processes::{self, Listed};
@@ -25,10 +25,10 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 /// The time between the two reads.
-const BETWEEN: Duration = Duration::from_secs(1);
-/// How many processes of an allocation are read on one node.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest number of an allocation's processes that are read on one node.
 const READ_MAX: usize = 4096;
-/// The longest name in characters; the kernel has 15.
+/// The longest name in characters; the kernel's names have at most 15.
 const NAME_MAX: usize = 32;
 
 /// Launch number and rank.
@@ -67,12 +67,12 @@ fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
 
 async fn here(context: &Context, open: &UsageOpen) -> Result<WireRanks, DiagnosisError> {
     let work = running(context, key(open))?;
-    let place = context.diagnosis_slots.take(super::HERE).await?;
-    let looking = tokio::task::spawn_blocking(move || {
-        let _place = place;
+    let slot = context.diagnosis_slots.take(super::HERE).await?;
+    let reading = tokio::task::spawn_blocking(move || {
+        let _slot = slot;
         measure(&work)
     });
-    match timeout(HERE, looking).await {
+    match timeout(HERE, reading).await {
         Ok(Ok(ranks)) => Ok(ranks),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DiagnosisError::KernelTimeout),
@@ -81,7 +81,7 @@ async fn here(context: &Context, open: &UsageOpen) -> Result<WireRanks, Diagnosi
 
 fn measure(work: &Path) -> WireRanks {
     let first = Look::at(work);
-    std::thread::sleep(BETWEEN);
+    std::thread::sleep(READ_INTERVAL);
     Look::at(work).since(&first)
 }
 
@@ -144,7 +144,7 @@ impl Look {
 impl Seen {
     /// Adds another process.
     fn join(&mut self, other: Self) {
-        let state = severer(&self.rank.state, &other.rank.state).to_owned();
+        let state = more_severe(&self.rank.state, &other.rank.state).to_owned();
         let (this, that) = (&self.rank, &other.rank);
         let (processes, threads) = (this.processes + that.processes, this.threads.saturating_add(that.threads));
         let memory_bytes = this.memory_bytes.saturating_add(that.memory_bytes);
@@ -154,7 +154,8 @@ impl Seen {
         self.ticks = self.ticks.saturating_add(other.ticks);
     }
 
-    /// `None`: the counter restarted in between.
+    /// `None`: the sums cannot be compared, because the rank's first process is another one, or
+    /// because a process ended and its parent has not waited for it.
     fn cores_since(&self, before: &Self) -> Option<f64> {
         let seconds = self.at.saturating_duration_since(before.at).as_secs_f64();
         let ticks = self.ticks.checked_sub(before.ticks)?;
@@ -162,8 +163,8 @@ impl Seen {
     }
 }
 
-/// The state to report: uninterruptible sleep first, then running, else the first.
-fn severer<'a>(one: &'a str, other: &'a str) -> &'a str {
+/// The state to report of two: uninterruptible sleep, else running, else the first one.
+fn more_severe<'a>(one: &'a str, other: &'a str) -> &'a str {
     let weight = |state: &str| match state {
         "D" => 2,
         "R" => 1,
@@ -180,7 +181,7 @@ fn process((launch, rank): Key, pid: i32) -> Option<Seen> {
     let threads = u32::try_from(number(17)).unwrap_or(u32::MAX);
     let first = *fields.first()?;
     let state = if threads > 1 {
-        processes::threads(pid).fold(first.to_owned(), |all, one| severer(&all, &one).to_owned())
+        processes::threads(pid).fold(first.to_owned(), |all, one| more_severe(&all, &one).to_owned())
     } else {
         first.to_owned()
     };
@@ -211,19 +212,19 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_all_its_processes_and_goes_by_the_first() {
+    fn a_rank_is_the_sum_of_its_processes_and_has_the_name_of_the_first() {
         let mut all = seen(20, 300, 5, "S");
         all.join(seen(10, 200, 7, "R"));
         all.join(seen(5, 400, 1, "S"));
         let WireRank { pid, name, processes, memory_bytes, threads, state, .. } = &all.rank;
         assert_eq!((*pid, name.as_str(), *processes, *memory_bytes, *threads, state.as_str()), (10, "p10", 3, 30, 3, "R"));
         assert_eq!((all.ticks, all.began), (13, (200, 10)));
-        assert_eq!(severer("R", "D"), "D");
-        assert_eq!(severer("S", "T"), "S");
+        assert_eq!(more_severe("R", "D"), "D");
+        assert_eq!(more_severe("S", "T"), "S");
     }
 
     #[test]
-    fn what_a_rank_used_is_between_two_looks_and_of_one_that_came_in_between_nothing_is_said() {
+    fn usage_is_the_difference_of_two_reads_and_unknown_for_a_rank_that_began_in_between() {
         let before = seen(10, 200, 100, "R");
         let after = |ticks, began| Seen { at: before.at + Duration::from_secs(2), began: (began, 10), ..seen(10, began, ticks, "R") };
         assert_eq!(after(300, 200).cores_since(&before), Some(1.0));
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_a_rank_like_any_other() {
+    fn this_process_can_be_read_as_a_rank() {
         let seen = process((1, 0), i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(seen.rank.memory_bytes > 0 && seen.rank.threads >= 1 && ["R", "S", "D"].contains(&seen.rank.state.as_str()));
     }

@@ -14,11 +14,12 @@ use quinn::SendStream;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Timeout of another agent's answer.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long another agent may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Known {
-    /// Takes a reading of an allocation's GPUs, after the rest of its numbers.
+    /// Stores a reading of an allocation's GPUs. The allocation's other numbers must be stored
+    /// first.
     pub(super) fn take_devices(&mut self, allocation: AllocationId, mine: Option<Mine>, at_ms: u64) {
         if let Some(of) = self.running.get_mut(&allocation) {
             of.devices.take(mine, at_ms);
@@ -27,7 +28,7 @@ impl Known {
 }
 
 impl Measuring {
-    /// The newest numbers of each GPU that an allocation has here.
+    /// The newest numbers of each GPU that an allocation has on this node.
     fn wire_gpus(&self, (allocation, epoch): Key) -> WireGpus {
         let assigned: Vec<String> = {
             let view = self.0.handles.view.borrow();
@@ -46,7 +47,7 @@ impl Measuring {
                     WireGpu { id, model, silent: String::new(), shown: shown(gpu), throttled }
                 }
                 None => {
-                    // A lost GPU is not asked at all: its problem says more.
+                    // A lost GPU is not read at all: its problem explains more.
                     let why = device.map(|gpu| self.0.handles.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
                     let silent =
                         if why.is_empty() { self.0.handles.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
@@ -73,7 +74,7 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
         frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
         frame::read::<GpusAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
         GpusAnswer::Answered(gpus) => Ok(gpus.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         GpusAnswer::Refused { why } => {
@@ -83,7 +84,7 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
     }
 }
 
-/// Answers another agent.
+/// Answers the request of another agent.
 pub async fn answer_gpus(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     frame::write(send, &GpusAnswer::Answered(measuring.wire_gpus(key))).await

@@ -1,9 +1,9 @@
-//! Energy of this node and of each allocation in joules. It is stored before it is shown: so no
-//! counter decreases when the agent is killed, and energy used while no agent runs is counted by
-//! the next one.
+//! Energy of this node and of each allocation in joules. It is stored before it is shown, so that
+//! no counter decreases when the agent is killed. The next agent counts the energy that was used
+//! while none ran.
 //!
-//! One small file with a checksum and the id of its boot. It is not synced, because work does not
-//! outlive the machine either.
+//! It is stored in one small file, with a checksum and the machine's boot id. The file is not
+//! synced, because no work survives a crash of the machine either.
 
 use super::gpu_numbers::Mine;
 use crate::kernel_counts::{self, Key};
@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 /// The file in the state folder.
 const FILE: &str = "energy";
 const VERSION: u32 = 1;
-/// Bytes of the file that are read at most.
+/// Largest number of bytes of the file that are read.
 const BYTES_MAX: u64 = 16 << 20;
 /// How often meters are read while no work runs: much sooner than a meter wraps.
-const RESTING: Duration = Duration::from_secs(10);
+const IDLE_READ_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,14 +52,14 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Below this root, continuing from the stored values.
+    /// The meters below `root`, continuing from the values stored in `state_dir`.
     pub fn open(root: &Path, state_dir: &Path) -> Self {
         let boot = identity::boot_id().map(|boot| boot.to_string()).unwrap_or_default();
         let file = state_dir.join(FILE);
         let kept = match read(&file) {
             Ok(kept) => kept.filter(|kept| kept.version == VERSION && kept.boot == boot).unwrap_or_default(),
             Err(error) => {
-                tracing::warn!("{}: {error}: energy is counted anew", file.display());
+                tracing::warn!("{}: {error}: energy counters start from 0 again", file.display());
                 Contents::default()
             }
         };
@@ -82,9 +82,9 @@ impl Energy {
         &self.node
     }
 
-    /// Reads the node's meters; only now and then while no work runs.
+    /// Reads the node's meters; less often while no work runs (`works`).
     pub fn look(&mut self, now: Instant, works: bool, text: &mut Text) {
-        let is_due = works || self.read_at.is_none_or(|at| now.saturating_duration_since(at) >= RESTING);
+        let is_due = works || self.read_at.is_none_or(|at| now.saturating_duration_since(at) >= IDLE_READ_INTERVAL);
         if is_due && self.rapl.names().next().is_some() {
             self.read_at = Some(now);
             self.node.take(&self.rapl.read(text));
@@ -133,7 +133,7 @@ impl Energy {
             Ok(()) => (self.written, self.cannot_write) = (bytes, false),
             Err(error) => {
                 if !self.cannot_write {
-                    tracing::warn!("{}: {error}: energy is counted anew when the agent is restarted", self.file.display());
+                    tracing::warn!("{}: {error}: energy counters start from 0 again when the agent is restarted", self.file.display());
                 }
                 self.cannot_write = true;
             }
@@ -154,7 +154,7 @@ fn read(file: &Path) -> io::Result<Option<Contents>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the file is damaged");
     let (crc, body) = text.trim_end_matches('\n').split_once(' ').ok_or_else(damaged)?;
     if u32::from_str_radix(crc, 16).ok() != Some(crc32fast::hash(body.as_bytes())) {
         return Err(damaged());
@@ -162,7 +162,7 @@ fn read(file: &Path) -> io::Result<Option<Contents>> {
     Ok(Some(serde_json::from_str(body)?))
 }
 
-/// Number of the machine's processors, which are metered together.
+/// The number of the machine's processors: the meters count them together.
 fn processors(root: &Path) -> u32 {
     let stat = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
     let is_one = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_goes_on_over_a_restart_and_what_was_drawn_meanwhile_counts() {
+    fn energy_counters_continue_after_a_restart_and_include_the_time_without_an_agent() {
         let root = std::env::temp_dir().join(format!("lattice-energy-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         machine(&root, 999_000_000);
@@ -200,7 +200,7 @@ mod tests {
         let mut energy = Energy::open(&root, &root);
         assert_eq!((energy.processors, drawn(&mut energy)), (2, Some((0.0, Source::Rapl))));
         machine(&root, 1_000_000);
-        assert_eq!(drawn(&mut energy), Some((2.0, Source::Rapl)), "it began again in between");
+        assert_eq!(drawn(&mut energy), Some((2.0, Source::Rapl)), "the meter wrapped in between");
         drop(energy);
         machine(&root, 4_000_000);
         let mut energy = Energy::open(&root, &root);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_meters_keeps_nothing() {
+    fn a_machine_without_meters_stores_nothing() {
         let root = std::env::temp_dir().join(format!("lattice-no-energy-{}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
         let mut energy = Energy::open(&root, &root);

@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use uuid::Uuid;
 
-/// For each of the two: round trips between two threads, datagrams, and writes past the page cache.
+/// The load of each scope: round trips between two threads, datagrams, and MiB written past the page cache.
 const LOADS: [[u32; 3]; 2] = [[50_000, 20_000, 64], [20_000, 5000, 16]];
 /// Bytes of a datagram, and of its headers.
 const DATAGRAM: usize = 1000;
 const HEADERS: usize = 28;
 /// Bytes of one write.
 const WRITE: usize = 1 << 20;
-/// Number of writes that stay in memory, to be written back later.
+/// MiB that stay in memory, and are written back later.
 const BUFFERED: u32 = 32;
-/// Limit of the difference between the count and the true number, in percent.
+/// Largest permitted difference between the count and the true number, in percent.
 const OFF_PERCENT: f64 = 1.0;
 
 /// A load in a cgroup, whose events are counted (for `bench telemetry`)
@@ -51,7 +51,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Prints how often its threads left their processors.
+    /// Runs the load, and prints the number of context switches of this process.
     pub fn run(&self) -> Result<()> {
         fs::write(self.cgroup.join("cgroup.procs"), "0").with_context(|| format!("moving to {}", self.cgroup.display()))?;
         let before = switches()?;
@@ -91,13 +91,13 @@ impl Load {
         let mut bytes = [7; DATAGRAM];
         for _ in 0..self.datagrams {
             socket.send(&bytes)?;
-            ensure!(socket.recv(&mut bytes)? == DATAGRAM, "a datagram came in part");
+            ensure!(socket.recv(&mut bytes)? == DATAGRAM, "a datagram arrived incomplete");
         }
         Ok(())
     }
 }
 
-/// Switches of all threads of this process so far.
+/// Context switches of all threads of this process so far.
 fn switches() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok(usage.voluntary_context_switches() + usage.involuntary_context_switches())
@@ -108,7 +108,7 @@ fn write(path: &Path, mebibytes: u32, flags: i32) -> Result<()> {
         return Ok(());
     }
     let file = File::options().create(true).truncate(true).write(true).custom_flags(flags).open(path)?;
-    // Writes past the page cache need aligned memory as well.
+    // Writes past the page cache need aligned memory.
     let mut memory = vec![7; WRITE + 4096];
     let at = memory.as_ptr().align_offset(4096);
     let bytes = &mut memory[at..at + WRITE];
@@ -142,7 +142,7 @@ impl<'a> Two<'a> {
     }
 
     fn counts(&self, n: usize) -> Result<Counts> {
-        self.probes.counts(self.cgroups[n], &[0; WORDS]).context("it is not counted")
+        self.probes.counts(self.cgroups[n], &[0; WORDS]).context("the scope is not counted")
     }
 
     fn begin(&self, n: usize, file: Option<&Path>, args: &[(&str, u32)]) -> Result<Child> {
@@ -165,12 +165,12 @@ fn reported_switches(child: Child) -> Result<f64> {
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// The difference in percent of the true number.
+/// The difference between the count and the true number, in percent of the latter.
 fn off(counted: u64, known: f64) -> f64 {
     (counted as f64 - known).abs() / known * 100.0
 }
 
-/// The differences of both scopes in percent: switches, bytes of the network, bytes past the page cache.
+/// The larger of both scopes' differences, in percent: switches, bytes of the network, bytes past the page cache.
 #[derive(Default)]
 struct Off([f64; 3]);
 
@@ -198,18 +198,18 @@ fn one_round(two: &Two<'_>, dir: Option<&Path>) -> Result<Off> {
     Ok(worst)
 }
 
-/// Data of a scope that stays in memory and that the kernel writes back later: the percentage counted for the scope,
-/// and the bytes counted for no allocation meanwhile.
+/// Data of a scope that stays in memory until the kernel writes it back: the percentage that is counted for the scope,
+/// and the bytes that are counted for no allocation.
 fn written_back(two: &Two<'_>, dir: &Path) -> Result<(f64, u64)> {
-    let nobodys = || two.probes.of_no_allocation().map(|(_, written)| written).context("what is nobody's is not counted");
-    let (own, before) = (two.counts(0)?[BLOCK_WRITTEN_BYTES], nobodys()?);
+    let unattributed = || two.probes.of_no_allocation().map(|(_, written)| written).context("bytes of no allocation are not counted");
+    let (own, before) = (two.counts(0)?[BLOCK_WRITTEN_BYTES], unattributed()?);
     let file = dir.join("buffered");
     reported_switches(two.begin(0, Some(&file), &[("--buffered", BUFFERED)])?)?;
     let file = File::open(file)?;
     file.sync_all()?;
     let known = f64::from(BUFFERED) * WRITE as f64;
     let own = two.counts(0)?[BLOCK_WRITTEN_BYTES].wrapping_sub(own);
-    Ok((own as f64 / known * 100.0, nobodys()?.wrapping_sub(before)))
+    Ok((own as f64 / known * 100.0, unattributed()?.wrapping_sub(before)))
 }
 
 /// The figures, and notes about them. `dir`: the directory for files.
@@ -228,23 +228,23 @@ fn measure(two: &Two<'_>, dir: &Path, rounds: usize) -> Result<(Vec<Figure>, Vec
         notes.push("direct I/O was not measured: temporary files are on no block device here (TMPDIR)".to_owned());
     }
     let worst: Vec<Off> = (0..rounds).map(|_| one_round(two, dir)).collect::<Result<_>>()?;
-    let at_most = || Some(Target::AtMost { value: OFF_PERCENT, why: "told apart".to_owned() });
+    let at_most = || Some(Target::AtMost { value: OFF_PERCENT, why: "attributed to its own scope".to_owned() });
     let figure = |name: &str, n: usize| -> Result<Figure> {
         let samples = Samples::of(worst.iter().map(|off| off.0[n]).collect(), 0).context("a round at least")?;
         Ok(Figure::new(name, "%", samples, vec![], at_most()))
     };
     let mut figures = vec![
-        figure("two scopes at once, context switches: told beside known, the worse of the two", 0)?,
+        figure("two scopes at once, context switches: difference between counted and true, the larger of the two", 0)?,
         figure("the same, bytes sent and received", 1)?,
     ];
     if let Some(dir) = dir {
         figures.push(figure("the same, bytes written past the page cache", 2)?);
-        let (own, nobodys) = written_back(two, dir)?;
+        let (own, unattributed) = written_back(two, dir)?;
         let samples = Samples::of(vec![own], 0).context("a value")?;
-        figures.push(Figure::new("what is written back later, told as a scope's own", "%", samples, vec![], at_most()));
+        figures.push(Figure::new("data written back later, counted for its scope", "%", samples, vec![], at_most()));
         notes.push(format!(
-            "{BUFFERED} MiB were left in memory and written back; {:.1} MiB were told as nobody's meanwhile (unattributed)",
-            nobodys as f64 / WRITE as f64
+            "{BUFFERED} MiB were left in memory and written back; meanwhile {:.1} MiB were counted for no allocation (unattributed)",
+            unattributed as f64 / WRITE as f64
         ));
     }
     Ok((figures, notes))
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_held_against_what_is_known_both_ways() {
+    fn the_difference_is_in_percent_of_the_true_number_and_never_negative() {
         assert_eq!([off(1010, 1000.0), off(980, 1000.0), off(1000, 1000.0)], [1.0, 2.0, 0.0]);
     }
 }
