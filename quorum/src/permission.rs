@@ -16,8 +16,8 @@
 //! operator's own token is the proof ([`lattice_pki::operator`]), and the table names the API
 //! methods that the token must be signed for.
 
-use lattice_ledger::Asker;
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
+use lattice_ledger::{Action, Asker};
 use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, Principal};
 use lattice_pki::identity::{Caller, Role};
@@ -217,8 +217,12 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut 
     let grant = granted(Call::of(request), caller)?;
     check_operator(request, operator)?;
     match request {
-        Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } if holder.as_str() != caller.name => {
-            return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
+        Request::AcquireLease { holder, .. }
+        | Request::RenewLease { holder, .. }
+        | Request::Command(Action::ReleaseLease { holder, .. })
+            if holder.as_str() != caller.name =>
+        {
+            return Err(Refusal::Malformed { why: format!("{} has no part in leases of {holder}", caller.name) });
         }
         Request::RecordAccess(access) => check_access(caller, grant, access)?,
         _ => {}

@@ -117,7 +117,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             asked.clear();
             held.send_replace(Leases::new());
             rounds.wait(&BTreeMap::new());
-            give_back(&quorum, std::mem::take(&mut leases)).await;
+            give_back(&me, &quorum, std::mem::take(&mut leases)).await;
             continue;
         }
         let queues = cluster.borrow().queues();
@@ -150,7 +150,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         }
     }
     held.send_replace(Leases::new());
-    give_back(&quorum, leases).await;
+    give_back(&me, &quorum, leases).await;
 }
 
 /// Whether this agent's gossip sees less than half of the Ready nodes alive. It would place nothing
@@ -161,17 +161,17 @@ fn is_apart(cluster: &Cluster, alive: &BTreeSet<NodeId>) -> bool {
 }
 
 /// Releases the leases that this agent holds.
-async fn give_back(quorum: &QuorumClient, leases: Leases) {
+async fn give_back(me: &NodeId, quorum: &QuorumClient, leases: Leases) {
     let mut releases = Vec::new();
     for (name, lease) in leases.into_iter().filter(|(_, lease)| lease.ours) {
-        releases.push(release(quorum, name, lease.token));
+        releases.push(release(me, quorum, name, lease.token));
     }
     futures::stream::iter(releases).buffer_unordered(ASKED_AT_ONCE).collect::<()>().await;
 }
 
 /// Releases one lease; if that fails, the lease expires by itself.
-async fn release(quorum: &QuorumClient, queue: String, token: u64) {
-    let release = Request::from(Action::ReleaseLease { name: scheduler_lease(&queue), token, user: None });
+async fn release(me: &NodeId, quorum: &QuorumClient, queue: String, token: u64) {
+    let release = Request::from(Action::ReleaseLease { name: scheduler_lease(&queue), token, holder: me.clone(), user: None });
     let _ = quorum.call(&release, Duration::from_millis(500)).await;
 }
 

@@ -33,7 +33,7 @@ impl LeaseService for Api {
     async fn release(&self, request: Request<v1::ReleaseLeaseRequest>) -> Result<Response<v1::ReleaseLeaseResponse>, Status> {
         let user = self.user(&request).await?;
         let v1::ReleaseLeaseRequest { name, token } = request.into_inner();
-        self.done(&Ask::from(Action::ReleaseLease { name, token, user: Some(user) })).await?;
+        self.done(&Ask::from(Action::ReleaseLease { name, token, holder: self.context.setup.me.clone(), user: Some(user) })).await?;
         Ok(Response::new(v1::ReleaseLeaseResponse {}))
     }
 

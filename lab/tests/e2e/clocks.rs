@@ -252,7 +252,7 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
 }
 
 async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
-    let request = Request::from(Action::ReleaseLease { name: "short".to_owned(), token, user: None });
+    let request = Request::from(Action::ReleaseLease { name: "short".to_owned(), token, holder: holder.name.parse().unwrap(), user: None });
     let released = holder.client.call(&request, PATIENCE).await;
     match released {
         // It ended by itself meanwhile, which is equally good.

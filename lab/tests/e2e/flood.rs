@@ -67,7 +67,7 @@ fn flood(target: SocketAddr, stop: &AtomicBool, opened: &AtomicU64) {
             let is_open = one.as_ref().is_some_and(|stream| !has_ended(stream));
             if !is_open && !stop.load(Ordering::Relaxed) {
                 *one = half_a_handshake(target).ok();
-                opened.fetch_add(1, Ordering::Relaxed);
+                opened.fetch_add(one.is_some().into(), Ordering::Relaxed);
             }
         }
         std::thread::sleep(Duration::from_millis(200));

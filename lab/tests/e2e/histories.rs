@@ -406,7 +406,8 @@ impl Holder {
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..20))).await;
             if !held.is_empty() && self.rng.random_bool(0.5) {
                 let (name, token) = held.swap_remove(self.rng.random_range(0..held.len()));
-                let request = Request::from(Action::ReleaseLease { name: name.clone(), token, user: None });
+                let request =
+                    Request::from(Action::ReleaseLease { name: name.clone(), token, holder: self.name.parse().unwrap(), user: None });
                 self.ask(&name, LeaseAsk::Release(token), &request).await;
             } else {
                 let name = format!("history:{}", self.rng.random_range(0..LEASES));

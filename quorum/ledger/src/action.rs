@@ -126,9 +126,10 @@ commands! { |ledger, context|
     NodeStates(standings: Vec<NodeStanding>)
         => 1, Keeps, Member, 64 + standings.len() * 128, ledger.node_states(context, standings);
 
-    /// Releases a lease, regardless of holds.
-    ReleaseLease { name: String, token: u64, user: Option<Principal> }
-        => 1, Keeps, Owner(user.as_mut()), 256, ledger.release_lease(context, name, *token, user.as_ref());
+    /// Releases a lease, regardless of holds. `holder`: the node whose agent requests it; an agent's
+    /// own lease is released by its holder alone.
+    ReleaseLease { name: String, token: u64, holder: NodeId, user: Option<Principal> }
+        => 1, Keeps, Owner(user.as_mut()), 256, ledger.release_lease(context, name, *token, holder, user.as_ref());
 
     /// The leader's timer for a lease ran out: the lease ends unless it was renewed after
     /// `renewed`.

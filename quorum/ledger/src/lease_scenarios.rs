@@ -10,7 +10,7 @@ fn grant(name: &str, holder: u8, user: Option<Principal>) -> Action {
 }
 
 fn release(name: &str, token: u64, user: Option<Principal>) -> Action {
-    Action::ReleaseLease { name: name.into(), token, user }
+    Action::ReleaseLease { name: name.into(), token, holder: node(0), user }
 }
 
 fn hold(number: u8, kind: HoldKind, reason: &str) -> Action {
@@ -55,6 +55,9 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
         assert!(matches!(&refused, Err(Refusal::LeaseNotYours { owner, .. }) if owner.starts_with("node ")), "{refused:?}");
         assert!(matches!(s.ledger.renewable("scheduler/default", agents, &node(0), Some(&by)), Err(Refusal::LeaseNotYours { .. })));
     }
+    // Nor may another agent, which learns the token when it asks for the lease.
+    let of_another = Action::ReleaseLease { name: "scheduler/default".into(), token: agents, holder: node(1), user: None };
+    assert!(matches!(s.act(of_another), Err(Refusal::LeaseHeld { .. })));
     s.done(release("scheduler/default", agents, None));
     // Names reserved for agents, and an unknown node.
     for name in [SCHEDULER_LEASE, "scheduler/x"] {

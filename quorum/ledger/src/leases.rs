@@ -83,11 +83,15 @@ impl Ledger {
         context: &mut ApplyContext,
         name: &str,
         token: u64,
+        holder: &NodeId,
         user: Option<&Principal>,
     ) -> Result<Outcome, Refusal> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => {
                 entitled(name, lease, user)?;
+                if user.is_none() && lease.holder != *holder {
+                    return Err(held(name, lease));
+                }
                 let actor = actor(&lease.holder, user);
                 self.drop_lease(context, name, &actor, AuditAction::LeaseReleased, "given back");
                 Ok(Outcome::Done)

@@ -146,7 +146,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::SetWalltime { allocation, by: owner(), walltime: Duration::from_secs(60), as_operator: false },
         Action::Resume { allocation, by: owner() },
         Action::SetTelemetry { allocation, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
-        Action::ReleaseLease { name: "other".into(), token: 9, user: Some(owner()) },
+        Action::ReleaseLease { name: "other".into(), token: 9, holder: node.clone(), user: Some(owner()) },
         Action::CreateSession { id, allocation, by: owner() },
         Action::DeleteSession { id, allocation, by: owner() },
     ];

@@ -102,7 +102,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
                 let take = Request::AcquireLease { name: name.clone(), holder: "n1".parse().unwrap(), ttl_ms: 60_000, user: None };
                 let Ok(Answer::Lease { token, .. }) = client.call(&take, PATIENCE).await else { panic!("it is free") };
                 cancel(&client, id).await;
-                let release = Request::from(Action::ReleaseLease { name, token, user: None });
+                let release = Request::from(Action::ReleaseLease { name, token, holder: "n1".parse().unwrap(), user: None });
                 assert!(matches!(client.call(&release, PATIENCE).await, Ok(Answer::Done { .. })));
                 ids.push(id);
                 tokens.push(token);

@@ -228,7 +228,10 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 Action::CreateSession { id: session, allocation, by }
             }
         }
-        Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
+        Move::Release { stale } => {
+            let holder = lease.map_or_else(|| node(0), |l| l.holder.clone());
+            Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), holder, user: None }
+        }
         Move::Expire { stale } => {
             let renewed = lease.map_or(Revision(0), |l| l.renewed);
             Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
