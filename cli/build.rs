@@ -1,6 +1,6 @@
-//! `lattice` is started for every launch, and half of its start-up time was the loader's. So it is linked to a fixed
-//! address, with its libc in it. It runs only with its user's own rights. It uses a name service only for the host of
-//! an `http://` endpoint, and such a libc supports files and DNS.
+//! Links `lattice` statically to a fixed address: the dynamic loader took half of its start-up time, and every launch
+//! starts it. A fixed address is acceptable, because `lattice` runs only with its user's own rights. Such a libc
+//! looks names up in files and DNS, which is enough: `lattice` looks up only the host of an `http://` endpoint.
 
 #[path = "../shim/static_libc.rs"]
 mod static_libc;

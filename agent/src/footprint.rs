@@ -1,27 +1,27 @@
 //! Reduces how much of its node's memory the agent uses.
 //!
-//! Each allocating thread normally has a malloc heap of its own, with freed memory that it does not
-//! return. The agent has dozens of threads that seldom run, so two heaps serve them all: 39 MB
-//! resident instead of 40 with 50 allocations (docs/benchmarks.md).
+//! glibc's malloc gives each thread its own heap, and a heap does not return all freed memory. The
+//! agent has dozens of threads that seldom run, so all share two heaps. With 50 allocations, the
+//! agent then has 38.7 MB resident, and 39.3 MB with four heaps (docs/benchmarks.md).
 //!
-//! Reading the configuration, adopting work and making the first connections touches two thirds of
-//! the program, and the kernel maps 64 KiB around each touch. Hardly any of it is needed again.
-//! Mapped program pages are what the kernel reclaims last, and the node's memory is for its work,
-//! so these pages are unmapped once. They stay in the page cache while there is memory, and a page
-//! that is needed again is mapped at its next use.
+//! The start of the agent uses two thirds of the program: it reads the configuration, adopts work
+//! and makes connections. The kernel maps 64 KiB around each used page, and hardly any of that is
+//! needed again. But it reclaims mapped program pages last, and the node's memory is for its work:
+//! so these pages are unmapped once, after the start. They remain in the page cache while there is
+//! free memory, and a page that is needed again is mapped at its next use.
 
 use std::io;
 use std::ops::Range;
 
-/// How many heaps all threads share.
-const HEAPS: i32 = 2;
+/// Number of heaps that all threads share.
+const HEAPS_MAX: i32 = 2;
 
-/// Makes all threads share few heaps; call it before there are threads.
+/// Makes all threads share few heaps. Call it before the first thread is started.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a limit and changes no existing allocation.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, HEAPS);
+        libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX);
     }
 }
 
@@ -41,8 +41,8 @@ pub fn unmap_program() -> io::Result<usize> {
     Ok(texts.iter().map(Range::len).sum())
 }
 
-/// The ranges where `maps` (proc_pid_maps(5)) has code of this file: executable and not writable.
-/// Its other read-only mappings may have been written while the program was loaded.
+/// The ranges with this program's code in `maps` (proc_pid_maps(5)): executable and not writable.
+/// The program's other read-only mappings may have been written while it was loaded.
 fn program_text(maps: &str, program: &str) -> Vec<Range<usize>> {
     let text = |line: &str| {
         // Fields: address, permissions, offset, device, inode, then the path, which may contain
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_of_the_program_is_unmapped() {
+    fn only_the_programs_code_is_unmapped() {
         let maps = "1000-2000 r--p 00000000 fe:00 7                          /usr/bin/an agent\n\
                     2000-5000 r-xp 00001000 fe:00 7                          /usr/bin/an agent\n\
                     5000-6000 r--p 00004000 fe:00 7                          /usr/bin/an agent\n\
@@ -75,8 +75,8 @@ mod tests {
     }
 
     #[test]
-    fn a_program_goes_on_without_its_mapped_pages() {
-        // Of the text only, by its page tables.
+    fn a_program_continues_after_its_pages_are_unmapped() {
+        // The resident size of the program's code.
         let resident = || -> u64 {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let of_program = maps.split("VmFlags:").find(|one| one.contains(" r-xp ") && one.contains("lattice_agent-")).unwrap();

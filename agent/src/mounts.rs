@@ -3,7 +3,7 @@
 //! system is not queried again while that thread waits.
 
 use lattice_machine::questions::{Asked, OF_NODE, Question};
-use lattice_meshd::diagnosis::storage::{Mount, parse, room};
+use lattice_meshd::diagnosis::storage::{Mount, parse, space};
 use lattice_telemetry::catalogue::node as family;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use parking_lot::Mutex;
@@ -85,7 +85,7 @@ fn ask(mount: &Mount) -> Option<Found> {
     let path = mount.at.clone();
     let answer = OF_NODE.ask(WITHIN, move || {
         let _question = question;
-        room(&path)
+        space(&path)
     });
     match answer {
         Asked::Answered(Ok((_, 0, _))) => None,

@@ -1,4 +1,4 @@
-//! Builds a specification from options, a program and this process's environment.
+//! Builds an allocation's specification from options, a program and this process's environment.
 
 use crate::failure::Failure;
 use crate::linked;
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Walltime of a submission that names none.
+/// Walltime of a submission without one.
 const WALLTIME_SECONDS_DEFAULT: u64 = 3600;
 /// Limit of a name in bytes.
 const NAME_BYTES_MAX: usize = 128;
@@ -26,38 +26,38 @@ pub const STDIN: &str = "-";
 
 /// The program to run.
 pub enum Program {
-    /// A script with the name of its file.
+    /// A script.
     Script {
         /// The file's name, for people.
         name: String,
-        /// The script itself.
+        /// The script's contents.
         text: String,
         /// Its arguments.
         args: Vec<String>,
     },
     /// Program and arguments.
     Command(Vec<String>),
-    /// None: a terminal of the user follows later.
+    /// No program: the user opens a terminal later.
     Session,
 }
 
-/// Whether standard input is a file or a pipe, which may contain a script.
+/// Whether standard input is a file or a pipe, so that it may contain a script.
 pub fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt;
     let about = std::fs::metadata("/dev/stdin").map(|about| about.file_type());
     about.is_ok_and(|of| of.is_file() || of.is_fifo())
 }
 
-/// Neither a script nor a command was given.
+/// The failure of a submission with neither a script nor a command.
 pub fn nothing_to_run() -> Failure {
     Failure::usage("nothing to run")
         .hint("`lattice submit SCRIPT`, or `lattice submit -- COMMAND ARGS...`; `lattice submit --help` has examples")
 }
 
-/// Reads a script; the script from standard input is named `-`.
+/// Reads a script. The path `-` is standard input, and that script's name is `stdin`.
 ///
 /// # Errors
-/// A file that cannot be read, is too large, or is not a script.
+/// The file cannot be read, is too large, or is not a script.
 pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> {
     let is_stdin = path == STDIN;
     let path = Path::new(if is_stdin { OsStr::new("stdin") } else { path });
@@ -78,16 +78,16 @@ pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> 
         return Err(Failure::usage(format!("the script {shown} has more than {SCRIPT_BYTES_MAX} bytes"))
             .hint("a program is submitted as `lattice submit -- PROGRAM`"));
     }
-    let no_script = |what: &str| {
-        Failure::usage(format!("{shown} is no script: {what}")).hint(format!("a program is submitted as `lattice submit -- {shown}`"))
+    let not_a_script = |what: &str| {
+        Failure::usage(format!("{shown} is not a script: {what}")).hint(format!("a program is submitted as `lattice submit -- {shown}`"))
     };
-    let text = String::from_utf8(bytes).map_err(|_| no_script("it is not text in UTF-8"))?;
+    let text = String::from_utf8(bytes).map_err(|_| not_a_script("it is not text in UTF-8"))?;
     if !text.starts_with("#!") {
         return Err(Failure::usage(format!("{shown} does not begin with an interpreter line such as #!/bin/bash"))
             .hint(format!("add one, or submit a program as `lattice submit -- {shown}`")));
     }
     if text.contains('\0') {
-        return Err(no_script("it has NUL bytes"));
+        return Err(not_a_script("it has NUL bytes"));
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Program::Script { name, text, args })
@@ -102,7 +102,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Reads them; leaves out wire-up variables, Lattice's own variables and values that are not UTF-8.
+    /// Reads them. Leaves out wire-up variables, Lattice's own variables, and values that are not UTF-8.
     pub fn look(export: Option<Export>) -> Result<Self, Failure> {
         let dir = env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
         let env = match export {
@@ -118,7 +118,7 @@ fn exported(variables: impl Iterator<Item = (OsString, OsString)>) -> HashMap<St
     texts.filter(|(name, _)| !name.is_empty() && !is_wireup_variable(name) && !name.starts_with("LATTICE_")).collect()
 }
 
-/// Builds the specification. The server checks it; only what it cannot express is refused here.
+/// Builds the specification. The server validates it: only what the message cannot express is refused here.
 pub fn specification(
     flags: &SubmitFlags,
     program: Program,
@@ -128,7 +128,7 @@ pub fn specification(
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&around.dir))?, utf8(&around.dir)?);
     if let Some(share) = flags.share_option().filter(|_| flags.exclusive) {
-        return Err(Failure::usage(format!("--exclusive asks for whole nodes, and {share} for a share of each: leave one out")));
+        return Err(Failure::usage(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
     }
     let nodelist = flags.nodelist.as_deref().map(layout::nodelist).transpose()?.unwrap_or_default();
     let fits = job_shape(flags, &nodelist)?;
@@ -141,7 +141,7 @@ pub fn specification(
         Program::Session => "session".to_owned(),
     };
     let session = matches!(program, Program::Session);
-    // Programs inside an image cannot be examined here, and a script's launches examine theirs.
+    // A program inside an image cannot be examined here. The launches of a script examine their own programs.
     let pmi = match &program {
         Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
         Program::Command(_) | Program::Script { .. } | Program::Session => None,
@@ -209,44 +209,60 @@ pub fn specification(
     Ok(spec)
 }
 
-/// Nodes, ranks on each of them, and total ranks, from whichever of these numbers were given.
+/// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.
 fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure> {
     let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
-    // A range is passed on unchanged, and the server refuses it by name.
+    // The message also has the end of a range, so that the server can refuse the range.
     let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
     shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Characters for a choice or a count of features in Slurm.
+/// Slurm's characters for alternatives and counts of features.
 const FEATURE_OPERATORS: [char; 7] = ['|', '[', ']', '(', ')', '*', '!'];
 
-/// `gpu_type=GH200,memory_gb>=512,nvme_scratch`, also with `:` and, as in Slurm, `&`: a map from feature to condition.
+/// What a node has at least so much of.
+const AMOUNTS: [&str; 2] = ["gpu_count", "memory_gb"];
+
+/// Parses `gpu_type=GH200,memory_gb>=512,nvme_scratch` into a map from key to value. `:` may replace `=`, and `&` the
+/// comma, as in Slurm.
 fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> {
     let mut asked = HashMap::new();
     for list in flags.constraints() {
         if let Some(mark) = list.chars().find(|c| FEATURE_OPERATORS.contains(c)) {
             return Err(Failure::usage(format!(
-                "--constraint {list}: {mark:?} is not understood: a node must have all features of the list"
+                "--constraint {list}: {mark:?} is not supported: a node must have all features of the list"
             ))
             .hint("name the features with & or commas between them, as in -C 'gpu&nvme_scratch'"));
         }
         for part in list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()) {
             let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
-            let (key, value) = halves.unwrap_or((part, ""));
-            asked.insert(key.trim().to_owned(), value.trim().to_owned());
+            let (key, value) = halves.map_or((part, ""), |(key, value)| (key.trim(), value.trim()));
+            let is_amount = AMOUNTS.contains(&key);
+            if part.contains(['<', '>']) && !(is_amount && part.contains(">=")) {
+                return Err(Failure::usage(format!("--constraint {part}: only {} can be compared, and only by >=", AMOUNTS.join(" and ")))
+                    .hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
+            }
+            match asked.get_mut(key) {
+                None => drop(asked.insert(key.to_owned(), value.to_owned())),
+                Some(before) if before == value => {}
+                Some(before) => {
+                    let why = format!("--constraint {key}: it is given twice, as {before} and as {value}");
+                    return Err(Failure::usage(why).hint("give it once"));
+                }
+            }
         }
     }
     Ok(asked)
 }
 
-/// Whether an environment has a registry's name (`prgenv-gnu/24.11:v1`), and is not a file.
+/// Whether an environment looks like a name in a registry (`prgenv-gnu/24.11:v1`), and is not a file.
 fn is_registry_name(uenv: &str, dir: &Path) -> bool {
     let path = uenv.split_once("@sha256:").map_or(uenv, |(path, _)| path);
     let looks_so = !path.starts_with(['/', '.']) && (path.contains(':') || !path.contains(['/', '.']));
     looks_so && !dir.join(path).exists()
 }
 
-/// A file name as a name for people: limited, without control characters, never empty.
+/// A displayable name from a file name: of limited length, without control characters, never empty.
 fn presentable(name: &str) -> String {
     let mut shown = String::new();
     for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
@@ -317,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_a_registry_are_refused_by_name() {
+    fn names_in_a_registry_are_refused() {
         for name in ["prgenv-gnu/24.11:v1", "prgenv-gnu:v1", "prgenv-gnu"] {
             let flags = SubmitFlags { uenv: Some(name.into()), ..Default::default() };
             let message = refused(&flags);
@@ -329,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_shape_comes_from_what_was_given() {
+    fn missing_numbers_of_a_jobs_shape_follow_from_the_given_ones() {
         let script = || Program::Script { name: "a".into(), text: "#!/bin/sh\n".into(), args: vec![] };
         let of = |flags: SubmitFlags| {
             let spec = specified(&flags, script());
@@ -346,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_and_whole_nodes_are_asked_for() {
+    fn a_relative_directory_is_resolved_and_exclusive_excludes_a_share() {
         let spec = specified(&SubmitFlags { chdir: Some("sub".into()), ..Default::default() }, Program::Command(vec!["/bin/true".into()]));
         assert_eq!((spec.working_dir.as_str(), spec.submit_dir.as_str()), ("/project/sub", "/project"));
         let model = lattice_api::spec::to_model(&spec).unwrap();
@@ -357,17 +373,20 @@ mod tests {
     }
 
     #[test]
-    fn several_features_are_asked_for_and_a_choice_is_refused() {
+    fn a_list_of_features_is_parsed_and_alternatives_are_refused() {
         let spec = specified(&SubmitFlags { constraint: vec!["a&b,gpu_type=GH200".into()], ..Default::default() }, Program::Session);
         let mut asked: Vec<_> = spec.resources.unwrap().constraints.into_iter().collect();
         asked.sort();
         assert_eq!(asked, [("a".into(), String::new()), ("b".into(), String::new()), ("gpu_type".into(), "GH200".into())]);
+        for wrong in ["x>=3", "x>3", "memory_gb<4", "gpu_count=1&gpu_count=2", "rack=a,rack=b"] {
+            refused(&SubmitFlags { constraint: vec![wrong.into()], ..Default::default() });
+        }
         let refused = refused(&SubmitFlags { constraint: vec!["a|b".into()], ..Default::default() });
-        assert!(refused.contains("'|' is not understood") && refused.contains("&"), "{refused}");
+        assert!(refused.contains("'|' is not supported") && refused.contains("&"), "{refused}");
     }
 
     #[test]
-    fn what_nobody_preempts_is_of_the_highest_class_unless_another_is_said_above_it() {
+    fn no_preempt_means_the_highest_class_and_the_stronger_option_wins() {
         let class = |flags: SubmitFlags| {
             let spec = specified(&flags, Program::Command(vec!["/bin/true".into()]));
             lattice_api::spec::to_model(&spec).unwrap().preemption_class
@@ -378,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launchers_variables_stay_behind() {
+    fn variables_of_launchers_are_not_exported() {
         let variables = ["PATH", "PMI_RANK", "SLURM_JOB_ID", "LATTICE_ALLOC_ID", "PMIX_RANK", "HOME"].map(|n| (n.into(), "x".into()));
         let mut kept: Vec<_> = exported(variables.into_iter()).into_keys().collect();
         kept.sort();
@@ -386,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_script_is_told_apart() {
-        for (contents, expected) in [(&b"\x7fELF\xff"[..], "is no script"), (b"echo", "interpreter line"), (b"#!/bin/sh\n\0", "NUL")] {
+    fn files_that_are_not_scripts_are_refused() {
+        for (contents, expected) in [(&b"\x7fELF\xff"[..], "is not a script"), (b"echo", "interpreter line"), (b"#!/bin/sh\n\0", "NUL")] {
             let path = env::temp_dir().join(format!("lattice-script-{}", uuid::Uuid::new_v4()));
             std::fs::write(&path, contents).unwrap();
             let refused = read_script(path.as_os_str(), vec![]);

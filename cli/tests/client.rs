@@ -375,7 +375,7 @@ fn a_submission_is_sent_remembered_and_found_again() {
         let (code, stdout, stderr) = outcome_of(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
         assert_eq!(code, Some(0), "{stderr}");
         // Not even -q hides it.
-        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --comment=x changes nothing of what runs, and is ignored\n");
+        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --comment=x does not change the job, and is ignored\n");
         let sent = scene.submitted.lock().unwrap().pop().unwrap();
         assert_eq!(stdout, format!("{}\n", sent.id));
         let spec = lattice_api::spec::to_model(&sent.spec.unwrap()).unwrap();

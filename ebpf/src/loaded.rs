@@ -1,4 +1,4 @@
-//! The programs in the kernel; they are loaded while this value lives.
+//! The programs in the kernel. They are loaded while a [`Probes`] exists.
 
 use crate::audit::{self, Audit};
 use crate::btf::Btf;
@@ -22,13 +22,13 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
 
 /// The inode number of the root of the cgroup tree.
 const ROOT_INODE: u64 = 1;
-/// Levels from the slice to the directory of all work of an allocation.
+/// Levels of cgroups from the slice to the cgroup of all work of an allocation.
 const BELOW_SLICE: u32 = 2;
 
 // SAFETY: an array of words: every bit pattern is valid, and it has no padding.
 unsafe impl Pod for Words {}
 
-/// The counts of one allocation, summed over all processors, by the words of the layout. A device keeps its slot.
+/// The counts of one allocation, summed over all processors, in the layout's order of words.
 pub type Counts = [u64; WORDS];
 
 /// Why a program does not count.
@@ -36,9 +36,9 @@ pub type Counts = [u64; WORDS];
 enum AttachError {
     #[error("it is not in this build")]
     NotInBuild,
-    #[error("it needs Linux 6.1 or later, whose maps can grow in any context")]
+    #[error("it needs Linux 6.1 or later, where maps can grow in any context")]
     NeedsGrowingMaps,
-    #[error("it needs Linux 5.7 or later, to be detached with the agent")]
+    #[error("it needs Linux 5.7 or later, where it is detached when the agent ends")]
     NeedsLinks,
     #[error("{}: {source}", .path.display())]
     OpenSlice { path: PathBuf, source: io::Error },
@@ -90,9 +90,9 @@ const PLANS: &[Plan] = &[
     Plan { name: "inet_sock_set_state", at: Where::Tracepoint(&["sock", "", ""]), needs: OF_SOCKET },
 ];
 
-/// Programs that count only together with another one.
+/// Pairs of programs: the first counts only if the second does.
 const TOGETHER: &[(&str, &str)] = &[("block_io_start", "block_rq_complete"), ("block_rq_complete", "block_io_start")];
-/// What a program counts only if the kernel has the offsets.
+/// Parts of programs: name, program, and the offsets that the kernel must have for the part.
 const PARTS: &[(&str, &str, &[Offset])] = &[
     ("run_queue", "sched_switch", &[offsets::TASK_RUN_DELAY]),
     ("block_devices", "block_rq_complete", &[offsets::REQUEST_QUEUE, offsets::QUEUE_DISK, offsets::DISK_NUMBERS]),
@@ -120,8 +120,7 @@ impl Probes {
         let offset_of = |offset: &Offset| btf.as_ref().map_or(NO_OFFSET, |btf| offset.of(btf));
         let offsets: BTreeMap<&str, u32> = offsets::ALL.iter().map(|offset| (offset.global, offset_of(offset))).collect();
         let mut loader = EbpfLoader::new();
-        // The loader would parse all of the kernel's types, which the programs do not need: tens of megabytes in a
-        // hundred thousand pieces.
+        // Without this, the loader parses all types of the kernel: tens of megabytes that the programs do not need.
         loader.btf(None);
         loader.override_global("LEVEL", &level, true);
         loader.override_global("COMPAT_MASK", &offsets::IN_COMPAT.1, true);
@@ -148,7 +147,7 @@ impl Probes {
             let alone = !counts_of(other, &probes);
             if let Some(probe) = probes.iter_mut().find(|probe| probe.name == *name && probe.why_not.is_none() && alone) {
                 probe.why_not = Some(format!("{other} does not count"));
-                // Without its partner it would only cost time.
+                // Without its partner it only costs time.
                 unload(&mut programs, name);
             }
         }
@@ -167,8 +166,8 @@ impl Probes {
         let counts = programs.take_map("COUNTS").ok_or(LoadError::Object("no map COUNTS"))?;
         let node = programs.take_map("NODE").ok_or(LoadError::Object("no map NODE"))?;
         Ok(Self {
-            counts: counts.try_into().map_err(|_| LoadError::Object("COUNTS is of another kind"))?,
-            node: node.try_into().map_err(|_| LoadError::Object("NODE is of another kind"))?,
+            counts: counts.try_into().map_err(|_| LoadError::Object("COUNTS is not a per-CPU hash map"))?,
+            node: node.try_into().map_err(|_| LoadError::Object("NODE is not a per-CPU array"))?,
             programs,
             processors: nr_cpus().map_err(|(_, error)| LoadError::Slice(error))?,
             probes,
@@ -191,8 +190,8 @@ impl Probes {
         self.probes.iter().any(|probe| probe.name == name && probe.why_not.is_none())
     }
 
-    /// Starts to count a cgroup, from 0; a cgroup that is already counted is not changed. `cgroup`: the inode of the
-    /// directory of all work of an allocation.
+    /// Starts to count a cgroup from 0. Does nothing for a cgroup that is already counted. `cgroup`: the inode of the
+    /// cgroup of all work of an allocation.
     pub fn track(&mut self, cgroup: u64) -> Result<(), TrackError> {
         /// Inserts only a new key.
         const BPF_NOEXIST: u64 = 1;
@@ -204,7 +203,7 @@ impl Probes {
         }
     }
 
-    /// The counts of a cgroup, plus `before`; `None`: it is not counted. Devices with a slot in `before` keep it.
+    /// The counts of a cgroup, plus `before`. `None`: it is not counted. A device has the same slot as in `before`.
     pub fn counts(&self, cgroup: u64, before: &Counts) -> Option<Counts> {
         let each = self.counts.get(&cgroup, 0).ok()?;
         let mut sum = *before;
@@ -212,28 +211,28 @@ impl Probes {
         Some(sum)
     }
 
-    /// All programs, also those that could not be loaded.
+    /// All programs, including those that could not be loaded.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &aya::programs::Program> {
         self.programs.programs().map(|(_, program)| program)
     }
 
-    /// The interface for audits: [`crate::Auditing`].
+    /// The interface for changing audits.
     pub fn audit(&mut self) -> audit::Auditing<'_> {
         audit::Auditing { programs: &mut self.programs, audit: &mut self.audit }
     }
 
-    /// The audit programs, without changing anything.
+    /// The parts of the audit programs, and whether they work.
     pub fn audit_parts(&self) -> &[Probe] {
         self.audit.parts()
     }
 
     /// Stops counting a cgroup.
     pub fn forget(&mut self, cgroup: u64) {
-        // It may not exist.
+        // It may be absent.
         let _ = self.counts.remove(&cgroup);
     }
 
-    /// Bytes read and written by block requests of no allocation.
+    /// Bytes read and written by block requests that belong to no allocation.
     pub fn of_no_allocation(&self) -> Option<(u64, u64)> {
         Some((self.node_word(NODE_READ_BYTES)?, self.node_word(NODE_WRITTEN_BYTES)?))
     }
@@ -249,23 +248,23 @@ impl Probes {
     }
 }
 
-/// Adds the counts of one processor. Slots of devices differ between processors: the same device may have another slot
-/// there.
+/// Adds the counts of one processor. A device may have a different slot on each processor, so slots are found by the
+/// device's id.
 fn add(sum: &mut Counts, more: &Counts) {
     for (sum, word) in sum.iter_mut().zip(&more[..DEVICES]) {
         *sum = sum.wrapping_add(*word);
     }
     for from in (DEVICES..WORDS).step_by(DEVICE_WORDS) {
-        let place = match more[from + DEVICE] {
+        let slot = match more[from + DEVICE] {
             0 if from < DEVICES_OTHER => continue,
             0 => DEVICES_OTHER,
             id => (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS).find(|at| [0, id].contains(&sum[at + DEVICE])).unwrap_or(DEVICES_OTHER),
         };
-        if place < DEVICES_OTHER {
-            sum[place + DEVICE] = more[from + DEVICE];
+        if slot < DEVICES_OTHER {
+            sum[slot + DEVICE] = more[from + DEVICE];
         }
         for word in DEVICE + 1..DEVICE_WORDS {
-            sum[place + word] = sum[place + word].wrapping_add(more[from + word]);
+            sum[slot + word] = sum[slot + word].wrapping_add(more[from + word]);
         }
     }
 }
@@ -273,7 +272,7 @@ fn add(sum: &mut Counts, more: &Counts) {
 fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachError> {
     let program = programs.program_mut(plan.name).ok_or(AttachError::NotInBuild)?;
     match plan.at {
-        // Older kernels allocate a map's entries under locks that a tracepoint's context may already hold.
+        // Older kernels allocate map entries under locks that may already be held where a tracepoint is hit.
         Where::Tracepoint(_) if !is_since(6, 1) => Err(AttachError::NeedsGrowingMaps),
         Where::Tracepoint(_) => {
             let program: &mut RawTracePoint = program.try_into()?;
@@ -281,13 +280,13 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachEr
             program.attach(plan.name)?;
             Ok(())
         }
-        // In older kernels an attachment belongs to the cgroup, and would outlive a killed agent.
+        // In older kernels, an attachment belongs to the cgroup and outlives a killed agent.
         Where::Slice(_) if !is_since(5, 7) => Err(AttachError::NeedsLinks),
         Where::Slice(direction) => {
             let slice = File::open(slice).map_err(|source| AttachError::OpenSlice { path: slice.to_owned(), source })?;
             let program: &mut CgroupSkb = program.try_into()?;
             program.load()?;
-            // A link needs no flag to allow programs of others.
+            // With links, programs of others are always allowed too.
             program.attach(slice, direction, CgroupAttachMode::Single)?;
             Ok(())
         }
@@ -298,12 +297,12 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachEr
 fn unload(programs: &mut Ebpf, name: &str) {
     let program: Option<&mut RawTracePoint> = programs.program_mut(name).and_then(|program| program.try_into().ok());
     if let Some(program) = program {
-        // If that fails, the program continues to count, and nobody reads its counts.
+        // If that fails, the program continues to count, but nothing reads its counts.
         let _ = program.unload();
     }
 }
 
-/// The depth of a directory in the kernel's tree.
+/// The level of a directory in the cgroup tree.
 fn level_of(slice: &Path) -> Result<u32, LoadError> {
     let device = fs::metadata(slice).map_err(LoadError::Slice)?.dev();
     let (mut at, mut level) = (slice, 0);
@@ -323,31 +322,31 @@ mod tests {
     use super::*;
     use crate::layout::{DEVICE_READ_BYTES, DEVICE_READS, DEVICES_MAX, RECEIVED_BYTES, device_id};
 
-    /// The counts of one processor for these devices, in this order: bytes read, and one request each.
+    /// The counts of one processor. For each device, in this order: its minor number and the bytes of one read.
     fn counted(devices: &[(u32, u64)], other: u64) -> Counts {
         let mut words = [0; WORDS];
         words[RECEIVED_BYTES] = 1;
         for (n, (minor, bytes)) in devices.iter().enumerate() {
-            let place = DEVICES + n * DEVICE_WORDS;
-            (words[place + DEVICE], words[place + DEVICE_READ_BYTES], words[place + DEVICE_READS]) = (device_id(8, *minor), *bytes, 1);
+            let slot = DEVICES + n * DEVICE_WORDS;
+            (words[slot + DEVICE], words[slot + DEVICE_READ_BYTES], words[slot + DEVICE_READS]) = (device_id(8, *minor), *bytes, 1);
         }
         words[DEVICES_OTHER + DEVICE_READ_BYTES] = other;
         words
     }
 
     fn read_bytes(counts: &Counts) -> Vec<(u64, u64)> {
-        let places = (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS).filter(|at| counts[*at] != 0);
-        places.map(|at| (counts[at] & 0xffff, counts[at + DEVICE_READ_BYTES])).collect()
+        let slots = (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS).filter(|at| counts[*at] != 0);
+        slots.map(|at| (counts[at] & 0xffff, counts[at + DEVICE_READ_BYTES])).collect()
     }
 
     #[test]
-    fn a_device_is_one_whatever_place_each_processor_gave_it_and_keeps_the_first() {
+    fn counts_of_a_device_are_added_across_slots_and_it_keeps_its_first_slot() {
         let mut sum = [0; WORDS];
         add(&mut sum, &counted(&[(0, 10), (16, 20)], 0));
         add(&mut sum, &counted(&[(16, 5), (0, 1), (32, 7)], 3));
         assert_eq!(read_bytes(&sum), [(0, 11), (16, 25), (32, 7)]);
         assert_eq!((sum[RECEIVED_BYTES], sum[DEVICES + DEVICE_READS], sum[DEVICES_OTHER + DEVICE_READ_BYTES]), (2, 2, 3));
-        // More devices than slots: a device with a slot keeps it, and no reported count decreases.
+        // More devices than slots: a device with a slot keeps it, so no reported count decreases.
         let many: Vec<(u32, u64)> = (0..DEVICES_MAX as u32).map(|n| (100 + n, 1)).collect();
         let mut full = sum;
         add(&mut full, &counted(&many, 0));

@@ -1,20 +1,20 @@
-//! The replay window: which datagrams of a sender were received. It slides over the sender's
-//! counter, as in RFC 6479.
+//! The replay window of a sender: which of its latest datagrams were received, by their counters, as
+//! in RFC 6479.
 
 const WORDS: usize = 17;
-/// How far behind the highest counter a datagram may come. One word more than this is stored, so
-/// that advancing never clears a bit inside the window.
+/// Length of the window below the highest counter. One word more is stored, so that advancing never
+/// clears a bit inside the window.
 const WINDOW: u64 = (WORDS as u64 - 1) * 64;
 
-/// The counters seen of one sender. Counters start at 1.
+/// The counters received from one sender. Counters start at 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     highest: u64,
     below: Below,
 }
 
-/// The counters received below the highest. In a large cluster most senders are received from only
-/// rarely, and a few entries suffice for these.
+/// The counters received below the highest. In a large cluster most senders send rarely, and a few
+/// entries suffice for them.
 #[derive(Clone, Debug)]
 enum Below {
     /// Distances below the highest counter; 0 is an empty entry.
@@ -32,7 +32,7 @@ impl Default for Below {
 }
 
 impl Window {
-    /// Whether `counter` was not received before and is not too old to tell.
+    /// Whether `counter` was not received before. A counter older than the window is not fresh.
     pub fn is_fresh(&self, counter: u64) -> bool {
         if counter == 0 || counter == self.highest {
             return false;
@@ -48,7 +48,7 @@ impl Window {
             }
     }
 
-    /// Marks `counter` as received. Call it once for each datagram that opened.
+    /// Marks a fresh `counter` as received. Call it once for each datagram that was decrypted.
     pub fn mark(&mut self, counter: u64) {
         let before = self.highest;
         if counter <= before {
@@ -116,9 +116,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Compares the window with a set that remembers every counter.
+        /// Compares the window with a set of all received counters.
         #[test]
-        fn nothing_is_taken_twice_and_nothing_recent_is_lost(steps in proptest::collection::vec((0u64..3, 0u64..3_000), 1..300)) {
+        fn no_counter_is_fresh_twice_and_no_recent_one_is_refused(steps in proptest::collection::vec((0u64..3, 0u64..3_000), 1..300)) {
             let (mut window, mut seen, mut highest) = (Window::default(), BTreeSet::new(), 0u64);
             for (kind, by) in steps {
                 let counter = match kind {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_hold() {
+    fn the_smallest_and_the_largest_counter_are_handled() {
         let mut window = Window::default();
         window.mark(u64::MAX);
         assert!(!window.is_fresh(u64::MAX) && window.is_fresh(u64::MAX - 1) && !window.is_fresh(1) && !window.is_fresh(0));

@@ -1,4 +1,4 @@
-//! How a core handles datagrams that no node of its cluster has just sent to it.
+//! A core refuses forged, replayed and foreign datagrams, and timers that it did not set.
 
 use lattice_gossip::{Config, Core, Counters, Event, Identity, Key, Keyring, Output, Refusals};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn with_keys(node: &str, last: u8, keys: &Keyring, cluster: &str) -> Core {
     Core::new(me, Config::default(), keys, cluster, u64::from(last))
 }
 
-/// The bytes of each key are its id.
+/// A keyring in which all bytes of a key are the key's id.
 fn ring(ids: &[u8], seals: u32) -> Keyring {
     Keyring::new(ids.iter().map(|id| (u32::from(*id), Key::from_bytes([*id; 32]))).collect(), seals).unwrap()
 }
@@ -34,7 +34,7 @@ fn handle(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The first datagram of a newcomer.
+/// The first datagram of a new node.
 fn announce(key: u8, cluster: &str) -> Vec<u8> {
     handle(&mut core("a", 1, key, cluster), Event::Join(addr(2))).remove(0)
 }
@@ -48,7 +48,7 @@ fn refused_by(core: &mut Core, bytes: &[u8]) -> Refusals {
 }
 
 #[test]
-fn a_newcomer_is_answered_and_its_replay_is_not() {
+fn a_new_node_is_answered_and_its_replayed_datagram_is_not() {
     let mut b = core("b", 2, 7, "lab");
     let announce = announce(7, "lab");
     assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &announce }).is_empty());
@@ -57,7 +57,7 @@ fn a_newcomer_is_answered_and_its_replay_is_not() {
 }
 
 #[test]
-fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
+fn each_refusal_is_counted_by_its_reason_and_changes_no_state() {
     let mut b = core("b", 2, 7, "lab");
     handle(&mut b, Event::Join(addr(1)));
     let none = Refusals::default();
@@ -76,18 +76,18 @@ fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
     let from_b = handle(&mut core("b", 3, 7, "lab"), Event::Join(addr(2))).remove(0);
     check(&from_b, |r| r.from_ourselves += 1);
     assert_eq!(b.members().count(), 1, "only itself");
-    assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the good one still passes");
+    assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the valid datagram is still accepted");
 }
 
 #[test]
-fn a_retired_keys_datagram_and_a_foreign_clusters_are_refused_and_counted() {
+fn datagrams_of_a_removed_key_and_of_a_foreign_cluster_are_refused_and_counted() {
     let mut b = core("b", 2, 7, "lab");
     handle(&mut b, Event::Join(addr(1)));
     let before = announce(7, "lab");
     assert!(!handle(&mut b, Event::Datagram { from: addr(1), bytes: &before }).is_empty());
     handle(&mut b, Event::SetKeys(&ring(&[1, 2], 2)));
     let mut expected = Refusals { unknown_key: 1, ..Refusals::default() };
-    assert_eq!(refused_by(&mut b, &before), expected, "sealed with the configured key, and replayed");
+    assert_eq!(refused_by(&mut b, &before), expected, "refused for its removed key, although it is a replay too");
     let announcement = |keys: &Keyring, cluster: &str| handle(&mut with_keys("c", 3, keys, cluster), Event::Join(addr(2))).remove(0);
     expected.unknown_key += 1;
     assert_eq!(refused_by(&mut b, &announcement(&ring(&[3], 3), "lab")), expected);
@@ -101,7 +101,7 @@ fn a_retired_keys_datagram_and_a_foreign_clusters_are_refused_and_counted() {
 }
 
 #[test]
-fn a_token_that_was_never_given_or_was_used_is_ignored() {
+fn a_used_timer_token_is_ignored() {
     let mut b = core("b", 2, 7, "lab");
     let mut out = Vec::new();
     b.handle(0, Event::Join(addr(1)), &mut out);
@@ -114,7 +114,7 @@ fn a_token_that_was_never_given_or_was_used_is_ignored() {
         .expect("it ticks");
     let mut once = Vec::new();
     b.handle(1_000, Event::Timer(token), &mut once);
-    assert!(!once.is_empty(), "it announces itself again, and arms the next");
+    assert!(!once.is_empty(), "it announces itself again, and sets the next timer");
     let mut twice = Vec::new();
     b.handle(1_000, Event::Timer(token), &mut twice);
     assert_eq!(twice, vec![]);
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bent_datagram_is_refused(at in any::<prop::sample::Index>(), by in 1u8..) {
+    fn any_changed_datagram_is_refused(at in any::<prop::sample::Index>(), by in 1u8..) {
         let mut bytes = announce(7, "lab");
         let at = at.index(bytes.len());
         bytes[at] ^= by;

@@ -280,9 +280,9 @@ pub fn fill_disk(dir: &Path, daemon: &str) -> Result<()> {
     Cluster::load(dir)?.small_disk(daemon)?.fill()
 }
 
-/// Frees that space again.
-pub fn make_room(dir: &Path, daemon: &str) -> Result<()> {
-    Cluster::load(dir)?.small_disk(daemon)?.make_room()
+/// Frees the space that [`fill_disk`] used.
+pub fn empty_disk(dir: &Path, daemon: &str) -> Result<()> {
+    Cluster::load(dir)?.small_disk(daemon)?.empty()
 }
 
 /// Cuts a node off from others; returns the new pairs of sender and receiver.

@@ -1,10 +1,10 @@
 //! `lattice-lab pmi-fence`: ranks that only enter PMI fences, and report how long those take.
 //!
 //! ```text
-//!   empty fence: rank 0 sets a time ─▶ each puts its bytes ─▶ all arrive at that time ─▶ the fence that is measured
+//!   rank 0 puts a start time ─▶ fence ─▶ each rank puts its bytes, and sleeps until that time ─▶ the measured fence
 //! ```
 //!
-//! All nodes share one clock: they are namespaces of one machine.
+//! All nodes share one clock, because they are namespaces of one machine.
 
 use crate::pmi1::Pmi;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,18 +12,18 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Time from rank 0's message to the common start: all must have received it and sleep again.
-const AHEAD_NS: u64 = 400_000_000;
-/// The longest value that PMI-1 accepts.
-const VALUE_BYTES_MAX: usize = 1023 - 64;
+/// Time from rank 0's message to the common start. Within it, all ranks must get the message and sleep again.
+const START_DELAY_NS: u64 = 400_000_000;
+/// A pair shorter than this fits with its command into a PMI-1 line of 1023 bytes.
+const PAIR_BYTES_MAX: usize = 1023 - 64;
 
 /// What is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Number of fences that are measured, after one that is not
+    /// Number of measured fences; one fence before them is not measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub fences: u32,
-    /// Bytes that each rank contributes to each fence, including its key
+    /// Bytes that each rank contributes to each measured fence, including its key
     #[arg(long, default_value_t = 448, value_parser = clap::value_parser!(u32).range(16..=900))]
     pub bytes: u32,
 }
@@ -33,16 +33,16 @@ pub struct Options {
 pub struct RankReport {
     /// The measured fences.
     pub fences: Vec<Fence>,
-    /// By node: the traffic of its network during all of these, including unrelated traffic.
+    /// By node: the traffic of its network from the first to the last measured fence, including other traffic.
     pub wire: BTreeMap<String, Wire>,
 }
 
 /// One fence.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Fence {
-    /// From when rank 0 entered until it had its answer.
+    /// From rank 0's entry until its answer.
     pub first_ms: f64,
-    /// From the common start until the last rank had its answer.
+    /// From the common start until the last rank's answer.
     pub last_ms: f64,
 }
 
@@ -54,13 +54,13 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// The counts of this process's network, since the network was made.
+    /// The counts of this process's network since its creation.
     pub fn now() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/self/net/dev").context("/proc/self/net/dev")?;
         Ok(Self::of(&text))
     }
 
-    /// Puts the traffic of this node's network since `before`; one rank of the node calls it.
+    /// Puts the traffic of this node's network since `before`. One rank of each node calls it.
     pub fn put_since(before: Self, pmi: &mut Pmi) -> Result<()> {
         let node = std::env::var("LATTICE_NODE").context("LATTICE_NODE is not set")?;
         let now = Self::now()?;
@@ -68,11 +68,11 @@ impl Wire {
         pmi.put(&format!("wire-{}", pmi.rank), &format!("{node}:{received}:{sent}"))
     }
 
-    /// The values that ranks put, by node. Ranks that put nothing have no such key.
+    /// The values of all ranks that called [`Self::put_since`], by node.
     pub fn of_all(pmi: &mut Pmi) -> Result<BTreeMap<String, Self>> {
         let values: Vec<String> = (0..pmi.size).filter_map(|rank| pmi.get(&format!("wire-{rank}")).ok()).collect();
         let one = |value: &String| -> Result<(String, Self)> {
-            let [node, received, sent] = value.split(':').collect::<Vec<_>>()[..] else { bail!("{value:?} is no node's bytes") };
+            let [node, received, sent] = value.split(':').collect::<Vec<_>>()[..] else { bail!("{value:?} is not NODE:RECEIVED:SENT") };
             Ok((node.to_owned(), Self { received: received.parse()?, sent: sent.parse()? }))
         };
         values.iter().map(one).collect()
@@ -91,17 +91,17 @@ impl Wire {
     }
 }
 
-/// When a rank entered, and when it had its answer.
+/// When a rank entered a fence, and when it got the answer.
 #[derive(Clone, Copy)]
-struct Came {
-    came_ns: u64,
+struct Passage {
+    entered_ns: u64,
     answered_ns: u64,
 }
 
-impl Came {
+impl Passage {
     fn read(text: &str) -> Result<Self> {
-        let (came, answered) = text.split_once(':').with_context(|| format!("{text:?} is not when a rank came"))?;
-        Ok(Self { came_ns: came.parse()?, answered_ns: answered.parse()? })
+        let (entered, answered) = text.split_once(':').with_context(|| format!("{text:?} is not ENTERED:ANSWERED"))?;
+        Ok(Self { entered_ns: entered.parse()?, answered_ns: answered.parse()? })
     }
 }
 
@@ -111,29 +111,29 @@ pub fn run(options: &Options) -> Result<()> {
     let is_first_here = std::env::var("MPI_LOCALRANKID").is_ok_and(|local| local == "0");
     let (mut began_ns, mut each, mut before) = (Vec::new(), Vec::new(), None);
     for fence in 0..=options.fences {
-        let key = format!("when-{fence}");
+        let key = format!("start-{fence}");
         if pmi.rank == 0 {
-            pmi.put(&key, &(now_ns()? + AHEAD_NS).to_string())?;
+            pmi.put(&key, &(now_ns()? + START_DELAY_NS).to_string())?;
         }
         pmi.fence()?;
-        let at_ns: u64 = pmi.get(&key)?.parse().context("rank 0's word of when")?;
+        let at_ns: u64 = pmi.get(&key)?.parse().context("rank 0's start time")?;
         let (key, bytes) = (format!("{fence:02}-{:07}", pmi.rank), options.bytes as usize);
-        ensure!(key.len() < bytes && bytes < VALUE_BYTES_MAX, "--bytes {bytes} is not possible");
+        ensure!(key.len() < bytes && bytes < PAIR_BYTES_MAX, "--bytes {bytes} is not possible");
         pmi.put(&key, &noise(u64::from(pmi.rank) << 8 | u64::from(fence), bytes - key.len()))?;
         sleep_until(at_ns)?;
-        // The first fence warms connections up.
+        // Fence 0 only opens the connections.
         if fence == 1 && is_first_here {
             before = Some(Wire::now()?);
         }
-        let came_ns = now_ns()?;
+        let entered_ns = now_ns()?;
         pmi.fence()?;
         began_ns.push(at_ns);
-        each.push(Came { came_ns, answered_ns: now_ns()? });
+        each.push(Passage { entered_ns, answered_ns: now_ns()? });
     }
-    // By now the last rank has its answer as well.
+    // After this fence, every rank has its answer to the last measured one.
     pmi.fence()?;
-    let texts: Vec<String> = each.iter().map(|came| format!("{}:{}", came.came_ns, came.answered_ns)).collect();
-    pmi.put(&format!("came-{}", pmi.rank), &texts.join(","))?;
+    let texts: Vec<String> = each.iter().map(|passage| format!("{}:{}", passage.entered_ns, passage.answered_ns)).collect();
+    pmi.put(&format!("passages-{}", pmi.rank), &texts.join(","))?;
     if let Some(before) = before {
         Wire::put_since(before, &mut pmi)?;
     }
@@ -145,24 +145,24 @@ pub fn run(options: &Options) -> Result<()> {
     pmi.finalize()
 }
 
-/// The values that all ranks put.
+/// Rank 0's report, from the values that all ranks put.
 fn read_report(pmi: &mut Pmi, began_ns: &[u64]) -> Result<RankReport> {
     let (mut first, mut last_ns) = (Vec::new(), vec![0; began_ns.len()]);
     for rank in 0..pmi.size {
-        let came = pmi.get(&format!("came-{rank}"))?;
-        let came: Vec<Came> = came.split(',').map(Came::read).collect::<Result<_>>()?;
-        ensure!(came.len() == began_ns.len(), "rank {rank} came to {} fences", came.len());
-        for (last, came) in last_ns.iter_mut().zip(&came) {
-            *last = came.answered_ns.max(*last);
+        let text = pmi.get(&format!("passages-{rank}"))?;
+        let passages: Vec<Passage> = text.split(',').map(Passage::read).collect::<Result<_>>()?;
+        ensure!(passages.len() == began_ns.len(), "rank {rank} reports {} fences of {}", passages.len(), began_ns.len());
+        for (last, passage) in last_ns.iter_mut().zip(&passages) {
+            *last = passage.answered_ns.max(*last);
         }
         if rank == 0 {
-            first = came;
+            first = passages;
         }
     }
     let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
     let each = first.iter().zip(&last_ns).zip(began_ns);
     let fences =
-        each.skip(1).map(|((first, last), began)| Fence { first_ms: ms(first.came_ns, first.answered_ns), last_ms: ms(*began, *last) });
+        each.skip(1).map(|((first, last), began)| Fence { first_ms: ms(first.entered_ns, first.answered_ns), last_ms: ms(*began, *last) });
     Ok(RankReport { fences: fences.collect(), wire: Wire::of_all(pmi)? })
 }
 
@@ -177,7 +177,7 @@ fn sleep_until(at_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// Printable bytes that cannot be compressed: a fence then carries as many bytes as were put.
+/// Random printable bytes. Compression saves less than a quarter of them, so a fence is sent uncompressed.
 pub fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_not_on_the_loopback() {
+    fn loopback_traffic_is_not_counted() {
         let text = "Inter-|   Receive                                                |  Transmit\n \
                     face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
                     lo:    1000      10    0    0    0     0          0         0     1000      10    0    0    0     0       0          0\n  \
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_what_a_pair_may_hold_and_differs() {
+    fn noise_is_printable_and_differs_by_seed() {
         let (one, other) = (noise(1, 400), noise(2, 400));
         assert!(one != other && one.len() == 400 && one.chars().all(|c| c.is_ascii_graphic()), "{one}");
     }

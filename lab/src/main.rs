@@ -52,17 +52,17 @@ enum Command {
     /// Run one of the ranks whose fences `bench mpi` measures
     #[command(hide = true)]
     PmiFence(fences::Options),
-    /// Run one of the ranks that send the bytes of a fence, and nothing else
+    /// Run one of the ranks that send only the bytes of a fence
     #[command(hide = true)]
     PmiStreams(streams::Options),
     /// Be the simulated manager of a fabric (for `fabric_manager.url` of agents)
     FabricManager(fabric::Options),
     /// Print the reference page of all metrics (docs/metrics.md)
     Metrics,
-    /// Run one process of the work that `bench checkpoint` asks to save itself
+    /// Run one process of the work that `bench checkpoint` asks to save its state
     #[command(hide = true)]
     Asked(asked::Options),
-    /// Be an application that is asked to save its state at a port of its own (for `lattice submit --checkpoint-port`)
+    /// Be an application that is asked through its own port to save its state (for `lattice submit --checkpoint-port`)
     Endpoint(endpoint::Options),
     /// Run what `bench telemetry` measures
     #[command(hide = true)]
@@ -70,7 +70,7 @@ enum Command {
     /// Run one of the loads whose counts `bench telemetry` compares
     #[command(hide = true)]
     Load(bench::Load),
-    /// Holds the networks of `up --netns`
+    /// Hold the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
 }
@@ -93,7 +93,7 @@ struct Up {
     /// The cluster's folder, which is empty or does not exist yet
     #[arg(long)]
     dir: PathBuf,
-    /// Where agents keep their sockets and state [default: in the cluster's folder]
+    /// The folder of the agents' sockets and state [default: in the cluster's folder]
     #[arg(long, value_name = "DIR")]
     agents_dir: Option<PathBuf>,
     /// Do not build the binaries first
@@ -102,7 +102,7 @@ struct Up {
     /// Seconds between SIGTERM and SIGKILL when work is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
-    /// How many seconds a fence may wait for its last node
+    /// Seconds that a fence waits for its last node at most
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     fence_timeout: u64,
     /// Milliseconds between an agent's heartbeats
@@ -114,7 +114,7 @@ struct Up {
     /// Further milliseconds without a heartbeat until it is Down
     #[arg(long, default_value_t = 60_000)]
     down_after_ms: u64,
-    /// Give every daemon a network of its own, which `node cut` can cut (needs root)
+    /// Give every daemon its own network, which `node cut` can cut off (needs root)
     #[arg(long)]
     netns: bool,
     /// Let `node clock` and `quorum clock` change the time of day of single daemons (needs a C compiler)
@@ -133,7 +133,7 @@ enum NodeCommand {
     Start(NodeArgs),
     /// End the agent (SIGTERM) and start it again, as an upgrade does
     Restart(NodeArgs),
-    /// Stop the agent (SIGSTOP): it exists and does nothing
+    /// Stop the agent (SIGSTOP): it exists, but does nothing
     Stop(NodeArgs),
     /// Let a stopped agent continue (SIGCONT)
     Cont(NodeArgs),
@@ -164,15 +164,15 @@ struct GpuArgs {
 enum GpuFault {
     /// The GPU disappears from the bus
     Remove,
-    /// The GPU is there again, as a new one
+    /// The GPU appears on the bus again, as a new one
     Add,
     /// Its driver reports this error
     Xid { number: u32 },
-    /// It has had this many uncorrectable memory errors
+    /// It counts this many uncorrectable memory errors
     Ecc { errors: u64 },
     /// This many of its four links to other GPUs are up
     Nvlink { up: u32 },
-    /// Its clocks are reduced for these reasons; without a reason: no longer reduced
+    /// Its clocks are throttled for these reasons; without a reason: no longer throttled
     Throttle { why: Vec<String> },
     /// It has this many degrees Celsius: it slows down at 87 and switches itself off at 92
     Hot { degrees: u32 },
@@ -181,7 +181,7 @@ enum GpuFault {
         #[arg(value_parser = gpu_load)]
         load: Box<GpuLoad>,
     },
-    /// It never answers when asked for its load
+    /// It never answers a query of its load
     Hang,
 }
 
@@ -205,7 +205,7 @@ struct CutArgs {
 struct ClockArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// By how many seconds the clock is wrong; 0 sets it right again
+    /// By how many seconds the clock is wrong; 0 corrects it
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
@@ -238,7 +238,7 @@ struct MemberClockArgs {
     id: u64,
     #[command(flatten)]
     dir: Dir,
-    /// By how many seconds the clock is wrong; 0 sets it right again
+    /// By how many seconds the clock is wrong; 0 corrects it
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
@@ -339,7 +339,7 @@ fn act(command: Command) -> Result<ExitCode> {
                 println!("swept {line}");
             }
             down::require_gone(&report)?;
-            println!("{} is gone", d.dir.dir.display());
+            println!("removed {}", d.dir.dir.display());
         }
         Command::Demo(d) => demo::run(d.dir, !d.no_build)?,
         Command::Bench(b) => {
@@ -392,7 +392,7 @@ fn on_node(command: NodeCommand) -> Result<()> {
             println!("{} stopped (process {})", a.node, faults::stop_node(&a.dir.dir, &a.node)?);
         }
         NodeCommand::Cont(a) => {
-            println!("{} goes on (process {})", a.node, faults::cont_node(&a.dir.dir, &a.node)?);
+            println!("{} continues (process {})", a.node, faults::cont_node(&a.dir.dir, &a.node)?);
         }
         NodeCommand::Cut(CutArgs { node: a, from, direction }) => {
             show(&faults::cut_node(&a.dir.dir, &a.node, &from, direction)?, "is cut");
@@ -414,9 +414,9 @@ fn on_node(command: NodeCommand) -> Result<()> {
         }
         NodeCommand::Clock(ClockArgs { node: a, seconds }) => {
             faults::shift_clock(&a.dir.dir, &a.node, seconds)?;
-            println!("the clock of {} is {seconds} s off", a.node);
+            println!("the clock of {} is wrong by {seconds} s", a.node);
         }
-        NodeCommand::Heal(a) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "comes through again"),
+        NodeCommand::Heal(a) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "is no longer cut"),
     }
     Ok(())
 }
@@ -425,7 +425,7 @@ fn on_quorum(command: QuorumCommand) -> Result<()> {
     match command {
         QuorumCommand::Clock(a) => {
             faults::shift_member_clock(&a.dir.dir, a.id, a.seconds)?;
-            println!("the clock of member {} is {} s off", a.id, a.seconds);
+            println!("the clock of member {} is wrong by {} s", a.id, a.seconds);
         }
         QuorumCommand::Kill(a) => {
             for id in members(&a, true)? {
@@ -466,7 +466,7 @@ fn start(up: Up) -> Result<()> {
     let dir = cluster.dir.display();
     println!("{} node(s) Ready, {} member(s), after {:.1} s", up.nodes, up.quorum, began.elapsed().as_secs_f64());
     println!("  . {dir}/env                      # then `lattice nodes`, `lattice submit -- hostname`, ...");
-    println!("  lattice-lab down --dir {dir}     # takes it away");
+    println!("  lattice-lab down --dir {dir}     # removes it");
     Ok(())
 }
 
@@ -477,7 +477,7 @@ fn show(pairs: &[(String, String)], what: &str) {
     }
 }
 
-/// The selected members: one, or all that run (to kill) or do not run (to start).
+/// The selected member, or all members that run (`running`) or do not run.
 fn members(args: &QuorumArgs, running: bool) -> Result<Vec<u64>> {
     match args.which.id {
         Some(id) => Ok(vec![id]),
@@ -499,7 +499,7 @@ fn status(cluster: &Cluster) {
     }
     match lattice::Lattice::to_any(cluster).and_then(|l| l.nodes()) {
         Ok(nodes) => println!("nodes: {}", nodes.iter().map(|(id, s)| format!("{id} {s}")).collect::<Vec<_>>().join(", ")),
-        Err(e) => println!("nodes: not known ({e:#})"),
+        Err(e) => println!("nodes: unknown ({e:#})"),
     }
     for (from, to) in cluster.networks.iter().flat_map(networks::Networks::cuts) {
         println!("cut: {from} -> {to}");

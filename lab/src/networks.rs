@@ -1,4 +1,4 @@
-//! A cluster in which each daemon has its own network (`up --netns`); the traffic between two of them can be cut.
+//! A cluster in which each daemon has its own network (`up --netns`). The traffic between two of them can be cut.
 //!
 //! ```text
 //!   n1       ──10.77.1.0/24────┐
@@ -6,8 +6,8 @@
 //!   member-1 ──10.77.101.0/24──┘
 //! ```
 //!
-//! Daemons are restarted, so a process of the lab ([`keep`]) holds the namespaces; it does nothing else, and they
-//! disappear with it. The agents' sockets are files, so the CLI reaches every agent whatever is cut.
+//! Daemons are restarted, so a process of the lab ([`keep`]) holds the namespaces. It does nothing else, and the
+//! namespaces disappear with it. Agents listen on Unix sockets, so the CLI reaches every agent, whatever is cut.
 
 use crate::hub::{self, Hub};
 use crate::process::{Identity, spawn_detached, tail, until};
@@ -20,10 +20,10 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The number of the first member; nodes have their own numbers below it.
+/// The number of the first member. Nodes have the numbers from 1.
 const FIRST_MEMBER: u8 = 101;
-/// Timeout for making the namespaces.
-const MADE_WITHIN: Duration = Duration::from_secs(20);
+/// Timeout for the creation of the namespaces.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The networks of one cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,9 +33,9 @@ pub struct Networks {
     pub keeper: Identity,
     /// The hub's namespace, as a descriptor of the keeper.
     hub: i32,
-    /// By name: `n1`, `member-1`.
+    /// By name, such as `n1` or `member-1`.
     parties: BTreeMap<String, Party>,
-    /// The pairs whose packets are dropped, in that direction.
+    /// Pairs of sender and receiver whose packets are dropped.
     cuts: BTreeSet<(String, String)>,
 }
 
@@ -43,14 +43,14 @@ pub struct Networks {
 #[serde(deny_unknown_fields)]
 struct Party {
     number: u8,
-    /// The descriptor of its namespace in the keeper.
+    /// Its namespace, as a descriptor of the keeper.
     descriptor: i32,
 }
 
 /// From whom a node is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum From {
-    /// Everybody.
+    /// All nodes and members.
     All,
     /// The quorum's members.
     Quorum,
@@ -70,17 +70,17 @@ impl std::str::FromStr for From {
     }
 }
 
-/// Which packets of a node are lost.
+/// Which packets of a node are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Direction {
     Both,
-    /// Those to it.
+    /// Packets to it.
     In,
-    /// Those from it.
+    /// Packets from it.
     Out,
 }
 
-/// Holds this many namespaces and one for the hub, and prints their descriptors on stdout. A signal ends it.
+/// Holds a namespace for each party and one for the hub, and prints their descriptors on stdout. A signal ends it.
 pub fn keep(parties: u8) -> Result<Infallible> {
     let held: Vec<File> = (0..=parties).map(|_| hub::namespace()).collect::<Result<_>>()?;
     println!("{}", serde_json::to_string(&held.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>())?);
@@ -90,8 +90,8 @@ pub fn keep(parties: u8) -> Result<Infallible> {
 }
 
 impl Networks {
-    /// Makes them for this many nodes and members, and connects them to the hub. `lab`: the lab's program; `dir`: the
-    /// cluster's directory.
+    /// Creates the networks of this many nodes and members, and connects them to the hub. `lab`: the lab's program;
+    /// `dir`: the cluster's directory.
     pub fn make(lab: &Path, dir: &Path, nodes: u32, members: u32) -> Result<Self> {
         let (nodes, members) = (u8::try_from(nodes)?, u8::try_from(members)?);
         let names = (1..=nodes).map(|n| (format!("n{n}"), n));
@@ -99,13 +99,13 @@ impl Networks {
         let log = dir.join("networks.log");
         let keeper = spawn_detached(lab, &["keep-networks".to_owned(), names.len().to_string()], &[], &log)?;
         let mut held: Option<Vec<i32>> = None;
-        let made = until(MADE_WITHIN, || {
+        let made = until(CREATION_TIMEOUT, || {
             held = std::fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')).and_then(|text| serde_json::from_str(&text).ok());
             held.is_some() || !keeper.alive()
         });
         let Some([hub, descriptors @ ..]) = held.as_deref().filter(|_| made && keeper.alive()) else {
             let _ = keeper.kill();
-            bail!("the networks cannot be made: {}", tail(&log, 5));
+            bail!("cannot create the networks: {}", tail(&log, 5));
         };
         let parties =
             names.into_iter().zip(descriptors).map(|((name, number), descriptor)| (name, Party { number, descriptor: *descriptor }));
@@ -125,10 +125,10 @@ impl Networks {
 
     fn party(&self, name: &str) -> Result<&Party> {
         let known = || self.parties.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        self.parties.get(name).with_context(|| format!("there is no network of {name:?} here; there are {}", known()))
+        self.parties.get(name).with_context(|| format!("{name:?} has no network here; these have one: {}", known()))
     }
 
-    /// The address at which a daemon listens.
+    /// The address on which a daemon listens.
     pub fn address(&self, name: &str) -> Result<String> {
         Ok(hub::address(self.party(name)?.number))
     }
@@ -143,7 +143,7 @@ impl Networks {
         hub::within(&self.path(self.hub), act)
     }
 
-    /// Cuts a node off; returns the new pairs.
+    /// Cuts a node off; returns the pairs that were not cut before.
     pub fn cut(&mut self, dir: &Path, node: &str, from: &From, direction: Direction) -> Result<Vec<(String, String)>> {
         self.party(node)?;
         let others: Vec<String> = match from {
@@ -179,7 +179,7 @@ impl Networks {
         Ok(healed)
     }
 
-    /// The pairs whose packets are dropped, in that direction.
+    /// The pairs of sender and receiver whose packets are dropped.
     pub fn cuts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.cuts.iter().map(|(from, to)| (from.as_str(), to.as_str()))
     }

@@ -148,7 +148,7 @@ impl Options {
             Err(e) => return Err(e).with_context(|| format!("cannot use {}", self.dir.display())),
         };
         if self.dir.join("cluster.json").exists() {
-            bail!("{} holds a lab cluster already; `lattice-lab down --dir {}` takes it away", self.dir.display(), self.dir.display());
+            bail!("{} holds a lab cluster already; `lattice-lab down --dir {}` removes it", self.dir.display(), self.dir.display());
         }
         if entries.next().is_some() {
             bail!("{} is not empty: `down` removes the whole folder, so it must be the lab's own", self.dir.display());

@@ -1,5 +1,5 @@
-//! A small library (`preload.c`) that is loaded into a daemon and makes its clock wrong or its disk slow, as a shared
-//! file says.
+//! A small library (`preload.c`) that is preloaded into a daemon. It sets the daemon's clock wrong and delays its syncs,
+//! by the values in a shared file.
 
 use crate::hub;
 use anyhow::{Context, Result};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Offsets of the members of `struct host` in the shared file, and its size.
+/// Offsets of the members of `struct host` in the shared file, and the file's size, in bytes.
 const CLOCK_AT: u64 = 0;
 const SYNC_AT: u64 = 8;
 const BYTES: u64 = 16;
 
-/// Compiles the library into `dir`, where it stays.
+/// Compiles the library into `dir`.
 pub fn build(dir: &Path) -> Result<()> {
     let source = dir.join("preload.c");
     std::fs::write(&source, include_str!("preload/preload.c")).with_context(|| format!("cannot write {}", source.display()))?;
@@ -34,10 +34,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes a file without faults.
+    /// Creates a file without faults.
     pub fn make(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path);
-        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        let file = file.with_context(|| format!("cannot create {}", path.display()))?;
         file.set_len(BYTES)?;
         Ok(Self { file, path: path.to_owned() })
     }
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// The command to which a daemon's program and arguments are appended, with the library that was built in `dir`.
+    /// The start of a command line that preloads the library from `dir`: append the daemon's program and its arguments.
     pub fn launcher(&self, dir: &Path) -> Vec<String> {
         vec![
             "/usr/bin/env".to_owned(),
@@ -60,12 +60,12 @@ impl Shared {
         ]
     }
 
-    /// From now on the time of day is wrong by this many seconds.
+    /// Sets the daemon's time of day wrong by this many seconds.
     pub fn shift_clock(&self, seconds: i64) -> Result<()> {
         self.write_value(CLOCK_AT, seconds)
     }
 
-    /// From now on each sync takes this much longer.
+    /// Delays each sync of the daemon by this time.
     pub fn slow_disk(&self, by: Duration) -> Result<()> {
         self.write_value(SYNC_AT, i64::try_from(by.as_millis())?)
     }

@@ -1,5 +1,5 @@
-//! The quorum without agents, as processes: started, broken, and used through its own client; nodes are simulated
-//! sessions.
+//! A quorum without agents: its members are processes that can be started and broken, and nodes are simulated sessions
+//! of the quorum's own client.
 
 pub mod agents;
 pub mod hosts;

@@ -1,15 +1,15 @@
-//! A test that the reference pages of the daemons' configuration files name exactly the existing settings. The names
-//! come from the refusal of an unknown key, which lists them.
+//! Tests that the reference pages of the daemons' configuration files name the existing settings and no others. The
+//! names come from serde's error for an unknown key, which lists the known keys.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_quorum::config::QuorumConfig;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
-/// A configuration with a key that does not exist, as JSON; and the names that its refusal lists.
+/// A configuration with a key that does not exist, as JSON, and the function that returns the keys its error lists.
 type Probe = (&'static str, fn(&str) -> BTreeSet<String>);
 
-/// A table of settings: the page, the heading above the table (none above the first), the settings that it has.
+/// Tables of settings: the page, the heading above the table (empty: before the first heading), and the probe.
 const TABLES: [(&str, &str, Probe); 28] = [
     ("agent-yaml", "", (r#"{"?":0}"#, fields::<AgentConfig>)),
     ("agent-yaml", "tls", (r#"{"tls":{"?":0}}"#, fields::<AgentConfig>)),
@@ -41,7 +41,7 @@ const TABLES: [(&str, &str, Probe); 28] = [
     ("quorum-yaml", "members", (r#"{"members":[{"?":0}]}"#, fields::<QuorumConfig>)),
 ];
 
-/// Settings that a page explains in the row of the setting that contains them: page, row, the settings.
+/// Settings that a page explains in a row of their parent setting: the page, the row, and the probe.
 const IN_ROWS: [(&str, &str, Probe); 3] = [
     ("agent-yaml-sections", "expect.cpus", (r#"{"health":{"expect":{"?":0}}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "checks", (r#"{"health":{"checks":[{"?":0}]}}"#, fields::<AgentConfig>)),
@@ -57,7 +57,7 @@ fn fields<C: DeserializeOwned>(probe: &str) -> BTreeSet<String> {
     quoted(names)
 }
 
-/// The texts between backticks.
+/// The texts in backticks.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -77,9 +77,9 @@ fn documented(page: &str, heading: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_setting_is_in_its_table_and_no_other_is() {
+fn each_table_has_exactly_the_existing_settings() {
     for (name, heading, (probe, fields)) in TABLES {
-        // `expect.cpus` is documented beside `mounts`.
+        // A table may name a nested setting: `expect.cpus` counts as `expect`.
         let there = documented(&page(name), heading).into_iter().map(|n| n.split('.').next().unwrap_or_default().to_owned());
         assert_eq!(there.collect::<BTreeSet<String>>(), fields(probe), "docs/reference/{name}.md, {heading:?}: left is the page");
     }

@@ -1,12 +1,13 @@
-//! Thousands of agents in virtual time: `lattice-lab sim fence` is [`fence`].
+//! Simulations of thousands of agents in virtual time: `lattice-lab sim gossip`, and `lattice-lab sim fence`
+//! ([`fence`]).
 //!
-//! `lattice-lab sim gossip`: thousands of agents' real gossip cores, with their real datagrams, in virtual time.
+//! `sim gossip` runs the agents' real gossip cores with their real datagrams:
 //!
 //! ```text
-//!   story: joins, deaths, changes, starvation ──▶ world: cores, lossy network, wheel of what happens next ──▶ measures
+//!   story: joins, deaths, changes, starvation ──▶ world: cores, lossy network, queue of events ──▶ measures
 //! ```
 //!
-//! One process, one thread, one seed: the same seed is the same run, to the byte. Nothing sleeps.
+//! It has one process, one thread and one seed: the same seed gives the same run, to the byte. Nothing sleeps.
 
 pub mod fence;
 mod measures;
@@ -20,13 +21,13 @@ use anyhow::{Result, ensure};
 
 pub use scene::{Preset, Scene};
 
-/// How much is simulated.
+/// The options of `sim gossip`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// One of the two targets of gossip; exit code 1 when it is missed. Other options override its values.
+    /// The parameters of one of the two targets of gossip; exit code 1 when it is missed. Other options override them
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
-    /// Agents [default: 100]
+    /// Number of agents [default: 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=60_000))]
     pub nodes: Option<u32>,
     /// Virtual minutes after the nodes have joined [default: 10]
@@ -63,8 +64,8 @@ impl Options {
             minutes,
             loss_per_million: (loss * 10_000.0).round() as u64,
             starved: (nodes as f64 * starved / 100.0).ceil() as usize,
-            // Ten deaths and thirty changes in a short run; in a long one a death every half hour and a change every
-            // ten minutes.
+            // About ten deaths and thirty changes. A run of more than five hours has one death every half hour and one
+            // change every ten minutes. A run of less than five minutes has fewer.
             death_every_ms: (minutes * 60_000 / 10).clamp(30_000, 1_800_000),
             change_every_ms: (minutes * 60_000 / 30).clamp(10_000, 600_000),
             seed: self.seed,
@@ -72,7 +73,7 @@ impl Options {
     }
 }
 
-/// Simulates and prints; returns whether the preset's targets were met.
+/// Simulates, and prints the figures. Returns whether the preset's targets were met.
 pub fn gossip(options: &Options) -> Result<bool> {
     let scene = options.scene()?;
     let began = std::time::Instant::now();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_run_and_what_is_measured_was_there_to_be_measured() {
+    fn a_seed_determines_the_run_and_the_run_has_deaths_and_changes() {
         let (first, again, other) = (run(1, 50_000, 3), run(1, 50_000, 3), run(2, 50_000, 3));
         assert_eq!(first.trace, again.trace);
         assert_ne!(first.trace, other.trace);
@@ -110,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_stand_still_kill_no_healthy_one() {
+    fn starved_agents_declare_no_healthy_one_down() {
         let measures = run(3, 50_000, 3);
-        assert!(measures.suspicions > 0, "else this proves nothing: {measures:?}");
+        assert!(measures.suspicions > 0, "without suspicions this proves nothing: {measures:?}");
         assert_eq!(measures.false_deaths_healthy, 0, "{measures:?}");
     }
 
     #[test]
-    fn a_preset_gives_what_is_not_given_and_percents_have_bounds() {
+    fn options_override_the_preset_and_percentages_have_bounds() {
         let options =
             Options { preset: Some(Preset::Loss), nodes: None, minutes: Some(7), loss: None, starved: None, seed: 1, json: false };
         let scene = options.scene().unwrap();

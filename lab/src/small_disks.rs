@@ -1,4 +1,4 @@
-//! Small file systems for the files of a daemon, which can be filled to the last byte and emptied again.
+//! Small file systems for the files of a daemon, which can be filled completely and emptied again.
 
 use crate::process::until;
 use anyhow::{Context, Result};
@@ -9,21 +9,21 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a file system may stay busy after the end of its last process.
-const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a file system may be busy after the end of its last process.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The file system of one daemon. It is in memory, and is removed with its cluster.
+/// The file system of one daemon. It is in memory, and is removed together with the cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmallDisk {
-    /// The daemon: `n4`, `member-3`.
+    /// The daemon, such as `n4` or `member-3`.
     pub daemon: String,
     /// Its mount point.
     pub at: PathBuf,
 }
 
 impl SmallDisk {
-    /// Mounts a file system of this many MiB where a daemon will store its files. Needs root.
+    /// Mounts a file system of this many MiB on the directory of a daemon's files. Needs root.
     pub fn mount(daemon: &str, at: &Path, mib: u32) -> Result<Self> {
         let failed = || format!("cannot mount {mib} MiB for {daemon} at {} (this needs root)", at.display());
         std::fs::create_dir_all(at).with_context(failed)?;
@@ -38,7 +38,7 @@ impl SmallDisk {
         let file = File::options().create(true).append(true).open(&path);
         let mut file = match file {
             Ok(file) => file,
-            // Not even an empty file can be made.
+            // The disk is too full for a new file.
             Err(e) if e.kind() == ErrorKind::StorageFull => return Ok(()),
             Err(e) => return Err(e).with_context(|| format!("cannot write {}", path.display())),
         };
@@ -49,7 +49,7 @@ impl SmallDisk {
     }
 
     /// Frees the space that [`Self::fill`] used.
-    pub fn make_room(&self) -> Result<()> {
+    pub fn empty(&self) -> Result<()> {
         let path = self.filler();
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("cannot remove {}", path.display())),
@@ -64,7 +64,7 @@ impl SmallDisk {
     /// Unmounts it, with everything on it.
     pub fn unmount(&self) -> Result<()> {
         let mut last = Ok(());
-        until(UNMOUNT_LIMIT, || {
+        until(UNMOUNT_TIMEOUT, || {
             last = match umount2(&self.at, MntFlags::empty()) {
                 // It was never mounted, or is unmounted already.
                 Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),

@@ -227,7 +227,7 @@ fn heal(stage: &Stage) -> Result<()> {
         }
     }
     for daemon in plan::SMALL_DISKS {
-        faults::make_room(dir, daemon)?;
+        faults::empty_disk(dir, daemon)?;
     }
     // A separate promise checks that every node is Ready.
     if let Err(error) = faults::heal(dir, HEAL_MAX) {

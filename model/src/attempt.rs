@@ -1,4 +1,4 @@
-//! The attempts of an allocation: its earlier claims that ended without ending the allocation.
+//! The finished attempts of an allocation: claims that ended while the allocation did not.
 
 use crate::end_reason::EndReason;
 use crate::hostlist::{self, HostlistError};
@@ -6,10 +6,10 @@ use crate::ids::{Epoch, NodeId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Number of attempts that an allocation's record keeps.
+/// Limit of the finished attempts in an allocation's record.
 pub const ATTEMPTS_KEPT_MAX: usize = 8;
 
-/// One finished claim of an allocation. The current or latest claim is in the allocation itself.
+/// A finished claim of an allocation. The current or last claim is in the allocation itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Counted from 1.
@@ -20,10 +20,9 @@ pub struct Attempt {
     pub head: NodeId,
     /// Its nodes as a hostlist, including the head.
     pub nodes: String,
-    /// When its nodes were claimed; `None`: the quorum was recovered from a backup made before
-    /// that.
+    /// When its nodes were claimed. `None`: the quorum was recovered from a backup made before that.
     pub claimed_at: Option<Timestamp>,
-    /// When all of its nodes were prepared; `None`: the quorum never received that report.
+    /// When all of its nodes were prepared. `None`: the quorum never received all of these reports.
     pub started_at: Option<Timestamp>,
     /// When its claim ended.
     pub ended_at: Timestamp,
@@ -34,8 +33,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Whether its work may have written files. On a single node the work starts before the quorum
-    /// learns that the node is prepared, so a missing `started_at` is no proof that nothing ran.
+    /// Whether its work may have run. On a single node, the work starts before the quorum learns that
+    /// the node is prepared: so a missing `started_at` does not prove that nothing ran.
     pub fn may_have_run(&self) -> bool {
         !matches!(self.reason, EndReason::PrologueFailed { .. })
     }
@@ -49,8 +48,8 @@ impl Attempt {
     }
 }
 
-/// Adds an attempt. Beyond [`ATTEMPTS_KEPT_MAX`], drops the oldest attempt that cannot have run, or
-/// else the oldest.
+/// Adds an attempt. If there are more than [`ATTEMPTS_KEPT_MAX`], removes the oldest that cannot have
+/// run, or else the oldest.
 pub fn keep(attempts: &mut Vec<Attempt>, attempt: Attempt) {
     attempts.push(attempt);
     while attempts.len() > ATTEMPTS_KEPT_MAX {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ran_is_forgotten_first_and_then_the_oldest() {
+    fn attempts_that_never_ran_are_removed_first_and_then_the_oldest() {
         let unprepared = || EndReason::PrologueFailed { node: "n1".parse().unwrap(), why: "x".into() };
         let mut attempts = Vec::new();
         for number in 1..=6 {

@@ -144,7 +144,7 @@ proptest! {
         prop_assume!(k <= n);
         let names = ["", "a", "b"];
         let graph = Graph {
-            ways: (0..n).map(|a| (0..n).map(|b| f64::from(ways[a.min(b) * 8 + a.max(b)])).collect()).collect(),
+            bandwidths: (0..n).map(|a| (0..n).map(|b| f64::from(ways[a.min(b) * 8 + a.max(b)])).collect()).collect(),
             nics: (0..n).map(|i| Some(names[usize::from(nics[i])]).filter(|n| !n.is_empty())).collect(),
         };
         let best = graph.quality(&exact(&graph, k));

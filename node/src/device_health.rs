@@ -224,7 +224,7 @@ pub enum PolicyError {
     Version { given: Option<u32> },
     #[error("xids: at most {OWN_MAX} can have answers of their own")]
     TooMany,
-    #[error("{field}: {value} is not within 1 and {max}")]
+    #[error("{field}: {value} is not between 1 and {max}")]
     OutOfRange { field: &'static str, value: u64, max: u64 },
 }
 

@@ -1,5 +1,5 @@
-//! The state shared by a member's tasks and services, with common operations: who leads, whether
-//! there is disk space, proposing.
+//! The state that a member's tasks and services share, and their common operations: who is the
+//! leader, whether there is disk space, proposing.
 
 use crate::audit::signer::Signer;
 use crate::certificate_ends::CertificateEnds;
@@ -43,43 +43,43 @@ use tonic::metadata::{Ascii, MetadataValue};
 /// A function that sends a request to the leader.
 pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
-/// What the leader knows and members do not agree on: in memory, and lost with the leadership.
+/// The leader's state that is not replicated: it is in memory, and lost with the leadership.
 pub(crate) struct Leading {
     pub heartbeats: Heartbeats,
-    /// What agents report about nodes that are silent here.
+    /// Agents' reports about nodes whose heartbeats are missing.
     pub witnesses: Arc<Witnesses>,
-    /// While this member is the leader: the nodes that agents are asked about.
+    /// While this member is the leader: the silent nodes about which agents are asked.
     pub silent: watch::Sender<Vec<NodeId>>,
-    /// While this member is the leader: nodes that wait for admission.
+    /// While this member is the leader: the nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
     pub relief: Relief,
-    /// While this member is the leader: when the others' certificates expire.
+    /// While this member is the leader: when the other members' certificates expire.
     pub certificate_ends: CertificateEnds,
     /// While this member is the leader: why claims were refused.
     pub refused_claims: RefusedClaims,
     /// While this member is the leader: when each lease expires.
     pub lease_clocks: Mutex<Option<LeaseClocks>>,
     pub levels: Levels,
-    /// While this member is the leader: which gossip keys agents have.
+    /// While this member is the leader: the gossip keys that each agent has.
     pub keys_held: KeysHeld,
 }
 
-/// What is counted for metrics.
+/// Counts for metrics.
 pub(crate) struct Counts {
-    /// While this member is the leader: the number of nodes that fell silent together, so that none
-    /// of them becomes Down.
+    /// While this member is the leader: the number of nodes that are not declared Down, because too
+    /// many fell silent together.
     pub held_back: AtomicU64,
-    /// Number of heartbeats received here with a different number of shares than the ledger has.
+    /// Number of heartbeats at this member whose number of shares differed from the ledger's.
     pub miscounted: AtomicU64,
-    /// Number of registrations at this member with more capacity than the ledger had.
+    /// Number of registrations at this member with more capacity than in the ledger.
     pub capacity_grown: AtomicU64,
 }
 
-/// Who this member is, and what it signs with.
+/// The member's certificate and keys.
 pub(crate) struct Identity {
-    /// This member's certificate, and counts of refused peers.
+    /// The member's certificate, and counts of refused peers.
     pub credentials: Credentials,
-    /// The authority, if its key is here.
+    /// The certificate authority, if this member has its key.
     pub authority: Option<Authority>,
     /// The signing key for the audit log.
     pub signer: Signer,
@@ -97,11 +97,11 @@ pub(crate) struct Disks {
 pub(crate) struct Status {
     /// False while the leadership is being transferred: commands and queries wait.
     pub gate: watch::Sender<bool>,
-    /// Locked during a step of a membership change.
+    /// Held during a step of a membership change.
     pub changing: Arc<tokio::sync::Mutex<()>>,
     /// Whether this member was removed from the cluster.
     pub removed: watch::Sender<bool>,
-    /// When Raft's leader was last heard.
+    /// When the last message from the leader was accepted.
     pub contact: Mutex<Instant>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
@@ -121,8 +121,8 @@ pub(crate) struct Core {
     /// While this member is the leader: why notifications fail.
     pub notify: Notify,
     pub stop: CancellationToken,
-    /// Tasks for one call each: sessions, watches, steps of a change, proposed entries. They end by
-    /// themselves once `stop` is cancelled and Raft is shut down.
+    /// Tasks of single calls: sessions, watches, steps of a membership change, proposed entries. They
+    /// end by themselves after `stop` is cancelled and Raft is shut down.
     pub tasks: TaskTracker,
     pub leading: Leading,
     pub counts: Counts,
@@ -142,31 +142,31 @@ impl Core {
         self.raft.metrics().borrow().current_leader
     }
 
-    /// The current membership here, committed or not.
+    /// The latest membership in this member's log, committed or not.
     pub fn roster(&self) -> Roster {
         Roster::of(&self.raft.metrics().borrow().membership_config)
     }
 
-    /// The member list for agents: the committed one.
+    /// The committed member list, for agents.
     pub fn member_list(&self) -> MemberList {
         let roster = self.agreed.roster();
         MemberList { generation: self.agreed.ledger().generation(), since: roster.index(), services: roster.services() }
     }
 
-    /// A message from the leader was accepted.
+    /// Records that a message from the leader was accepted.
     pub fn record_leader_contact(&self) {
         *self.status.contact.lock() = Instant::now();
     }
 
-    /// Whether there is a leader now: this member with a majority, or another one whose messages
-    /// arrive.
+    /// Whether there is a leader now: this member, if a majority answers it, or another one whose
+    /// messages arrive.
     pub fn has_leader(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.current_leader.is_some() && self.silence_by(&metrics) < Duration::from_millis(self.config.election_ms)
     }
 
-    /// How long this member has had no contact with a leader, or as leader with no majority.
+    /// How long this member has had no contact: as the leader with a majority, else with a leader.
     pub fn silence(&self) -> Duration {
         self.silence_by(&self.raft.metrics().borrow())
     }
@@ -179,7 +179,7 @@ impl Core {
         }
     }
 
-    /// That member's service address as a header value.
+    /// A member's service address as a header value.
     pub fn service_of(&self, id: u64) -> Option<MetadataValue<Ascii>> {
         self.roster().members.get(&id)?.service.parse().ok()
     }
@@ -192,8 +192,8 @@ impl Core {
         all
     }
 
-    /// Why a leader does not propose this now: its disk has no space, or so many others' that the
-    /// rest is no majority.
+    /// Why a leader does not propose a command of this urgency now: its own disk is full, or the disks
+    /// of so many others that the remaining members are no majority.
     pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
         let mut short = self.shortages();
         short.retain(|_, shortage| match urgency {
@@ -208,13 +208,13 @@ impl Core {
         Some(Refusal::DiskFull { short: short.into_iter().map(|(id, shortage)| (MemberId(id), shortage)).collect() })
     }
 
-    /// Proposes commands here, in this order, and waits for all. Only possible on the leader. If
-    /// there is no disk space for one of them, or one needs a higher cluster level, none is
-    /// proposed: members of an older version could not read the entry.
+    /// Proposes commands on this member, in this order, and waits for their results. Only the leader
+    /// can do that. If one lacks disk space or needs a higher cluster level, none is proposed:
+    /// members of an older version could not read such an entry.
     pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.status.led.borrow() {
-            // It may have lost its majority: callers would wait in vain, while another member may
-            // be the leader.
+            // It may have lost its majority. Callers would wait in vain while another member may be
+            // the leader.
             return Err(Unserved::NotLeader(None));
         }
         let needed = actions.iter().map(Action::level).max().unwrap_or_default();
@@ -230,11 +230,11 @@ impl Core {
         {
             return Ok(vec![Err(refusal); actions.len()]);
         }
-        // A submission that its owner may not make yet must not be written to the log.
+        // A submission above its owner's rate limit must not be written to the log.
         if self.leads()
             && let [Action::Submit { id, owner, .. }] = &actions[..]
         {
-            // The call reads the ledger as well: never make it while holding the same lock.
+            // `time` locks the ledger too, so it is called before that lock is taken.
             let now = self.timekeeper.time();
             let ledger = self.agreed.ledger();
             if let Some(wait_ms) = ledger.submission_wait_ms(*id, owner, now) {
@@ -259,7 +259,7 @@ impl Core {
             let (result, revision) = tokio::select! {
                 replied = reply(receiver) => replied?,
                 Ok(_) = led.wait_for(|led| !led) => {
-                    return Err(Unserved::Unavailable("this member leads no majority any more; it may have been committed".to_owned()));
+                    return Err(Unserved::Unavailable("this member has lost its majority; the command may have been committed".to_owned()));
                 }
             };
             if let Some(allocation) = claimed {
@@ -270,8 +270,8 @@ impl Core {
         Ok(results)
     }
 
-    /// Refuses a node without admission before anything is written to the log, and remembers that
-    /// it waits.
+    /// Refuses a node without admission, before anything is written to the log, and records that it
+    /// waits.
     async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
         let may_register = || self.agreed.ledger().may_register(&registration.node);
         if !self.leads() || registration.automatic || may_register().is_ok() {
@@ -286,7 +286,7 @@ impl Core {
         Ok(checked)
     }
 
-    /// Waits, at most for `limit`, until this member has applied that revision.
+    /// Waits until this member has applied that revision, at most for `limit`. Returns whether it has.
     pub async fn applied(&self, revision: Revision, limit: Duration) -> bool {
         self.raft.wait(Some(limit)).applied_index_at_least(Some(revision.0), "a forwarded command").await.is_ok()
     }

@@ -1,5 +1,5 @@
 //! The expiry of leases, in the leader's memory like heartbeats. A renewal needs a leadership check
-//! but no log entry. A new leader starts every clock again, so a lease lives at least as long as
+//! but no log entry. A new leader restarts every clock, so a lease lasts at least as long as
 //! promised.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //!   tick ──▶ expired clocks ──▶ ExpireLease, and from then on no renewal of that grant
 //! ```
 //!
-//! Correctness does not depend on time: of two holders, the one with the higher token counts, and
-//! the token increases with every grant.
+//! Correctness does not depend on time: the token increases with every grant, and of two holders the
+//! one with the higher token is valid.
 
 use lattice_ledger::{Action, Lease};
 use lattice_model::Revision;
@@ -24,7 +24,7 @@ struct LeaseClock {
     token: u64,
     renewed: Revision,
     ends: Instant,
-    /// Its expiry has been proposed: a renewal would promise a lease that is about to end.
+    /// Its expiry was proposed, so it must not be renewed any more.
     over: bool,
 }
 
@@ -39,7 +39,7 @@ impl LeaseClock {
 }
 
 impl LeaseClocks {
-    /// Restarts the lease's clock at `now`. Returns false if it had already expired.
+    /// Restarts the lease's clock at `now`. Returns false if its expiry was already proposed.
     pub fn renew(&mut self, name: &str, lease: &Lease, now: Instant) -> bool {
         if self.0.get(name).is_some_and(|c| c.is_of(lease) && c.over) {
             return false;
@@ -48,15 +48,15 @@ impl LeaseClocks {
         true
     }
 
-    /// The remaining time at `now` without a renewal; `None`: its clock has not started.
+    /// The remaining time at `now`. `None`: the lease's clock has not started.
     pub fn left(&self, name: &str, lease: &Lease, now: Instant) -> Option<Duration> {
         self.0.get(name).filter(|c| c.is_of(lease)).map(|c| c.ends.saturating_duration_since(now))
     }
 
-    /// The expired leases. Starts the clocks of new leases, and removes those of leases that no
-    /// longer exist.
+    /// The actions that end the expired leases. Starts the clocks of new leases, and removes those of
+    /// leases that no longer exist.
     pub fn expiries<'a>(&mut self, leases: impl Iterator<Item = (&'a str, &'a Lease)>, now: Instant) -> Vec<Action> {
-        let mut standing = HashMap::new();
+        let mut clocks = HashMap::new();
         let mut over = Vec::new();
         for (name, lease) in leases {
             let known = self.0.get(name).filter(|c| c.is_of(lease)).copied();
@@ -65,9 +65,9 @@ impl LeaseClocks {
                 clock.over = true;
                 over.push(Action::ExpireLease { name: name.to_owned(), token: lease.token, renewed: lease.renewed });
             }
-            standing.insert(name.to_owned(), clock);
+            clocks.insert(name.to_owned(), clock);
         }
-        self.0 = standing;
+        self.0 = clocks;
         over
     }
 }
@@ -81,23 +81,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_when_it_is_not_renewed_for_its_time() {
+    fn a_lease_expires_when_it_is_not_renewed_in_time() {
         let (mut c, start) = (LeaseClocks::default(), Instant::now());
         let s = |seconds| start + Duration::from_secs(seconds);
         let first = lease(5);
         assert_eq!(c.left("a", &first, s(0)), None);
         assert_eq!(c.expiries([("a", &first)].into_iter(), s(0)), []);
         assert_eq!(c.left("a", &first, s(4)), Some(Duration::from_secs(6)));
-        assert!(c.renew("a", &first, s(9)), "in memory");
+        assert!(c.renew("a", &first, s(9)), "it has not expired");
         assert_eq!(c.expiries([("a", &first)].into_iter(), s(19)), []);
-        // Granted again, by a command.
+        // The lease was granted again.
         let again = lease(6);
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(19)), []);
         let want = [Action::ExpireLease { name: "a".to_owned(), token: 1, renewed: Revision(6) }];
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(30)), want);
-        // The proposal of its expiry is on its way, and is repeated until it is in the log.
+        // The expiry is proposed again until it is in the log.
         assert!(!c.renew("a", &again, s(30)));
         assert_eq!(c.expiries([("a", &again)].into_iter(), s(31)), want);
-        assert!(c.renew("a", &lease(7), s(31)), "a later grant has a clock of its own");
+        assert!(c.renew("a", &lease(7), s(31)), "a later grant has its own clock");
     }
 }

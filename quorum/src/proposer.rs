@@ -200,7 +200,9 @@ fn settle(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::S
         Some(Err(error @ ClientWriteError::ChangeMembershipError(_))) => {
             fail_all(waiting, &Unserved::Unavailable(error.to_string()));
         }
-        None => fail_all(waiting, &Unserved::Unavailable("leadership was lost on the way; it may have been committed".to_owned())),
+        None => {
+            fail_all(waiting, &Unserved::Unavailable("this member is no longer the leader; the command may have been committed".to_owned()))
+        }
     }
 }
 

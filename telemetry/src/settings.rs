@@ -55,7 +55,7 @@ impl Default for TelemetrySettings {
 pub enum TelemetrySettingsError {
     #[error("telemetry.metrics_listen: {0:?} is no IP address and port, such as 127.0.0.1:9103; empty switches it off")]
     Listen(String),
-    #[error("telemetry.{field}: {value} is not within {min} and {max}")]
+    #[error("telemetry.{field}: {value} is not between {min} and {max}")]
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error(transparent)]
     Endpoint(#[from] push::EndpointError),

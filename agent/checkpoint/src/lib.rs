@@ -26,6 +26,7 @@
 //! Those between the calls to ports and the last row, drivers and parts are in [`Handles::tasks`]; the
 //! last row's are the agent's.
 
+mod allocation_locks;
 mod answer;
 pub mod app_message;
 mod asking;
@@ -54,7 +55,6 @@ pub mod saving;
 mod sightings;
 pub mod simulated;
 pub mod store;
-mod turns;
 mod way;
 
 pub use asking::ask;
@@ -64,6 +64,7 @@ pub use handles::Handles;
 pub use head::{BeginError, begin};
 pub use part::serve;
 
+use allocation_locks::AllocationLocks;
 use anyhow::Context as _;
 use broker_knowledge::Latest;
 use callers::Unasked;
@@ -84,7 +85,6 @@ use std::sync::Arc;
 use store::{CheckpointStore, Owner};
 use thiserror::Error;
 use tokio::sync::watch;
-use turns::Turns;
 
 /// This agent's checkpoints. All clones share one state.
 #[derive(Clone)]
@@ -99,8 +99,8 @@ struct Inner {
     callers: Callers,
     /// Processes that were seen catching their allocation's signal.
     sightings: Sightings,
-    /// Only one checkpoint of an allocation begins at a time.
-    begins: Turns,
+    /// Held while a checkpoint of an allocation begins.
+    begins: AllocationLocks,
     counts: Counts,
     settings: CheckpointSettings,
     /// The broker's latest state, if it is here.
@@ -166,7 +166,7 @@ impl Checkpoints {
             parts: Parts::default(),
             callers: Callers::default(),
             sightings: Sightings::default(),
-            begins: Turns::default(),
+            begins: AllocationLocks::default(),
             counts: Counts::default(),
             settings: config.checkpoint.clone(),
             broker: Mutex::default(),

@@ -89,7 +89,7 @@ async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointR
     let (directories, allocation) = (means.directories.clone(), share.allocation);
     let root = blocking(move || directories.restoring(allocation)).await?;
     failpoint::pass(Point::RestoreBegun);
-    bring_all(&means.store, &part, &files, &root).await?;
+    download_all(&means.store, &part, &files, &root).await?;
     let (directories, user) = (means.directories.clone(), share.owner.clone());
     blocking(move || {
         let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
@@ -106,19 +106,19 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryEr
 }
 
 /// Creates directories first, in their order: each is listed before its content.
-async fn bring_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
+async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
     let (directories, at) = (files.iter().filter(|f| f.size.is_none()).cloned().collect::<Vec<_>>(), root.to_owned());
     unblocked(move || directories.iter().try_for_each(|entry| laid(&at, entry).map(drop))).await?;
-    let mut brought = Vec::new();
+    let mut downloads = Vec::new();
     for entry in files.iter().filter(|entry| entry.size.is_some()) {
         let (store, part, entry, root) = (store.clone(), part.clone(), entry.clone(), root.to_owned());
-        brought.push(async move {
+        downloads.push(async move {
             let to = entry.clone();
             let file = unblocked(move || laid(&root, &to)).await?;
-            store.bring(&part, &entry, file).await
+            store.download(&part, &entry, file).await
         });
     }
-    futures::stream::iter(brought).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
+    futures::stream::iter(downloads).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
 }
 
 async fn unblocked<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
@@ -146,7 +146,7 @@ pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest)
             }
         };
         for file in &files {
-            match store.bring(&part, file, None).await {
+            match store.download(&part, file, None).await {
                 Ok(()) => {}
                 Err(StoreError::Store(error)) => return Err(error.into()),
                 Err(error) => wrong.push(with_causes(&error)),

@@ -51,7 +51,7 @@ impl Agent {
         Self { mesh, incoming, credentials, address, _stop: stop.drop_guard() }
     }
 
-    /// Sends a request to `node` at the other agent's address, and returns why there is no answer.
+    /// Sends a request for `node` to the other agent's address, and returns why it gets no answer.
     async fn refused_by(&self, node: &str, other: &Self) -> String {
         let (mut send, mut recv) = match self.mesh.open(&node.parse().unwrap(), &other.address).await {
             Ok(streams) => streams,
@@ -64,13 +64,13 @@ impl Agent {
         }
     }
 
-    fn counted(&self) -> Vec<(String, u64)> {
+    fn refusal_counts(&self) -> Vec<(String, u64)> {
         self.credentials.refused().counts()
     }
 }
 
 #[tokio::test]
-async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted() {
+async fn a_peer_is_known_by_its_certificate_and_others_are_refused_and_counted() {
     let dir = Dir::new("peers");
     let ours = dir.authority("ours");
     let day = Duration::from_secs(86_400);
@@ -79,35 +79,35 @@ async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted()
     let (mut send, _recv) = two.mesh.open(&"n1".parse().unwrap(), &one.address).await.unwrap();
     send.write_all(b"x").await.unwrap();
     assert_eq!(one.incoming.recv().await.unwrap().peer, Caller { name: "n2".to_owned(), role: Role::Api });
-    assert_eq!((one.counted(), two.counted()), (vec![], vec![]));
+    assert_eq!((one.refusal_counts(), two.refusal_counts()), (vec![], vec![]));
 
-    // The dialling side verifies that it reached the node that it wants.
+    // The dialling side verifies that it reached the right node.
     let why = two.refused_by("n9", &one).await;
     assert!(why.contains("not valid for name"), "{why}");
-    assert_eq!(two.counted(), vec![("certificates of another name".to_owned(), 1)]);
+    assert_eq!(two.refusal_counts(), vec![("certificates of another name".to_owned(), 1)]);
 
-    // Certificates of another authority, an expired one, and a member's.
+    // The certificates of another authority, an expired one, and one of a quorum member.
     let foreign =
         ClientTls { ca: two.credentials.material().borrow().pem.ca.clone(), ..issued(&dir.authority("other"), "n3", Role::Api, day) };
     let why = Agent::new(foreign).refused_by("n1", &one).await;
     assert!(why.contains("the cryptographic handshake failed"), "{why}");
-    let ended = issued(&ours, "n4", Role::Api, Duration::ZERO);
+    let expired = issued(&ours, "n4", Role::Api, Duration::ZERO);
     let began = std::time::Instant::now();
-    while one.counted().iter().all(|(what, _)| what != "expired certificates") {
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", one.counted());
-        // It expires when the second has passed in which it was made.
-        let _why = Agent::new(ended.clone()).refused_by("n1", &one).await;
+    while one.refusal_counts().iter().all(|(what, _)| what != "expired certificates") {
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", one.refusal_counts());
+        // It expires at the end of the second in which it was issued.
+        let _why = Agent::new(expired.clone()).refused_by("n1", &one).await;
     }
     let why = Agent::new(issued(&ours, "member-1", Role::Quorum, day)).refused_by("n1", &one).await;
     assert!(why.contains("a certificate with a node's name and role is needed"), "{why}");
-    let counted = one.counted();
+    let counted = one.refusal_counts();
     for what in ["certificates of another role", "expired certificates", "certificates of another authority"] {
         assert!(counted.iter().any(|(w, count)| w == what && *count > 0), "{what}: {counted:?}");
     }
 }
 
 #[tokio::test]
-async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_about_before_another_one_is_issued() {
+async fn a_revocation_closes_connections_at_both_ends_and_refuses_new_ones_until_a_new_certificate() {
     let dir = Dir::new("revoked");
     let ours = dir.authority("ours");
     let day = Duration::from_secs(86_400);
@@ -125,22 +125,22 @@ async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_
     let before = lattice_model::Timestamp(u64::try_from(now).unwrap() + 1);
     two.credentials.revoked().learn([("n1".to_owned(), before)]);
     let limit = Duration::from_secs(2);
-    assert!(tokio::time::timeout(limit, towards.read_to_end(8)).await.unwrap().is_err(), "what was opened to it");
+    assert!(tokio::time::timeout(limit, towards.read_to_end(8)).await.unwrap().is_err(), "a stream opened to the revoked node");
     from_one.recv.read_exact(&mut [0]).await.unwrap();
-    assert!(tokio::time::timeout(limit, from_one.recv.read_to_end(8)).await.unwrap().is_err(), "what it opened");
+    assert!(tokio::time::timeout(limit, from_one.recv.read_to_end(8)).await.unwrap().is_err(), "a stream opened by the revoked node");
     let why = two.refused_by("n1", &one).await;
     assert!(why.contains("the certificate of n1 is revoked"), "{why}");
     let why = one.refused_by("n2", &two).await;
     assert!(why.contains("the certificate of n1 is revoked"), "{why}");
-    assert!(two.counted().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.counted());
+    assert!(two.refusal_counts().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.refusal_counts());
 
-    // The stolen certificate stays refused after its owner has got a new one.
+    // The stolen certificate is still refused when its owner has a new one.
     while std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() <= u128::from(before.0) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     std::fs::rename(ours.join("n1-node"), ours.join("n1-before")).unwrap();
-    let again = Agent::new(issued(&ours, "n1", Role::Node, day));
-    open(&again, "n2", &mut two).await;
+    let reissued = Agent::new(issued(&ours, "n1", Role::Node, day));
+    open(&reissued, "n2", &mut two).await;
     let why = Agent::new(stolen).refused_by("n2", &two).await;
     assert!(why.contains("the certificate of n1 is revoked"), "{why}");
 }

@@ -208,7 +208,7 @@ mod tests {
         assert!(parts(&find(false, true, false)).contains("network") && !parts(&find(false, true, false)).contains("storage"));
         let storage = find(false, false, true);
         assert_eq!(storage.facts.len(), 1);
-        assert_eq!(storage.facts[0].text, "nothing of it runs here: its mounts are not known");
+        assert_eq!(storage.facts[0].text, "nothing of it runs here: its mounts are unknown");
     }
 
     #[test]

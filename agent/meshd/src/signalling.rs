@@ -1,12 +1,12 @@
-//! Signals that users send to their work: from the agent that receives the request to the agents of
-//! the work's nodes, and by their shims to the processes.
+//! Signals from users to their work. The agent that receives the request asks the agents of the
+//! work's nodes, and their shims signal the processes.
 //!
 //! ```text
 //!   lattice signal ──▶ agent ──mesh──▶ agents of its nodes ──ToShim::Signal──▶ shims ──kill──▶ ranks
 //! ```
 //!
-//! Each node's agent sends it under the epoch that the caller saw, so a later attempt never gets
-//! it. No signal is sent twice.
+//! The request carries the epoch that its agent knew, so a later attempt never gets the signal. A
+//! failed request is not repeated, so no process gets a signal twice.
 
 use crate::context::Shared;
 use lattice_mesh::MeshError;
@@ -22,12 +22,12 @@ use thiserror::Error;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// How long another node may take to answer.
-const NODE_ANSWER: Duration = Duration::from_secs(20);
+/// Timeout of another node's answer.
+const NODE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The highest signal number.
 const SIGNAL_MAX: i32 = 64;
 
-/// Why a signal is not sent on a node, or why that is not known.
+/// Why a signal was not sent on a node, or why it is unknown whether it was.
 #[derive(Debug, Error)]
 pub enum SignallingError {
     #[error("there is no signal {0}")]
@@ -50,7 +50,7 @@ pub enum SignallingError {
     RefusedThere { why: String },
 }
 
-/// Signals the work on `node`; gives how many processes got the signal.
+/// Signals the work on `node`; returns how many processes got the signal.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, SignallingError> {
     if *node == context.setup.me {
         return here(context, &open).await;
@@ -61,7 +61,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
         frame::write(&mut send, &Open::Signal(Box::new(open))).await?;
         Ok::<_, SignallingError>(frame::read::<SignalAnswer, _>(&mut recv).await?)
     };
-    let answer = timeout(NODE_ANSWER, conversation).await.map_err(|_| SignallingError::Timeout)??;
+    let answer = timeout(NODE_TIMEOUT, conversation).await.map_err(|_| SignallingError::Timeout)??;
     match answer {
         SignalAnswer::Sent { processes } => Ok(processes),
         SignalAnswer::Refused { why } => Err(SignallingError::RefusedThere { why: lattice_mesh::diagnosis::plain(&why) }),

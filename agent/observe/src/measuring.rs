@@ -12,7 +12,7 @@
 //! numbers wait for this thread, and only with a timeout. While no work runs, the thread only
 //! checks whether some does. Looking takes at most a twentieth of a processor: if looks take long,
 //! there are fewer of them (`looks`). Work that is put in debug mode is nevertheless looked at soon
-//! (`haste`).
+//! (`early_looks`).
 //!
 //! The last numbers of ended work are exported for two more intervals of remote write, so that they
 //! reach the store.
@@ -21,10 +21,10 @@ pub mod alerts;
 mod debug;
 pub mod devices;
 pub mod disks;
+mod early_looks;
 pub mod energy;
 mod gpu_numbers;
 mod handles;
-mod haste;
 mod histories;
 mod looks;
 mod metrics;

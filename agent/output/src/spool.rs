@@ -1,16 +1,16 @@
-//! The spool: output on this node, and its way into the log store. One task for each allocation
-//! that has output.
+//! The spool: output on this node, and its upload into the log store. Each allocation with output
+//! has one task.
 //!
 //! ```text
 //!   log files ── look, every second or less often (rounds) ──▶ Index ── cut by size and time ──▶ zstd ──▶ LogStore
 //!                                                       │ spool.json, beside the files           │
-//!                                            how far ◀──┴── the shim makes room behind that ◀─────┘
+//!                                      flushed up to ◀──┴── the shim frees the space before it ◀─┘
 //! ```
 //!
-//! The order makes sure that a crash at any point neither loses nor doubles output: first chunks
-//! are stored, then the index on this node is written, then the index in the store, and then the
-//! shim may free the space in its files. A chunk that was stored but not recorded is stored again,
-//! under the same name.
+//! Because of the order, a crash at any point neither loses nor repeats output. Chunks are stored
+//! first, then the index on this node is written, then the index in the store, and then the shim may
+//! free the space in its files. A chunk that was stored but not recorded is stored again under the
+//! same name.
 
 mod allocation;
 mod files;
@@ -38,8 +38,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Chunks being stored at once: each holds its bytes in memory, and compressing takes a core.
-const PUTS: usize = 2;
+/// Limit of the chunks that are stored at once: each needs memory, and compressing it needs a core.
+const PUTS_MAX: usize = 2;
+
 /// All spools of this node. All clones share them.
 #[derive(Clone)]
 pub struct Spools(Arc<Inner>);
@@ -48,7 +49,7 @@ impl Spools {
     /// No spools yet. The tasks end with `stop`.
     pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
         let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::LOOK_IDLE));
-        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS), rounds, tasks, stop, live, away }))
+        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS_MAX), rounds, tasks, stop, live, away }))
     }
 
     /// The log store.
@@ -56,7 +57,7 @@ impl Spools {
         self.0.store.as_ref()
     }
 
-    /// Problem with the store, for `node status`.
+    /// The problem with the store, if there is one, for `node status`.
     pub fn trouble(&self) -> Option<String> {
         let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
@@ -65,9 +66,9 @@ impl Spools {
         })
     }
 
-    /// Starts the task for an allocation's output, unless it runs. `report` passes on how far
-    /// output is flushed. It is on the path of every start, so nothing is written here. `adopted`:
-    /// the output may have been flushed further than is recorded here.
+    /// Starts the task for an allocation's output, unless it runs already. Every start of an
+    /// allocation waits for this call, so it writes nothing. `report`: called with how far output is
+    /// flushed. `adopted`: output may have been flushed further than this node has recorded.
     pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, report: ReportFlushed, adopted: bool) {
         let mut live = self.live();
         if live.contains_key(&dir.0) {
@@ -79,8 +80,8 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(report), adopted));
     }
 
-    /// Records the owner of the output, unless that is done: the other records of it are about to
-    /// be removed. Blocks.
+    /// Records the owner of the output, unless that is done. Called before the other records of the
+    /// allocation are removed. Blocks.
     pub fn note(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         if self.0.store.is_none() || dir.spool().exists() {
             return;
@@ -88,11 +89,11 @@ impl Spools {
         let live = self.live().get(&dir.0).cloned();
         let index = live.map_or_else(|| known(share, node, dir), |spool| spool.snapshot());
         if let Err(error) = record::write(dir, &index, record::Sync::Later) {
-            tracing::warn!(allocation = %share.allocation, %error, "the owner of this output cannot be recorded: it is flushed if this agent lives on");
+            tracing::warn!(allocation = %share.allocation, %error, "cannot record the owner of this output: it is flushed only if this agent keeps running");
         }
     }
 
-    /// An allocation has ended: flushes the rest of its output, and then ends its task. Blocks.
+    /// An allocation has ended: its task flushes the rest of the output, and then ends. Blocks.
     pub fn end(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         let mut live = self.live();
         if let Some(spool) = live.get(&dir.0) {
@@ -103,14 +104,14 @@ impl Spools {
     }
 
     fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index) {
-        // Without a store there is nothing to do for ended allocations.
+        // Without a store, output of ended allocations is not flushed.
         if self.0.store.is_none() || live.contains_key(&dir.0) {
             return;
         }
         if index.complete {
-            // An earlier run stopped just before it wrote this.
+            // An earlier run stopped before it wrote this mark.
             if let Err(error) = std::fs::write(dir.flushed(), b"") {
-                tracing::warn!(dir = %dir.0.display(), %error, "that all output is in the store cannot be written down here");
+                tracing::warn!(dir = %dir.0.display(), %error, "cannot record that all of this output is in the store");
             }
             return;
         }
@@ -120,7 +121,7 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, true));
     }
 
-    /// Resumes what an earlier run of this agent left of ended allocations. Blocks.
+    /// Resumes the flushing of ended allocations that an earlier run of this agent left. Blocks.
     pub fn resume(&self) {
         let Ok(entries) = std::fs::read_dir(self.0.settings.state_dir.join("alloc")) else { return };
         for dir in entries.flatten().map(|e| ShimDir(e.path())) {
@@ -130,7 +131,7 @@ impl Spools {
             match record::read(&dir) {
                 Ok(Some(index)) => self.finish(&mut self.live(), &dir, index),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "output of an ended allocation is not flushed: it is not known whose it is"),
+                Err(error) => tracing::warn!(%error, "output of an ended allocation is not flushed: its owner is unknown"),
             }
         }
     }
@@ -145,7 +146,7 @@ impl Spools {
         self.live().get(&dir.0).cloned()
     }
 
-    /// The index of readable output: that of the running task, or as it was left. Blocks.
+    /// The spool of readable output: that of the running task, or one with the recorded index. Blocks.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
         if let Some(spool) = self.looked_after(dir) {
             return spool;
@@ -171,12 +172,12 @@ impl Spools {
     }
 }
 
-/// The index of an allocation's output as this node has it. The store may know more.
+/// The index of an allocation's output on this node. The store's index may have more.
 fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
     match record::read(dir) {
         Ok(Some(index)) => return index,
         Ok(None) => {}
-        Err(error) => tracing::warn!(allocation = %share.allocation, %error, "what was flushed is not known: the store is asked"),
+        Err(error) => tracing::warn!(allocation = %share.allocation, %error, "it is unknown what was flushed: the store is asked"),
     }
     Index {
         version: VERSION,

@@ -2,7 +2,7 @@
 //! what is in the store.
 
 use super::Api;
-use super::target::{LaunchOver, Target, lives, target};
+use super::target::{LaunchOver, Target, can_still_run, target};
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::restore::verify;
 use lattice_agent_checkpoint::retention;
@@ -103,7 +103,7 @@ impl Following {
             return Ok(());
         }
         let cluster = self.api.cluster.borrow();
-        if cluster.fresh || here { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
+        if cluster.fresh || here { can_still_run(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
     async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, UnreachedNode> {
@@ -127,7 +127,7 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
 async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocation, Owner), Status> {
     let caller = api.caller(request).await?;
     let within = caller.within.map(|id| id.to_string());
-    let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("which allocation?"))? } else { key };
+    let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("no allocation is given"))? } else { key };
     let allocation = api.allocation(key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());

@@ -7,7 +7,7 @@
 use super::access::shown;
 use super::command::check;
 use super::output::{Selection, gather, received};
-use super::target::{LaunchOver, Target, lives, target};
+use super::target::{LaunchOver, Target, can_still_run, target};
 use super::{Api, attaching, feeding};
 use lattice_agent_common::environment::entry_launch_id;
 use lattice_api::v1;
@@ -295,7 +295,7 @@ impl Run {
             return here.map(drop).ok_or(LaunchOver::NotHere { allocation: self.target.allocation });
         }
         let cluster = self.api.cluster.borrow();
-        if cluster.fresh { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
+        if cluster.fresh { can_still_run(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
     async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, UnreachedNode> {

@@ -1,4 +1,4 @@
-//! The running allocation that a caller refers to.
+//! Finds the running allocation that a call refers to.
 
 use super::Api;
 use super::access::Whose;
@@ -7,7 +7,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Pr
 use thiserror::Error;
 use tonic::Status;
 
-/// The allocation in which something is to begin.
+/// The allocation on which a call acts.
 pub(super) struct Target {
     pub allocation: AllocationId,
     pub epoch: Epoch,
@@ -24,11 +24,11 @@ impl Target {
     }
 }
 
-/// The allocation that a caller refers to and owns: that of `key`, or the one in which the caller
-/// runs.
+/// The allocation with this `key`, or, if it is empty, the one in which the caller runs. The caller
+/// must own it.
 pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     let target = match (key, caller.within) {
-        ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
+        ("", None) => return Err(Status::invalid_argument("no allocation is given: use --alloc ID, or run this inside an allocation")),
         ("", Some(within)) => find(api, &within.to_string()).await?,
         (key, _) => find(api, key).await?,
     };
@@ -37,7 +37,7 @@ pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Targ
 }
 
 async fn find(api: &Api, key: &str) -> Result<Target, Status> {
-    // Work of this node needs no quorum to launch.
+    // For an allocation of this node, no quorum is needed.
     if let Some(worker) = key.parse().ok().and_then(|id| api.context.work.workers.get(id))
         && let Some((head, _)) = worker.share.nodes.first()
     {
@@ -62,23 +62,23 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 
-/// Why a launch is not retried.
+/// Why a launch or a checkpoint is not retried.
 #[derive(Debug, Error)]
 pub(super) enum LaunchOver {
     #[error("its allocation has ended")]
     Forgotten,
     #[error("its allocation {} has ended", .allocation.short())]
     NotHere { allocation: AllocationId },
-    #[error("its allocation {} was requeued, the launch was of an earlier attempt", .allocation.short())]
+    #[error("its allocation {} was requeued: this was for an earlier attempt", .allocation.short())]
     Requeued { allocation: AllocationId },
     #[error("its allocation {} is {state}", .allocation.short())]
     Ended { allocation: AllocationId, state: AllocationState },
-    #[error("nobody waits for it")]
+    #[error("its caller is gone")]
     CallerGone,
 }
 
-/// Whether a launch of this epoch can still exist, by the quorum's state of its allocation.
-pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
+/// Whether a launch or a checkpoint of this epoch can still run, by the quorum's state of its allocation.
+pub(super) fn can_still_run(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
     match allocation {
         None => Err(LaunchOver::Forgotten),
         Some(a) if a.epoch != epoch || a.state.is_without_nodes() => Err(LaunchOver::Requeued { allocation: a.id }),
@@ -97,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
+    fn a_launch_is_retried_only_while_its_own_attempt_runs() {
         use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
-        let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
+        let of = |state, epoch| can_still_run(Some(&allocation(state, epoch)), Epoch(2));
         of(Running, 2).unwrap();
         for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
             assert!(of(state, epoch).unwrap_err().to_string().contains("requeued"), "{state} {epoch}");
@@ -107,6 +107,6 @@ mod tests {
         for state in [Completed, Failed, Cancelled] {
             assert!(of(state, 2).is_err(), "{state}");
         }
-        assert!(lives(None, Epoch(2)).is_err());
+        assert!(can_still_run(None, Epoch(2)).is_err());
     }
 }

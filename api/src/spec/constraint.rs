@@ -40,6 +40,9 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             // `unbuilt` refuses these unless the value is false.
             "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
+            key if value.starts_with(">=") => {
+                return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only by >=")));
+            }
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),
         }

@@ -52,7 +52,7 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
             let given = words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
             let refused = |error: UsageError| UsageError { what: format!("{place}: #SBATCH {}", error.what), ..error };
             let translated = sbatch::translate(&given).map_err(refused)?;
-            let ignored = |option: &String| format!("{place}: #SBATCH {option} changes nothing of what runs, and is ignored");
+            let ignored = |option: &String| format!("{place}: #SBATCH {option} does not change the job, and is ignored");
             warnings.extend(translated.ignored.iter().map(ignored));
             slurm = parse(&place, "#SBATCH", translated.words)?.over(slurm);
             slurm.layout.slurm_env = true;

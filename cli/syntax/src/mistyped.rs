@@ -135,8 +135,8 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageE
     let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
     if let (Some(known), _) = sbatch::look_up(option) {
         return match known.rule {
-            Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not honoured here")).with_hint(remedy),
-            Rule::Harmless(_) => error.with_hint("it changes nothing of what runs: leave it out"),
+            Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
+            Rule::Harmless(_) => error.with_hint("it does not change the job: leave it out"),
             Rule::Value(ours) | Rule::Plain(ours) => error.with_hint(format!("use {ours}")),
             Rule::Time => error.with_hint("use --walltime"),
             Rule::Memory => error.with_hint("use --mem"),
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_slurm_has_is_answered_in_the_words_that_were_written() {
         for (line, what, hint) in [
-            ("submit --array=0-9 job.sh", "--array: Slurm's option is not honoured here", "job arrays are not built yet"),
+            ("submit --array=0-9 job.sh", "--array: Slurm's option is not supported here", "job arrays are not built yet"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: Slurm's", "dependencies are not built yet"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),

@@ -5,14 +5,13 @@ use crate::sync::Range;
 use lattice_model::NodeId;
 use std::net::SocketAddr;
 
-/// How many addresses are tried at once while nobody answers.
+/// To how many addresses a node that has not joined announces itself in each tick.
 pub(super) const ANNOUNCES_AT_ONCE: usize = 3;
 
 /// An address at which a node of the cluster may be.
 pub(super) struct JoinAddress {
     pub addr: SocketAddr,
-    /// The key of the member last seen there. It is looked up first, which saves searching all
-    /// members.
+    /// The key of the member last seen there: looking it up is cheaper than searching all members.
     pub seen: Option<u64>,
 }
 
@@ -22,14 +21,15 @@ pub(super) struct CatchUp {
     pub(super) asked: Option<Asked>,
     /// The name after which the next range begins.
     pub(super) after: Option<NodeId>,
+    /// When the last range was pulled.
     pub(super) pulled_ms: u64,
-    /// Whether a comparison has reached the end of the view since anything new was found. Until
-    /// then there is one at every tick; afterwards each range waits for its time, so that what a
-    /// node sends does not grow with the cluster.
+    /// Whether a comparison has reached the end of the view since one found something new. Until
+    /// then there is a pull at every tick, and afterwards one each `sync_period_ms`: so traffic does
+    /// not grow with the cluster.
     pub(super) done: bool,
 }
 
-/// A pull that waits for its answer. There is one at a time; a later one replaces it.
+/// A pull that waits for its answer. A later pull replaces it.
 pub(super) struct Asked {
     pub(super) to: Peer,
     pub(super) nonce: u64,

@@ -1,11 +1,14 @@
-//! `bench mpi`: the time of an MPI program that only begins and ends, and the rate of consecutive launches.
+//! `bench mpi`: the time of an MPI program that only starts and ends, and the rate of consecutive launches.
 //!
-//! Each node has its own network, and all share one memory, since they are one machine. Compared systems use the same
-//! transports: on one node MPICH's default; across nodes, and in another measurement on one node, UCX through shared
-//! memory for every pair of ranks. (MPICH 4.0.2 hangs at its end if UCX has only TCP, under Hydra as well.) Open MPI
-//! uses shared memory in both systems.
+//! All nodes are on one machine: each has its own network, but they share the memory. Compared subjects use the same
+//! transport:
 //!
-//! Fences are measured in their own cluster with many agents: [`fence`].
+//! * MPICH on one node, beside Hydra: its default.
+//! * MPICH across nodes, beside one node: UCX through shared memory for every pair of ranks. (With TCP as the only
+//!   transport of UCX, MPICH 4.0.2 hangs in its finalization, also under Hydra.)
+//! * Open MPI, beside its mpirun: shared memory.
+//!
+//! [`fence`] measures fences in a separate cluster with many agents.
 
 use super::figures::{Figure, Report, Target};
 use super::options::Options;
@@ -26,37 +29,38 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The number of nodes of the wide allocation.
+/// The number of nodes of the allocation for launches across nodes.
 const NODES: u32 = 4;
-/// The number of ranks on all nodes.
+/// The number of ranks of launches across nodes.
 const WIDE: &str = "32";
-/// Init, Barrier and Finalize on one node, relative to Hydra.
+/// Largest time of Init, Barrier and Finalize on one node, relative to Hydra.
 const HYDRA_RATIO: f64 = 0.9;
 /// The same for Open MPI, relative to its own mpirun.
 const MPIRUN_RATIO: f64 = 0.6;
-/// On all nodes, relative to one node.
+/// The same of MPICH across nodes, relative to one node.
 const NODES_RATIO: f64 = 1.1;
-/// Consecutive launches in one round.
+/// Number of consecutive launches in one round.
 const IN_A_ROW: u32 = 50;
-/// Their time relative to as many of srun: eight times its rate.
+/// Largest time of these launches, relative to as many of srun: eight times srun's rate.
 const SRUN_RATIO: f64 = 1.0 / 8.0;
-/// A prefix that makes MPI ranks use the same transport on every node.
+/// A prefix that makes MPICH's ranks use the same transport on one node and across nodes.
 const ALIKE: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
-/// The same for Open MPI, with all ranks on one node.
+/// A prefix that makes Open MPI's ranks use shared memory on one node.
 const OPEN_ALIKE: [&str; 3] = ["/usr/bin/env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=vader,self"];
-/// Variables that mpirun requires from root.
+/// Variables that mpirun requires if root runs it.
 const AS_ROOT: [(&str, &str); 2] = [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
 /// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
-    ensure!(machine.root, "bench mpi makes network namespaces: run it as root");
+    ensure!(machine.root, "bench mpi creates network namespaces: run it as root");
     let (hydra, mpicc) = (machine.hydra.clone(), machine.mpicc.clone());
-    let hydra = hydra.context("mpiexec.hydra is not installed, and it is what is compared with")?;
-    let mpicc = mpicc.context("no MPICH (mpicc.mpich) is installed, whose programs are started")?;
+    let hydra = hydra.context("mpiexec.hydra is not installed; the launches are compared with it")?;
+    let mpicc = mpicc.context("MPICH (mpicc.mpich) is not installed; its programs are launched")?;
     let open = machine.open_mpicc.clone().zip(machine::find("mpirun.openmpi"));
-    let (open_mpicc, mpirun) = open.context("no Open MPI (mpicc.openmpi, mpirun.openmpi) is installed, which is compared with as well")?;
+    let (open_mpicc, mpirun) =
+        open.context("Open MPI (mpicc.openmpi, mpirun.openmpi) is not installed; the launches are compared with it too")?;
     let binaries = Binaries::beside_lab()?;
     if !options.no_build {
         binaries.build()?;
@@ -76,8 +80,8 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     eprintln!("bench: starting a member and {} agents", NODES + 1);
     let cluster = up::up(&up_options.with_audit_as_documented())?;
     let mut notes = vec![
-        format!("across {NODES} nodes, and on one beside that: {}", ALIKE[1..].join(" ")),
-        format!("Open MPI, by us and by mpirun: {}", OPEN_ALIKE[1..].join(" ")),
+        format!("MPICH across {NODES} nodes and on the one node beside them: {}", ALIKE[1..].join(" ")),
+        format!("Open MPI, by Lattice and by mpirun: {}", OPEN_ALIKE[1..].join(" ")),
     ];
     notes.extend(slow_files(&cluster));
     let measured = program(&cluster, "init", &mpicc).and_then(|program| {
@@ -92,7 +96,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     Ok(Report { bench: "mpi", profile: binaries.profile(), cpu_pressure, machine, figures, notes })
 }
 
-/// The programs that are started by us and by each MPI's own launcher.
+/// The programs that Lattice and the MPIs' own launchers start, and those launchers.
 struct Started {
     hydra: PathBuf,
     program: PathBuf,
@@ -165,7 +169,7 @@ fn measure(cluster: &Cluster, started: &Started, slurm: Option<&Slurm>, options:
 
 fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Figure>> {
     let of = |name: &str| subject::samples(subjects, name);
-    let need = |name: &str| of(name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
+    let need = |name: &str| of(name).with_context(|| format!("{name}: every attempt failed: {}", notes.join("; ")));
     let to = |peer: &str, at_most: f64| Some(Target::RatioTo { peer: peer.to_owned(), at_most });
     let hydra = "mpiexec.hydra on one host";
     let mut figures = Vec::new();

@@ -8,15 +8,17 @@ use crate::process::until;
 use anyhow::{Result, bail};
 use std::time::Duration;
 
-/// A note that the agents' files are slow here, and why: a launch makes two for each rank.
+/// A note that creating files is slow here, and why. A launch creates two files for each rank.
 pub(super) fn slow_files(cluster: &Cluster) -> Option<String> {
     is_without_journal(&cluster.run_dir).then(|| {
         let at = cluster.run_dir.display();
-        format!("agents' files are on an ext4 without a journal ({at}), where each new one costs more the more were deleted lately: see --agents-dir")
+        format!(
+            "agents' files are on an ext4 without a journal ({at}), where recently deleted files slow down each new file: see --agents-dir"
+        )
     })
 }
 
-/// Requests an allocation of this many nodes, in which things are measured.
+/// Submits an allocation of this many nodes for the measurements, and waits until it runs.
 pub(super) fn hold(lattice: &Lattice, nodes: u32) -> Result<String> {
     let nodes = nodes.to_string();
     let held =
@@ -33,5 +35,5 @@ pub(super) fn wait_running(lattice: &Lattice, id: &str) -> Result<()> {
         text(&now, "state") == "Running" || interrupt::came().is_some()
     });
     interrupt::check()?;
-    if running { Ok(()) } else { bail!("the allocation that is held for the bench does not run: {now}") }
+    if running { Ok(()) } else { bail!("the allocation for the measurements does not run: {now}") }
 }

@@ -1,14 +1,14 @@
-//! `lattice-lab sim fence`: one fence of a launch on thousands of nodes, by the agents' own tree and hubs, in virtual
-//! time.
+//! `lattice-lab sim fence`: one fence of a launch on thousands of nodes, in virtual time, with the agents' real tree and
+//! hubs.
 //!
 //! ```text
-//!   ranks ──▶ shim ──▶ agent ──▶ its parent's agent ──▶ … the head's: all have come
-//!   ranks ◀── shim ◀── agent ◀── its parent's agent ◀── …
+//!   ranks ──▶ shim ──▶ agent ──▶ parent agent ──▶ … ──▶ head agent: all ranks have arrived
+//!   ranks ◀── shim ◀── agent ◀── parent agent ◀── … ◀──────┘
 //! ```
 //!
-//! All ranks arrive at once. A link carries one message after the other in each direction, and a message is forwarded
-//! once it has arrived completely. An agent handles one message at a time, and so does a shim. Not simulated: packets
-//! and their headers, losses, other traffic, switches between the links, and compression by the head.
+//! All ranks arrive at once. A link carries one message at a time in each direction, and a message is forwarded once it
+//! has arrived completely. An agent handles one message at a time, and so does a shim. Not simulated: packets and their
+//! headers, losses, other traffic, switches between the links, and compression by the head.
 
 use anyhow::Result;
 use lattice_pmi::{
@@ -22,10 +22,10 @@ const RECORD_BYTES: u64 = 4;
 /// Limit of the bytes that an agent receives, in multiples of the contributions of all ranks together.
 const RECEIVED_MAX: f64 = 1.1;
 
-/// What is simulated.
+/// The options of `sim fence`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How many nodes the launch has; several numbers are simulated one after the other
+    /// Number of nodes of the launch; several numbers are simulated one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [10_000], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub nodes: Vec<u32>,
     /// Ranks on each node
@@ -34,7 +34,7 @@ pub struct Options {
     /// Bytes of keys and values that each rank contributes: at least 41 with Open MPI, 448 with MPICH
     #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     pub bytes: u32,
-    /// Keys of each rank that shims parse; 0 with PMIx, whose data only its own servers read
+    /// Keys of each rank that shims parse; 0 with PMIx, whose data shims do not parse
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub keys: u32,
     /// Further fan-outs to simulate
@@ -53,21 +53,21 @@ pub struct Costs {
     /// Latency of a link between two agents, in microseconds
     #[arg(long, default_value_t = 50)]
     pub link_us: u32,
-    /// Gbit/s of an agent's link, each way, and of the socket between it and the shim
+    /// Gbit/s of an agent's link in each direction, and of the socket between agent and shim
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub gbit: u32,
-    /// Microseconds of an agent's processor for each message that it sends or receives
+    /// Microseconds of processor time of an agent for each message that it sends or receives
     #[arg(long, default_value_t = 20)]
     pub message_us: u32,
-    /// Nanoseconds of a shim's processor for each rank's request, and again for its answer
+    /// Nanoseconds of processor time of a shim for each rank's request, and again for its answer
     #[arg(long, default_value_t = 5_000)]
     pub rank_ns: u32,
-    /// Nanoseconds of a shim's processor for each key-value pair of the whole launch
+    /// Nanoseconds of processor time of a shim for each key-value pair of the whole launch
     #[arg(long, default_value_t = 500)]
     pub pair_ns: u32,
 }
 
-/// One simulated fence.
+/// The parameters of a simulated fence.
 #[derive(Clone, Debug)]
 struct Scene {
     nodes: u32,
@@ -91,7 +91,7 @@ impl Scene {
         u64::from(self.nodes) * u64::from(self.ranks) * u64::from(self.keys)
     }
 
-    /// How long this many bytes occupy a link.
+    /// How long a link needs for this many bytes.
     fn wire_ns(&self, bytes: u64) -> u64 {
         bytes * 8 / u64::from(self.costs.gbit)
     }
@@ -100,12 +100,12 @@ impl Scene {
 /// The result of a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Done {
-    /// Until the last rank has its answer.
+    /// Time until the last rank has its answer.
     took_ns: u64,
-    /// Bytes of the agent that received, or sent, the most. The socket between agent and shim is not counted.
+    /// Bytes that one agent received and sent at most. The socket between agent and shim is not counted.
     received_bytes: u64,
     sent_bytes: u64,
-    /// The merged pairs, which every shim gets.
+    /// The merged contributions, which every shim gets.
     blob: Vec<u8>,
 }
 
@@ -114,10 +114,10 @@ struct Agent {
     hub: FenceHub,
     subtree: Subtree,
     parent: Option<u32>,
-    /// When its processor, and each direction of its link, is free.
+    /// When its processor and each direction of its link become free.
     free_ns: u64,
     sends_until_ns: u64,
-    takes_until_ns: u64,
+    receives_until_ns: u64,
     received_bytes: u64,
     sent_bytes: u64,
 }
@@ -125,15 +125,15 @@ struct Agent {
 impl Agent {
     fn new(subtree: Subtree, parent: Option<u32>) -> Self {
         let hub = FenceHub::new(subtree);
-        Self { hub, subtree, parent, free_ns: 0, sends_until_ns: 0, takes_until_ns: 0, received_bytes: 0, sent_bytes: 0 }
+        Self { hub, subtree, parent, free_ns: 0, sends_until_ns: 0, receives_until_ns: 0, received_bytes: 0, sent_bytes: 0 }
     }
 }
 
 /// Messages to an agent.
 enum Message {
-    /// From below: the contributions of these parts.
+    /// From a child or its own shim: the contributions of this subtree.
     Up(Subtree, Vec<u8>),
-    /// From above: the merged fence, with this many bytes.
+    /// From the parent: the merged fence, with this many bytes.
     Down(u64),
 }
 
@@ -147,10 +147,10 @@ impl Message {
 }
 
 enum Event {
-    /// The first bit of the message is at the agent's link.
+    /// The first bit of the message reaches the agent's link.
     Arrives(Message),
-    /// The agent has the whole message.
-    There(Message),
+    /// The agent has received the whole message.
+    Received(Message),
 }
 
 struct World<'a> {
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
         self.events.insert((at_ns, self.put), (part, event));
     }
 
-    /// Adds one message to an agent's processor; returns when it is done.
+    /// Adds the handling of one message to an agent's processor. Returns when it is done.
     fn work(&mut self, part: u32, from_ns: u64) -> u64 {
         let agent = &mut self.agents[part as usize];
         agent.free_ns = agent.free_ns.max(from_ns) + u64::from(self.scene.costs.message_us) * 1000;
@@ -202,23 +202,23 @@ impl<'a> World<'a> {
             let mark = part.to_le_bytes()[0];
             let blob = vec![mark; usize::try_from(bytes).unwrap_or(usize::MAX)];
             let at_ns = u64::from(self.scene.ranks) * u64::from(self.scene.costs.rank_ns) + self.scene.wire_ns(bytes);
-            self.put(at_ns, part, Event::There(Message::Up(Subtree::single(part), blob)));
+            self.put(at_ns, part, Event::Received(Message::Up(Subtree::single(part), blob)));
         }
         while let Some(((at_ns, _), (part, event))) = self.events.pop_first() {
             match event {
                 Event::Arrives(message) => {
                     let took_ns = self.scene.wire_ns(message.bytes());
                     let agent = &mut self.agents[part as usize];
-                    agent.takes_until_ns = agent.takes_until_ns.max(at_ns) + took_ns;
+                    agent.receives_until_ns = agent.receives_until_ns.max(at_ns) + took_ns;
                     agent.received_bytes += message.bytes();
-                    let there_ns = agent.takes_until_ns;
-                    self.put(there_ns, part, Event::There(message));
+                    let received_ns = agent.receives_until_ns;
+                    self.put(received_ns, part, Event::Received(message));
                 }
-                Event::There(Message::Up(from, blob)) => {
+                Event::Received(Message::Up(from, blob)) => {
                     let now_ns = self.work(part, at_ns);
-                    self.came(part, now_ns, from, blob)?;
+                    self.contribute(part, now_ns, from, blob)?;
                 }
-                Event::There(Message::Down(bytes)) => {
+                Event::Received(Message::Down(bytes)) => {
                     let now_ns = self.work(part, at_ns);
                     self.send_down(part, now_ns, bytes);
                 }
@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         Ok(Done { took_ns: self.answered_ns, received_bytes, sent_bytes, blob: self.blob })
     }
 
-    fn came(&mut self, part: u32, now_ns: u64, from: Subtree, blob: Vec<u8>) -> Result<(), FenceRefused> {
+    fn contribute(&mut self, part: u32, now_ns: u64, from: Subtree, blob: Vec<u8>) -> Result<(), FenceRefused> {
         let agent = &mut self.agents[part as usize];
         let FenceMerged { blob, .. } = match agent.hub.contribute(from, 1, blob)? {
             Contributed::Whole(merged) => merged,
@@ -260,16 +260,16 @@ impl<'a> World<'a> {
     }
 }
 
-/// An error is what a shim or a hub would refuse; else the result.
+/// Simulates one fence. An error is the refusal of a shim or a hub.
 fn simulate(scene: &Scene) -> Result<Done, String> {
     if scene.pairs() > KEYS_MAX as u64 {
-        return Err(format!("the ranks put {} keys, more than the {KEYS_MAX} that a launch may have", scene.pairs()));
+        return Err(format!("the ranks put {} keys, and a launch may have at most {KEYS_MAX}", scene.pairs()));
     }
     World::new(scene).run().map_err(|refused| refused.describe(|from| format!("node {}", from.first)))
 }
 
-/// Simulates and prints; returns whether nothing was refused, and no agent received more than the limit with the
-/// fan-out that follows from the size.
+/// Simulates, and prints the results. Returns whether each fence with the default fan-out of its size was accepted, and
+/// whether no agent in it received more than the limit.
 pub fn run(options: &Options) -> Result<bool> {
     let mut is_met = true;
     let mut text = String::new();
@@ -358,16 +358,16 @@ mod tests {
     }
 
     #[test]
-    fn two_nodes_take_what_is_reckoned_by_hand() {
+    fn two_nodes_take_the_time_that_is_calculated_by_hand() {
         let done = simulate(&scene(2, 16)).unwrap();
-        // Each agent receives the contribution of its own rank: 5 the rank, 1 the socket, 20 the agent.
+        // In µs. Each agent receives the contribution of its own rank: 5 the rank, 1 the socket, 20 the agent.
         let own = 5 + 1 + 20;
-        // The second agent forwards it: 20 to send, 50 latency, 1 for the bytes, 20 to receive.
+        // The second agent forwards it: 20 to send, 50 latency, 1 the bytes, 20 to receive.
         let up = 20 + 50 + 1 + 20;
-        // The head sends to its shim, 20, then to the second agent: 20 to send, 50, 2 for both nodes' bytes, 20 to
-        // receive.
+        // The head sends to its shim: 20. Then it sends to the second agent: 20 to send, 50 latency, 2 the bytes of both
+        // nodes, 20 to receive.
         let down = 20 + 20 + 50 + 2 + 20;
-        // That agent sends to its shim: 20, 2 the socket, 1 two pairs, 5 the rank.
+        // That agent sends to its shim: 20 to send, 2 the socket, 1 two pairs, 5 the rank.
         let answer = 20 + 2 + 1 + 5;
         assert_eq!(done.took_ns, (own + up + down + answer) * 1000);
         assert_eq!((done.received_bytes, done.sent_bytes), (2 * 1250, 2 * 1250));
@@ -377,12 +377,12 @@ mod tests {
     #[test]
     fn one_node_sends_nothing() {
         let done = simulate(&scene(1, 16)).unwrap();
-        // The rank's message, the socket, the agent receives and sends, the socket, one pair and the answer.
+        // The rank, the socket, the agent receives and sends, the socket, one pair, the answer.
         assert_eq!((done.took_ns, done.received_bytes, done.sent_bytes), (5_000 + 1_000 + 40_000 + 1_000 + 500 + 5_000, 0, 0));
     }
 
     #[test]
-    fn children_are_told_one_after_the_other_and_bytes_are_as_the_tree_has_them() {
+    fn bytes_of_each_agent_follow_from_the_tree() {
         // 0 ─┬─ 1 ─┬─ 2
         //    │     ╰─ 3
         //    ╰─ 4 ─┬─ 5
@@ -390,13 +390,13 @@ mod tests {
         let (two, star) = (simulate(&scene(7, 2)).unwrap(), simulate(&scene(7, 6)).unwrap());
         let expected: Vec<u8> = (0..7).flat_map(|part| [part; 1250]).collect();
         assert_eq!((&two.blob, &star.blob), (&expected, &expected));
-        // An inner agent receives from two below it and gets all seven; the head sends everything to each child.
+        // Most by an inner agent: it receives two contributions and all seven, and sends three and twice all seven.
         assert_eq!((two.received_bytes, two.sent_bytes), (9 * 1250, 2 * 7 * 1250 + 3 * 1250));
         assert_eq!((star.received_bytes, star.sent_bytes), (7 * 1250, 6 * 7 * 1250));
     }
 
     #[test]
-    fn what_the_product_refuses_is_refused() {
+    fn too_many_keys_and_too_many_bytes_are_refused() {
         let keys = Scene { nodes: 10_000, ranks: 128, ..scene(1, 22) };
         assert!(simulate(&keys).unwrap_err().contains("1280000 keys"));
         let bytes = Scene { ranks: 64, bytes: 512 * 1024, keys: 0, ..scene(2, 16) };

@@ -170,7 +170,7 @@ impl Story<'_> {
         self.world.living().fold((0, 0), |(s, r), (_, core)| (s + core.counters().suspicions, r + core.counters().refutations))
     }
 
-    /// A node that is neither starved nor one of the first few.
+    /// A random living node that is not starved and has no change that still spreads.
     fn anyone(&mut self) -> usize {
         loop {
             let n = self.world.random(self.scene.nodes as u64) as usize;
@@ -211,7 +211,7 @@ impl Story<'_> {
             if now_ms >= due_ms {
                 let still_ms = STILL_MS.start + self.world.random(STILL_MS.end - STILL_MS.start);
                 let runs_ms = RUNS_MS.start + self.world.random(RUNS_MS.end - RUNS_MS.start);
-                self.world.stand_still(node, still_ms);
+                self.world.stop(node, still_ms);
                 self.starved[at].1 = now_ms + still_ms + runs_ms;
             }
         }

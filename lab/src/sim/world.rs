@@ -1,4 +1,4 @@
-//! Simulated gossip cores, the network between them, and their machines.
+//! The simulated machines, their gossip cores, and the network between them.
 
 use super::scene::Scene;
 use super::wheel::Wheel;
@@ -7,20 +7,20 @@ use lattice_model::{NodeId, NodeState};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Latency of a datagram, plus a random part up to the same length: a machine room, and scheduling of the process.
+/// Least latency of a datagram. A random part of up to the same length is added, for the scheduling of the process.
 const LATENCY_MS: u64 = 1;
-/// Datagrams that wait in the socket of a stopped agent: a kernel's default.
-const SOCKET_DATAGRAMS: usize = 256;
-/// A new node starts with the addresses of this many others.
+/// Datagrams that the socket of a stopped agent holds: about a kernel's default.
+const SOCKET_DATAGRAMS_MAX: usize = 256;
+/// Each node starts with the addresses of this many first nodes.
 const SEEDS: usize = 3;
 
 /// One machine.
 pub struct Node {
     pub core: Option<Core>,
     pub life: u64,
-    /// Until when its process does not run.
+    /// The end of its process's latest stop.
     pub still_until_ms: u64,
-    /// The last time at which it did not run.
+    /// As `still_until_ms`, but also after a restart. `None`: the process was never stopped.
     pub was_still_ms: Option<u64>,
     timers: VecDeque<Token>,
     socket: VecDeque<(u32, Vec<u8>)>,
@@ -38,13 +38,14 @@ enum Happening {
 pub struct World {
     pub now_ms: u64,
     pub nodes: Vec<Node>,
-    /// Messages of the cores since the last look: time, node, message.
+    /// News of the cores since the last observation: time, node, news.
     pub news: Vec<(u64, u32, News)>,
-    /// The most bytes that one agent sent in one second since the last look.
+    /// The most bytes that one agent sent in one second, since this was last set to 0.
     pub peak_bytes: u64,
     pub sent_bytes: u64,
     pub datagrams: u64,
-    /// A hash over everything that was sent, when and to whom: two runs with the same hash are the same run.
+    /// A hash over the time, the receiver and the last bytes (of the authentication tag) of each datagram. Two runs with
+    /// the same hash are the same run.
     pub trace: u64,
     config: Config,
     known: Known,
@@ -70,7 +71,7 @@ fn addr(n: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x0a00_0001 + n as u32), 9402))
 }
 
-/// The fact of a node that has changed `digest` times.
+/// The fact that a node publishes; a change of a node changes `digest`.
 pub fn fact(digest: u64) -> Fact {
     Fact { state: NodeState::Ready, held: false, schedulable: true, digest }
 }
@@ -121,7 +122,7 @@ impl World {
         (z ^ (z >> 31)) % below
     }
 
-    /// Starts a node's next life, with the addresses of a few others.
+    /// Starts a node's next life, with the addresses of the seed nodes.
     pub fn start(&mut self, n: usize) {
         let seed = self.random(u64::MAX);
         let life = self.nodes[n].life + 1;
@@ -135,7 +136,7 @@ impl World {
         }
     }
 
-    /// Ends a node's life without a message.
+    /// Kills a node: it sends no farewell.
     pub fn kill(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.core = None;
@@ -144,7 +145,7 @@ impl World {
     }
 
     /// Stops a node's process for this long.
-    pub fn stand_still(&mut self, n: usize, for_ms: u64) {
+    pub fn stop(&mut self, n: usize, for_ms: u64) {
         let until_ms = self.now_ms + for_ms;
         self.nodes[n].still_until_ms = until_ms;
         self.nodes[n].was_still_ms = Some(until_ms);
@@ -175,7 +176,7 @@ impl World {
                     return;
                 }
                 if now_ms < node.still_until_ms {
-                    if node.socket.len() < SOCKET_DATAGRAMS {
+                    if node.socket.len() < SOCKET_DATAGRAMS_MAX {
                         node.socket.push_back((from, bytes));
                     }
                     return;
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// A process that runs again finds timers and datagrams at once, and handles them in their order.
+    /// A process that runs again handles its waiting timers and datagrams: each kind in order, both mixed at random.
     fn catch_up(&mut self, n: usize) {
         loop {
             let node = &mut self.nodes[n];
@@ -252,7 +253,8 @@ impl World {
         }
     }
 
-    /// The memory of one agent that shares nothing with the others: a new one that `host` sends everything it knows.
+    /// The memory of an agent that shares nothing with the others, in bytes. It is a new one, to which `host` sends all
+    /// that it knows. 0 if it did not get all.
     pub fn memory_of_one(&mut self, host: usize) -> u64 {
         let visitor = addr(self.nodes.len());
         self.visitors += 1;
@@ -281,9 +283,9 @@ impl World {
             to_host = !for_host;
         }
         drop((waiting, out));
-        let kept = super::memory::allocated_bytes().saturating_sub(before);
+        let used = super::memory::allocated_bytes().saturating_sub(before);
         let complete = core.alive() + 1 >= self.living().count();
         self.nodes[host].core = Some(host_core);
-        if complete { kept } else { 0 }
+        if complete { used } else { 0 }
     }
 }

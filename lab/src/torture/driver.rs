@@ -1,4 +1,4 @@
-//! Executes a plan: submits its jobs and causes its faults, each in its own thread, and records the results.
+//! Executes a plan: submits its jobs and causes its faults, each in a thread of its own, and records the results.
 
 use super::facts::{Allocation, Asked, Broken, Call};
 use super::fault::{Fault, Hit};
@@ -15,29 +15,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Allocations that may wait or run at once: beyond that, planned jobs are left out.
+/// While this many allocations wait or run, planned jobs are left out.
 const LIVE_MAX: usize = 24;
-/// Commands that may run at once, for the same reason.
-const CALLS_MAX: usize = 60;
-/// How long a submission or a cancellation may take before it is given up.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Interval of checks of a job's state before something is launched into it from outside.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long the launch from outside waits for the job to run.
-const RUNS_WITHIN: Duration = Duration::from_secs(20);
+/// While this many jobs have a command that still runs, planned jobs are left out.
+const BUSY_MAX: usize = 60;
+/// Timeout of a submission or a cancellation.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval of checks of a job's state, and of attempts to cancel it.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a launch from outside waits until the job runs.
+const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The state of an execution.
 #[derive(Debug)]
 pub struct Driver<'a> {
     stage: &'a Stage,
     began_ms: u64,
-    /// The time at which even the longest command is ended.
+    /// When every command that still runs is killed.
     deadline_ms: u64,
     asked: Mutex<Vec<Asked>>,
     broken: Mutex<Vec<Broken>>,
-    /// Allocations that have not ended.
+    /// Number of allocations that have not ended.
     live: AtomicUsize,
-    /// Jobs whose threads have not finished.
+    /// Number of jobs whose threads have not finished.
     busy: AtomicUsize,
     faults_are_over: AtomicBool,
 }
@@ -47,7 +47,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'a> Driver<'a> {
-    /// Starts the clock. No command runs for longer than until `limit_ms` after the beginning.
+    /// Starts the clock. Every command ends at most `limit_ms` after the beginning.
     pub fn new(stage: &'a Stage, limit_ms: u64) -> Self {
         let began_ms = now_ms();
         Self {
@@ -62,7 +62,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Executes the plan, and calls `then` once the last fault has ended; running commands continue in parallel.
+    /// Executes the plan. Calls `then` when all faults have ended and the plan's time is over; commands that still run
+    /// continue meanwhile.
     pub fn carry_out(&self, plan: &Plan, then: impl FnOnce()) {
         std::thread::scope(|scope| {
             scope.spawn(|| self.watch_load());
@@ -71,7 +72,7 @@ impl<'a> Driver<'a> {
                     if !self.wait_until(job.at_ms) {
                         break;
                     }
-                    if self.live.load(Ordering::Relaxed) >= LIVE_MAX || self.busy.load(Ordering::Relaxed) >= CALLS_MAX {
+                    if self.live.load(Ordering::Relaxed) >= LIVE_MAX || self.busy.load(Ordering::Relaxed) >= BUSY_MAX {
                         locked(&self.asked).push(Asked { job: job.clone(), submission: None, id: None, cancellation: None, outside: None });
                         continue;
                     }
@@ -118,7 +119,7 @@ impl<'a> Driver<'a> {
         (asked, broken)
     }
 
-    /// Waits for a time of the plan; `false`: a signal arrived.
+    /// Waits for a time of the plan. `false`: a signal arrived.
     fn wait_until(&self, at_ms: u64) -> bool {
         let until_ms = self.began_ms + at_ms;
         loop {
@@ -133,7 +134,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Counts each second how many allocations wait and run.
+    /// Counts each second how many allocations wait or run.
     fn watch_load(&self) {
         let count = |number| -> Result<usize> {
             let live = ["status", "--all", "--state", "pending,staging,running,suspended", "--limit", "1000", "-o", "name"];
@@ -145,7 +146,7 @@ impl<'a> Driver<'a> {
             if self.faults_are_over.load(Ordering::Relaxed) || interrupt::came().is_some() {
                 return;
             }
-            // A node that does not answer says nothing about the load: the next one is asked.
+            // If a node does not answer, the next one is asked a second later.
             if let Ok(live) = count(number) {
                 self.live.store(live, Ordering::Relaxed);
             }
@@ -183,7 +184,7 @@ impl<'a> Driver<'a> {
                 return asked;
             }
         };
-        let limit = if job.kind == Kind::Foreground { Duration::MAX } else { ANSWER_MAX };
+        let limit = if job.kind == Kind::Foreground { Duration::MAX } else { ANSWER_TIMEOUT };
         let submission = self.call(&lattice, &arguments, limit);
         let id = submission.out.trim().to_owned();
         if job.kind != Kind::Foreground && submission.code == 0 {
@@ -198,24 +199,25 @@ impl<'a> Driver<'a> {
         asked
     }
 
-    /// Repeats the request until it is answered, as a user would.
+    /// Repeats the request until it succeeds, as a user would.
     fn cancel(&self, job: &Job, id: &str) -> Call {
         std::thread::sleep(Duration::from_millis(job.cancel_after_ms.unwrap_or(0)));
         let called_ms = now_ms();
         loop {
             let arguments = ["cancel", id].map(str::to_owned);
             let call = match self.stage.lattice(job.via) {
-                Ok(lattice) => self.call(&lattice, &arguments, ANSWER_MAX),
+                Ok(lattice) => self.call(&lattice, &arguments, ANSWER_TIMEOUT),
                 Err(error) => Call { returned_ms: now_ms(), code: -1, err: error.to_string(), ..Call::default() },
             };
             if call.code == 0 || now_ms() >= self.deadline_ms || interrupt::came().is_some() {
                 return Call { called_ms, ..call };
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
-    /// Cancels jobs that were to be cancelled and whose submission was not answered: their ids were not known before.
+    /// Cancels the jobs that were to be cancelled but whose submission was not answered: until now, their ids were
+    /// unknown.
     pub fn cancel_unanswered(&self, allocations: &[Allocation]) {
         let is_missed = |asked: &Asked| asked.job.kind == Kind::Cancelled && asked.cancellation.is_none() && asked.submission.is_some();
         let missed: Vec<Job> = locked(&self.asked).iter().filter(|asked| is_missed(asked)).map(|asked| asked.job.clone()).collect();
@@ -228,9 +230,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Launches into it from outside, once it runs.
+    /// Waits until the job runs, and launches into it from outside.
     fn launch_into(&self, job: &Job, id: &str) -> Option<Call> {
-        let until_ms = now_ms() + u64::try_from(RUNS_WITHIN.as_millis()).unwrap_or(0);
+        let until_ms = now_ms() + u64::try_from(RUN_TIMEOUT.as_millis()).unwrap_or(0);
         loop {
             let lattice = self.stage.lattice(job.via);
             let state =
@@ -239,7 +241,7 @@ impl<'a> Driver<'a> {
                 (Some("Running"), Ok(lattice)) => return Some(self.call(&lattice, &job::outside(&self.stage.place, id), Duration::MAX)),
                 (Some("Completed" | "Failed" | "Cancelled"), _) => return None,
                 _ if now_ms() >= until_ms || interrupt::came().is_some() => return None,
-                _ => std::thread::sleep(LOOK_INTERVAL),
+                _ => std::thread::sleep(RETRY_INTERVAL),
             }
         }
     }
@@ -253,14 +255,14 @@ impl<'a> Driver<'a> {
                 self.wait_until(broken.began_ms - self.began_ms + fault.for_ms);
                 broken.trouble = fault.what.end(dir, &broken.hit).err().map(|error| format!("it could not be ended: {error:#}"));
             }
-            Err(error) => broken.trouble = Some(format!("it could not be brought about: {error:#}")),
+            Err(error) => broken.trouble = Some(format!("it could not be caused: {error:#}")),
         }
         broken.ended_ms = now_ms();
         broken
     }
 
-    /// Daemons that have ended although every fault has ended. A fault may have failed half-way: the daemon that it
-    /// killed did not end by itself.
+    /// Daemons that do not run although every fault has ended. The subjects of faults that failed are left out: such a
+    /// fault may have killed its daemon without starting it again.
     pub fn ended_by_themselves(&self) -> Result<BTreeSet<String>> {
         let (_, broken) = self.record();
         let failed: BTreeSet<String> = broken.iter().filter(|b| b.trouble.is_some()).flat_map(|b| b.fault.what.hits()).collect();

@@ -1,4 +1,4 @@
-//! The recorded facts of a torture: requests and answers, the traces of the work, and the state after everything was
+//! The recorded facts of a torture: requests and answers, the traces of the work, and the state after all faults were
 //! healed.
 
 use super::fault::{Fault, Hit};
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 /// All facts. Times are those of [`super::traces::now_ms`].
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// When it began.
+    /// When the torture began.
     pub began_ms: u64,
-    /// Milliseconds since 1970 when it began.
+    /// The same in milliseconds since 1970.
     pub began_wall_ms: u64,
     pub asked: Vec<Asked>,
     pub broken: Vec<Broken>,
     pub traces: Vec<Trace>,
-    /// The quorum's allocations at the end.
+    /// The quorum's allocations.
     pub allocations: Vec<Allocation>,
     pub audit: Vec<Record>,
     /// The output of failed `lattice audit verify` commands, one for each agent.
@@ -26,28 +26,28 @@ pub struct Facts {
     /// The output of `lattice logs` for completed allocations, by id.
     pub logs: BTreeMap<String, Log>,
     pub nodes: Vec<Node>,
-    /// Remains of work on this machine.
+    /// What work has left on this machine.
     pub leftovers: Vec<String>,
     pub daemons: Vec<Daemon>,
-    /// Requests that nobody answered.
+    /// The errors of requests for these facts.
     pub unanswered: Vec<String>,
 }
 
-/// A job and the result of its submission.
+/// A job, and the commands that were run for it.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub job: Job,
-    /// `None`: it was left out, because too many allocations waited.
+    /// `None`: the job was left out, because too many allocations were live or too many commands ran.
     pub submission: Option<Call>,
-    /// The id in the answer.
+    /// The allocation's id, from the answer.
     pub id: Option<String>,
-    /// The cancellation, if one was sent.
+    /// The cancellation, if there was one.
     pub cancellation: Option<Call>,
     /// The launch from outside, if there was one.
     pub outside: Option<Call>,
 }
 
-/// A command that was run.
+/// A command that was run, and its result. Code -1: it could not be started.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Call {
     pub called_ms: u64,
@@ -58,7 +58,7 @@ pub struct Call {
     pub err: String,
 }
 
-/// A fault and its course.
+/// A fault that was caused, and what it hit.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub fault: Fault,
@@ -88,7 +88,7 @@ impl Allocation {
         matches!(self.state.as_str(), "Completed" | "Failed" | "Cancelled")
     }
 
-    /// The number of its job, if it is one of ours.
+    /// The number of its job, from its name. `None`: it is not of this torture.
     pub fn job(&self) -> Option<u32> {
         self.name.strip_prefix('t')?.parse().ok()
     }
@@ -115,20 +115,20 @@ pub struct Log {
     pub err: String,
 }
 
-/// A node after everything was healed.
+/// A node after all faults were healed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Node {
     pub id: String,
     pub state: String,
     pub reason: String,
     pub holds: Vec<String>,
-    /// Cores that are claimed.
+    /// Number of claimed cores.
     pub cores_committed: u64,
-    /// Allocations with a share of it, according to the quorum.
+    /// Allocations with a share of the node, according to the quorum.
     pub allocations: Vec<String>,
-    /// Allocations on it, according to its own agent.
+    /// Allocations on the node, according to its agent.
     pub local: Vec<String>,
-    /// Nodes that its agent's gossip does not show alive.
+    /// Nodes that its agent's gossip does not consider alive.
     pub doubted: Vec<String>,
 }
 
@@ -136,9 +136,9 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Daemon {
     pub name: String,
-    /// Whether it had ended without a fault that ended it.
+    /// Whether it ended without a fault as the cause.
     pub ended_by_itself: bool,
-    /// Lines of its log with a panic.
+    /// Lines of its log that report a panic.
     pub panics: Vec<String>,
     pub memory_bytes: u64,
     pub memory_bytes_at_first: u64,
@@ -147,7 +147,7 @@ pub struct Daemon {
 }
 
 impl Facts {
-    /// The submission of an allocation's job.
+    /// The job of an allocation, and its commands.
     pub fn asked_of(&self, allocation: &Allocation) -> Option<&Asked> {
         let number = allocation.job()?;
         self.asked.iter().find(|asked| asked.job.number == number)

@@ -188,7 +188,7 @@ impl What {
             Self::AgentClock { node, .. } => faults::shift_clock(dir, node, 0)?,
             Self::MemberClock { id, .. } => faults::shift_member_clock(dir, *id, 0)?,
             Self::SlowDisk { id, .. } => faults::slow_disk(dir, *id, Duration::ZERO)?,
-            Self::FullDisk { daemon } => faults::make_room(dir, daemon)?,
+            Self::FullDisk { daemon } => faults::empty_disk(dir, daemon)?,
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Checks every promise against the facts. Each check is a function of the facts only.
+//! Checks every promise against the recorded facts. Each check is a pure function.
 
 use super::facts::{Allocation, Asked, Call, Facts};
 use super::fault::What;
@@ -8,13 +8,13 @@ use super::work::{CANNOT_GO_ON, CANNOT_PRINT};
 use crate::demo::Lines;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How much more memory a daemon may use at the end than when the cluster became Ready, in bytes: caches and histories
-/// grow.
+/// At the end a daemon may use twice the memory that it used when the cluster became Ready, and this many bytes more:
+/// caches and histories grow.
 const MEMORY_GROWTH_MAX: u64 = 256 << 20;
-/// The same for descriptors.
+/// How many more descriptors a daemon may have at the end than when the cluster became Ready.
 const DESCRIPTORS_GROWTH_MAX: u64 = 64;
 
-/// Three requeues within this many milliseconds cannot have three faults as causes.
+/// Three requeues of an allocation within this time, in milliseconds, cannot have three faults as causes.
 const REQUEUE_STORM_MS: u64 = 2_000;
 
 /// The subject of a violation.
@@ -45,7 +45,7 @@ fn of_cluster(text: impl Into<String>) -> Violation {
     Violation { subject: Subject::Cluster, text: text.into() }
 }
 
-/// All violations, in order.
+/// All violations, sorted.
 pub fn check(facts: &Facts) -> Vec<Violation> {
     let checks = [
         is_answered,
@@ -65,32 +65,31 @@ pub fn check(facts: &Facts) -> Vec<Violation> {
     found
 }
 
-/// A healed cluster answers every request.
+/// A healed cluster answers all requests.
 pub fn is_answered(facts: &Facts) -> Vec<Violation> {
     facts.unanswered.iter().map(of_cluster).collect()
 }
 
-/// An answered submission exists, and only once.
+/// Each answered submission has its allocation, and no job has two allocations.
 pub fn answers_are_known(facts: &Facts) -> Vec<Violation> {
     let known: BTreeSet<&str> = facts.allocations.iter().map(|a| a.id.as_str()).collect();
     let lost = facts.asked.iter().filter_map(|asked| asked.id.as_deref()).filter(|id| !known.contains(id));
-    let mut found: Vec<Violation> = lost.map(|id| of_allocation(id, "its submission was answered, and nobody knows it")).collect();
+    let mut found: Vec<Violation> =
+        lost.map(|id| of_allocation(id, "its submission was answered, but the quorum has no such allocation")).collect();
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     for allocation in &facts.allocations {
         if let Some(other) = names.insert(&allocation.name, &allocation.id) {
-            found.push(of_allocation(
-                &allocation.id,
-                format!("it was submitted once as {}, and {other} came of that as well", allocation.name),
-            ));
+            let text = format!("{} was submitted once, but {other} has the same name", allocation.name);
+            found.push(of_allocation(&allocation.id, text));
         }
     }
     found
 }
 
-/// Every allocation has ended, and in an allowed way.
+/// Every allocation has ended in an expected way.
 pub fn ends_are_right(facts: &Facts) -> Vec<Violation> {
     let wrong = |allocation: &Allocation| {
-        let Some(asked) = facts.asked_of(allocation) else { return Err("nobody submitted it".to_owned()) };
+        let Some(asked) = facts.asked_of(allocation) else { return Err("it belongs to no submitted job".to_owned()) };
         is_right_end(facts, allocation, asked)
     };
     let judged = facts.allocations.iter().filter_map(|a| wrong(a).err().map(|text| of_allocation(&a.id, text)));
@@ -101,16 +100,18 @@ fn is_right_end(facts: &Facts, allocation: &Allocation, asked: &Asked) -> Result
     let Allocation { state, reason, requeue_count, .. } = allocation;
     let job = &asked.job;
     match state.as_str() {
-        "Completed" if job.exit_code != 0 || job.kind == Kind::Walltime => Err(format!("it is Completed, and was not to end well: {job}")),
+        "Completed" if job.exit_code != 0 || job.kind == Kind::Walltime => {
+            Err(format!("it is Completed, but its job should not succeed: {job}"))
+        }
         "Completed" => all_ended_well(facts, allocation, job),
         "Cancelled" if asked.cancellation.is_some() => Ok(()),
-        "Cancelled" => Err("it is Cancelled, and nobody cancelled it".to_owned()),
+        "Cancelled" => Err("it is Cancelled, but it was not cancelled by the torture".to_owned()),
         "Failed" => is_right_failure(facts, allocation, job),
         _ => Err(format!("it is still {state} ({reason}, requeued {requeue_count} times)")),
     }
 }
 
-/// An allocation that completed has run on each of its ranks, under the last epoch, to its end.
+/// All ranks of a completed allocation have ended with 0 under its last epoch.
 fn all_ended_well(facts: &Facts, allocation: &Allocation, job: &Job) -> Result<(), String> {
     let of_this = facts.traces.iter().filter(|t| t.allocation == allocation.id && t.epoch == allocation.epoch && t.part == Part::Main);
     let ended: BTreeMap<u32, i32> =
@@ -135,12 +136,12 @@ fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result
     let spent = |may_requeue: bool| {
         let left = REQUEUES_MAX.saturating_sub(allocation.requeue_count);
         if may_requeue && left > 0 {
-            return Err(format!("it is Failed ({reason}), and {left} of its {REQUEUES_MAX} requeues are left"));
+            return Err(format!("it is Failed ({reason}), but {left} of its {REQUEUES_MAX} requeues are left"));
         }
         Ok(())
     };
-    let unexpected = || Err(format!("it is Failed, and nothing was to make it fail so: {reason}"));
-    let starts = |word: &str| reason.starts_with(word);
+    let unexpected = || Err(format!("it is Failed for an unexpected reason: {reason}"));
+    let starts = |prefix: &str| reason.starts_with(prefix);
     if let Some(code) = reason.strip_prefix("exit_code ") {
         let expected = code == job.exit_code.to_string() && job.exit_code != 0;
         let broke = (was_full || killed)
@@ -163,7 +164,7 @@ fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result
     }
 }
 
-/// Work is requeued only because a fault ended its run, and not again and again.
+/// Work is requeued only because a fault ended its run, and not several times at once.
 pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for allocation in &facts.allocations {
@@ -172,11 +173,11 @@ pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
         for record in facts.audit.iter().filter(|r| r.allocation.as_deref() == Some(&allocation.id)) {
             match record.action.as_str() {
                 "AllocationClaimed" => epoch = claimed_epoch(&record.detail).unwrap_or(0),
-                // A failed program may be requeued as well, as soon as it fails.
+                // Requeues after a failed program need no fault, and may follow each other fast.
                 "AllocationRequeued" if record.detail.contains("node_lost") || record.detail.contains("run_lease_lapsed") => {
                     lost_at_ms.push(record.at_wall_ms);
                     if !stops && !facts.was_killed(allocation, epoch) {
-                        let text = format!("it was requeued under epoch {epoch} ({}), and no fault had ended that run", record.detail);
+                        let text = format!("it was requeued under epoch {epoch} ({}), but no fault ended that run", record.detail);
                         found.push(of_allocation(&allocation.id, text));
                     }
                 }
@@ -195,7 +196,7 @@ fn claimed_epoch(detail: &str) -> Option<u64> {
     detail.strip_prefix("epoch ")?.split(',').next()?.parse().ok()
 }
 
-/// At most one run for each allocation, epoch and rank, and no overlap of runs of different epochs.
+/// Each rank of an allocation runs at most once under an epoch, and runs of different epochs do not overlap.
 pub fn runs_are_single(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun = BTreeSet::new();
@@ -203,9 +204,9 @@ pub fn runs_are_single(facts: &Facts) -> Vec<Violation> {
     let mut spans: BTreeMap<&str, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for trace in &facts.traces {
         let key = (&trace.allocation, trace.epoch, trace.part, trace.rank);
-        // Several launches from outside may run in an allocation.
+        // An allocation may have several launches from outside.
         if trace.mark == Mark::Begin && trace.part == Part::Main && !begun.insert(key) {
-            let text = format!("rank {} was begun twice under epoch {}, the second time on {}", trace.rank, trace.epoch, trace.node);
+            let text = format!("rank {} was started twice under epoch {}, the second time on {}", trace.rank, trace.epoch, trace.node);
             found.push(of_allocation(&trace.allocation, text));
         }
         let span = spans.entry(&trace.allocation).or_default().entry(trace.epoch).or_insert((trace.at_ms, trace.at_ms));
@@ -214,26 +215,26 @@ pub fn runs_are_single(facts: &Facts) -> Vec<Violation> {
     for (allocation, epochs) in spans {
         let beside = epochs.iter().zip(epochs.iter().skip(1)).find(|((_, (_, last)), (_, (first, _)))| first < last);
         if let Some(((earlier, (_, last)), (later, (first, _)))) = beside {
-            let text = format!("it still ran under epoch {earlier} {} ms after it had begun under epoch {later}", last - first);
+            let text = format!("it still ran under epoch {earlier} {} ms after its start under epoch {later}", last - first);
             found.push(of_allocation(allocation, text));
         }
     }
     found
 }
 
-/// The log of a completed allocation misses and repeats no line.
+/// The log of a completed allocation has each line exactly once.
 pub fn logs_are_whole(facts: &Facts) -> Vec<Violation> {
     let completed = facts.allocations.iter().filter(|a| a.state == "Completed");
     let wrong = completed.filter_map(|allocation| {
         let job = &facts.asked_of(allocation)?.job;
         let Some(log) = facts.logs.get(&allocation.id) else { return Some(of_allocation(&allocation.id, "its log was not shown")) };
         let error = log.lines.complete(job.ranks(), job.lines).err()?;
-        Some(of_allocation(&allocation.id, format!("its log is not whole: {error}{}", stderr_text(&log.err))))
+        Some(of_allocation(&allocation.id, format!("its log is not complete: {error}{}", stderr_text(&log.err))))
     });
     wrong.collect()
 }
 
-/// A launch that reports success has shown every line, and each line is complete.
+/// A launch returns in time, and one that reports success has shown each line exactly once.
 pub fn launches_are_whole(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for asked in &facts.asked {
@@ -263,32 +264,32 @@ fn is_whole(call: &Call, ranks: u32, lines: u32) -> Result<(), String> {
     }
     let mut shown = Lines::default();
     call.out.lines().for_each(|line| shown.take(line));
-    shown.complete(ranks, lines).map_err(|error| format!("ended with 0, and did not show all: {error}{}", stderr_text(&call.err)))
+    shown.complete(ranks, lines).map_err(|error| format!("ended with 0, but did not show all lines: {error}{}", stderr_text(&call.err)))
 }
 
 fn stderr_text(err: &str) -> String {
-    if err.trim().is_empty() { String::new() } else { format!("; it said {:?}", err.trim()) }
+    if err.trim().is_empty() { String::new() } else { format!("; its stderr: {:?}", err.trim()) }
 }
 
-/// The audit log verifies, and has one submission and one end for each allocation.
+/// The audit log verifies and has no gap, and has one submission and at most one end of each allocation.
 pub fn audit_is_whole(facts: &Facts) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         facts.audit_failures.iter().map(|text| of_cluster(format!("the audit log does not verify: {text}"))).collect();
     let gap = facts.audit.iter().zip(facts.audit.iter().skip(1)).find(|(a, b)| b.seq != a.seq + 1);
-    found.extend(gap.map(|(a, b)| of_cluster(format!("audit record {} follows on {}", b.seq, a.seq))));
+    found.extend(gap.map(|(a, b)| of_cluster(format!("audit record {} follows record {}", b.seq, a.seq))));
     for allocation in &facts.allocations {
         let count =
             |action: &str| facts.audit.iter().filter(|r| r.action == action && r.allocation.as_deref() == Some(&allocation.id)).count();
         let (submitted, ended) = (count("AllocationSubmitted"), count("AllocationEnded"));
         if submitted != 1 || ended != usize::from(allocation.has_ended()) {
-            let text = format!("it is {}, and the audit log has {submitted} submissions and {ended} ends of it", allocation.state);
+            let text = format!("it is {}, but the audit log has {submitted} submissions and {ended} ends of it", allocation.state);
             found.push(of_allocation(&allocation.id, text));
         }
     }
     found
 }
 
-/// Every node is Ready, all agents see it alive, and nothing of any work is left.
+/// Every node is Ready, has no hold and no work, and its gossip considers all others alive. No work has left anything.
 pub fn nodes_are_well(facts: &Facts) -> Vec<Violation> {
     let mut found: Vec<Violation> = facts.leftovers.iter().map(|left| of_cluster(format!("left on the machine: {left}"))).collect();
     for node in &facts.nodes {
@@ -305,12 +306,12 @@ pub fn nodes_are_well(facts: &Facts) -> Vec<Violation> {
             format!("{} of its cores are claimed, for {shares:?}", node.cores_committed),
         );
         wrong(!node.local.is_empty(), format!("its agent still has {}", node.local.join(", ")));
-        wrong(!node.doubted.is_empty(), format!("its gossip does not have these alive: {}", node.doubted.join(", ")));
+        wrong(!node.doubted.is_empty(), format!("its gossip does not consider these alive: {}", node.doubted.join(", ")));
     }
     found
 }
 
-/// No daemon ended by itself, panicked, or grew too much.
+/// No daemon ended by itself, panicked, or uses too much memory or too many descriptors.
 pub fn daemons_are_well(facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
     for daemon in &facts.daemons {
@@ -323,9 +324,9 @@ pub fn daemons_are_well(facts: &Facts) -> Vec<Violation> {
         wrong(!daemon.panics.is_empty(), format!("it panicked: {}", daemon.panics.join("; ")));
         let (memory, descriptors) = (daemon.memory_bytes, daemon.descriptors);
         let memory_max = daemon.memory_bytes_at_first * 2 + MEMORY_GROWTH_MAX;
-        wrong(memory > memory_max, format!("it has {} MiB of memory, of at most {}", memory >> 20, memory_max >> 20));
+        wrong(memory > memory_max, format!("it uses {} MiB of memory, and may use {}", memory >> 20, memory_max >> 20));
         let descriptors_max = daemon.descriptors_at_first + DESCRIPTORS_GROWTH_MAX;
-        wrong(descriptors > descriptors_max, format!("it has {descriptors} descriptors open, of at most {descriptors_max}"));
+        wrong(descriptors > descriptors_max, format!("it has {descriptors} open descriptors, and may have {descriptors_max}"));
     }
     found
 }

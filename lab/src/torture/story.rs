@@ -1,4 +1,4 @@
-//! The shortest account of what went wrong: for each violation the events of its subject, in order.
+//! A short account of what went wrong: for each subject of violations, its events in order.
 
 use super::facts::{Asked, Call, Facts, Record};
 use super::job::Kind;
@@ -6,18 +6,17 @@ use super::promises::{Subject, Violation};
 use super::traces::{Mark, Part, Trace};
 use std::collections::BTreeMap;
 
-/// The most lines of one story; lines in its middle are left out.
+/// Limit of the lines of one story. A longer one loses its middle.
 const LINES_MAX: usize = 60;
-/// An audit record whose time differs this much from the previous record's was written with a clock that a fault had
-/// set wrong.
+/// If the time of an audit record is this much later than the previous one's, a fault had set the leader's clock wrong.
 const CLOCK_JUMP_MS: u64 = 20_000;
-/// The number of a daemon's last faults that are shown.
-const LAST_FAULTS: usize = 6;
+/// How many faults of a daemon are shown: the last ones.
+const LAST_FAULTS_MAX: usize = 6;
 
 /// A time in milliseconds after the beginning, and what happened.
 type Entry = (u64, String);
 
-/// What went wrong, and the events before it.
+/// The violations of each subject, and its events.
 pub fn describe(facts: &Facts, violations: &[Violation]) -> String {
     let mut of: BTreeMap<&Subject, Vec<&str>> = BTreeMap::new();
     for violation in violations {
@@ -54,8 +53,8 @@ fn shown(entries: &[Entry]) -> String {
     first.iter().map(line).chain([left_out]).chain(last.iter().map(line)).collect()
 }
 
-/// When each audit record was written, in milliseconds after the beginning. The clock may have been wrong, so no record
-/// is earlier than the one before it, or much later.
+/// When each audit record was written, in milliseconds after the beginning. The clock may have been wrong: a record that
+/// seems earlier than the previous one, or much later, gets the previous one's time.
 fn record_times(facts: &Facts) -> Vec<u64> {
     let mut last = 0;
     let time = |record: &Record| {
@@ -112,9 +111,9 @@ fn of_asked(facts: &Facts, asked: &Asked) -> Vec<Entry> {
         let what = if asked.job.kind == Kind::Foreground { "the launch" } else { "the submission" };
         entries.push((after(call.returned_ms), format!("{what} {}", answer(call))));
     }
-    for (what, call) in [("cancel", &asked.cancellation), ("a launch from outside", &asked.outside)] {
+    for (what, call) in [("the cancellation", &asked.cancellation), ("the launch from outside", &asked.outside)] {
         if let Some(call) = call {
-            entries.push((after(call.called_ms), format!("{what} is asked for")));
+            entries.push((after(call.called_ms), format!("{what} is requested")));
             entries.push((after(call.returned_ms), format!("{what} {}", answer(call))));
         }
     }
@@ -151,7 +150,7 @@ fn of_daemon(facts: &Facts, times: &[u64], name: &str) -> Vec<Entry> {
             || what.hits().iter().any(|h| h.contains(name))
     };
     let faults: Vec<_> = facts.broken.iter().filter(hits).collect();
-    let last = &faults[faults.len().saturating_sub(LAST_FAULTS)..];
+    let last = &faults[faults.len().saturating_sub(LAST_FAULTS_MAX)..];
     let mut entries: Vec<Entry> = last.iter().flat_map(|broken| of_fault(facts, broken)).collect();
     let since_ms = entries.iter().map(|(at_ms, _)| *at_ms).min().unwrap_or(0);
     let of_itself = |r: &Record| r.allocation.is_none() && r.node.as_deref() == Some(name);
@@ -225,14 +224,14 @@ mod tests {
                 nodes: vec!["n2".to_owned()],
                 ..Allocation::default()
             }],
-            // The second record is by a leader with a clock that is an hour ahead.
+            // The second record is from a leader whose clock is an hour ahead.
             audit: vec![record(1, "AllocationClaimed", 5_000_300), record(2, "AllocationEnded", 8_600_900)],
             ..Facts::default()
         }
     }
 
     #[test]
-    fn a_story_has_what_touched_the_allocation_in_order_and_nothing_else() {
+    fn a_story_has_the_events_of_its_allocation_in_order_and_no_others() {
         let violation = Violation { subject: Subject::Allocation("a".to_owned()), text: "it is Failed".to_owned() };
         let text = describe(&facts(), &[violation]);
         let entries: Vec<&str> = text.lines().map(|line| line.split(" s  ").last().unwrap_or(line)).collect();
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_its_time_is_in_the_story_of_what_has_not_ended() {
+    fn a_story_without_an_end_has_all_later_faults_of_the_nodes() {
         let mut facts = facts();
         facts.allocations[0].state = "Pending".to_owned();
         let violation = Violation { subject: Subject::Allocation("a".to_owned()), text: "it is still Pending".to_owned() };

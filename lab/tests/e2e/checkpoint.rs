@@ -328,7 +328,7 @@ fn dies_and_lies(w: &World) {
     let lies = [
         ("lie", "the application says that it saved 7 files, and 1 are there"),
         // As many bytes as it reports, but different ones.
-        ("forge", "the application says that it saved another"),
+        ("forge", "which is not the one that the application reported"),
         ("empty", "the application says that it saved, and no file lies in"),
         ("link", "x is a symbolic link: save files and directories alone"),
     ];

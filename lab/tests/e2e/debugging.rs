@@ -1,4 +1,4 @@
-//! Work in debug mode: who may request it, how soon it starts, which samples are stored, and how it ends.
+//! Debug mode of an allocation: who may request it, how soon it starts, which samples are stored, and how it ends.
 
 use crate::counting::programs_of;
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, alone, binaries, close, counts_in_kernel, fresh_dir};
@@ -26,11 +26,11 @@ static DEBUGGING: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        DEBUGGING.test("every_look_is_kept_from_within_a_second_until_it_is_over", &[Need::Zstd], kept),
-        DEBUGGING.test("its_first_look_comes_within_a_second", &[Need::Zstd], soon),
-        DEBUGGING.test("ends_by_itself_over_a_killed_agent_and_without_a_quorum", &[Need::Zstd], by_itself),
-        DEBUGGING.test("is_its_owners_and_refused_by_name_where_it_cannot_be", &[], refused),
-        alone("debugging::an_agent_with_many_allocations_tells_of_all_of_them", &[], full),
+        DEBUGGING.test("looks_are_stored_from_the_request_until_the_end", &[Need::Zstd], stored),
+        DEBUGGING.test("the_first_look_comes_within_a_second", &[Need::Zstd], soon),
+        DEBUGGING.test("ends_at_its_time_despite_a_killed_agent_and_without_a_quorum", &[Need::Zstd], by_itself),
+        DEBUGGING.test("is_refused_to_others_than_the_owner_and_on_nodes_without_a_store", &[], refused),
+        alone("debugging::an_agent_with_several_allocations_measures_all_of_them", &[], full),
     ]
 }
 
@@ -44,7 +44,7 @@ fn runs(w: &World, args: &[&str]) -> String {
 fn objects(w: &World, id: &str, node: &str) -> Vec<PathBuf> {
     let dir = w.dir.join(format!("objects/default/default/{id}/telemetry/{node}"));
     let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    // An object that is being uploaded has another name until it is complete.
+    // An object has another name until its upload is complete.
     found.retain(|path| path.extension().is_some_and(|extension| extension == "zst"));
     found.sort();
     found
@@ -80,9 +80,11 @@ fn in_debug(w: &World, id: &str) -> bool {
     points(w, id).iter().all(Option::is_some)
 }
 
-fn kept(w: &World) {
+fn stored(w: &World) {
     let id = runs(w, &["-N", "2", "--cores", "1", "--gpus", "1"]);
-    w.wait("both nodes to measure it", || w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][1]["measured"][0].is_object()));
+    w.wait("both nodes to measure the allocation", || {
+        w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][1]["measured"][0].is_object())
+    });
     assert_eq!(points(w, &id), [None, None]);
     assert!(w.ok(&["telemetry", "--alloc", &id]).contains("prod"));
     let programs = || ["n1", "n2"].map(|node| programs_of(w.cluster().node(node).unwrap().daemon.process.as_ref().unwrap().pid));
@@ -95,7 +97,7 @@ fn kept(w: &World) {
     let is_so = lattice_lab::process::until(JOB, || in_debug(w, &id));
     let took = began.elapsed();
     eprintln!("in debug mode after {took:.2?}");
-    // A second, plus the time of unoptimised binaries.
+    // The promised second, and more for unoptimised binaries.
     assert!(is_so && took < Duration::from_secs(5), "{took:?}");
     let now = w.status(&id);
     assert!(text(&now, "telemetry").starts_with("debug until 2") && text(&now, "telemetry").ends_with("asked for by root"), "{now}");
@@ -104,14 +106,14 @@ fn kept(w: &World) {
     for node in ["n1", "n2"] {
         w.wait("looks of each node in the store", || looks(&lines(w, &id, node)).len() >= 5);
     }
-    assert_eq!(programs(), loaded, "the programs in the kernel stay as they are");
+    assert_eq!(programs(), loaded, "the programs in the kernel are unchanged");
     w.ok(&["telemetry", "--alloc", &id, "--mode=prod"]);
-    w.wait("both nodes to end it", || points(w, &id) == [None, None]);
+    w.wait("both nodes to end debug mode", || points(w, &id) == [None, None]);
     assert_eq!(programs(), loaded);
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     for node in ["n1", "n2"] {
         let state = w.cluster().run_dir.join(node).join("state/traces");
-        w.wait("all to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
+        w.wait("all looks to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
         let lines = lines(w, &id, node);
         let header = &lines[0];
         let read = w.at("n2").ok(&["telemetry", "--alloc", &id, "--read", "--node", node]).unwrap();
@@ -126,7 +128,7 @@ fn kept(w: &World) {
         let times: Vec<u64> = looks.iter().map(|look| look["at_ms"].as_u64().unwrap()).collect();
         assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
         let seconds = (times[times.len() - 1] - times[0]) as f64 / 1e3;
-        // A busy machine measures less often; windows of 30 s would be far from that.
+        // A busy machine measures less often, but far more often than the 30 s of production mode.
         assert!(looks.len() as f64 >= seconds / 3.0, "{} looks in {seconds} s", looks.len());
         assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.02)), "{looks:?}");
         assert!(looks.iter().all(|look| look["numbers"]["memory_used"].as_f64().is_some_and(|bytes| bytes > 0.0)), "{looks:?}");
@@ -138,20 +140,22 @@ fn kept(w: &World) {
 }
 
 fn soon(w: &World) {
-    // Each for another allocation: a measurement is brought forward at most once a minute.
+    // Each time another allocation: one allocation gets at most one early look a minute.
     for _ in 0..3 {
         let id = w.submit(&["--cores", "1", "--", "/bin/sleep", "600"]);
         w.running(&id);
         let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
-        w.wait("it to be measured", || w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][0]["measured"][0].is_object()));
+        w.wait("the allocation to be measured", || {
+            w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][0]["measured"][0].is_object())
+        });
         w.at(&node).ok(&["telemetry", "--alloc", &id, "--mode=debug"]).unwrap();
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let asked_ms = u64::try_from(since.as_millis()).unwrap();
+        let answered_ms = u64::try_from(since.as_millis()).unwrap();
         let found = || looks(&lines(w, &id, &node)).first().map(|look| look["at_ms"].as_u64().unwrap());
         w.wait("its first look", || found().is_some());
         let first_ms = found().unwrap();
-        eprintln!("the first look in debug mode is {} ms behind the answer", first_ms as i64 - asked_ms as i64);
-        assert!(first_ms <= asked_ms + 1000, "{first_ms} is not within a second of {asked_ms}");
+        eprintln!("the first look in debug mode is {} ms after the answer", first_ms as i64 - answered_ms as i64);
+        assert!(first_ms <= answered_ms + 1000, "{first_ms} is not within a second of {answered_ms}");
         w.ok(&["cancel", &id]);
         w.ended(&id);
     }
@@ -165,7 +169,7 @@ fn by_itself(w: &World) {
     w.wait("debug mode", || in_debug(w, &id));
     w.wait("its end", || !in_debug(w, &id) && w.status(&id)["telemetry"] == Value::Null);
     w.wait("the record", || w.ok(&["audit", "query", "--alloc", &id]).contains("TelemetryModeEnded"));
-    // The agent is killed meanwhile, and continues; nothing that it wrote is lost.
+    // The agent is killed and started again during debug mode: what it wrote before is not lost.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=1h"]);
     w.wait("debug mode", || in_debug(w, &id));
     let first = points(w, &id)[0].unwrap();
@@ -174,11 +178,11 @@ fn by_itself(w: &World) {
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();
     w.wait("debug mode after the agent's start", || w.lattice.json(&["top", &id]).is_ok() && in_debug(w, &id));
-    w.wait("looks of both lives", || {
-        let lives: BTreeSet<String> = objects(w, &id, &node).iter().map(|path| path.display().to_string()).collect();
-        lives.len() >= 2 && looks(&lines(w, &id, &node)).len() as f64 > before
+    w.wait("looks from before and after the restart", || {
+        let paths: BTreeSet<String> = objects(w, &id, &node).iter().map(|path| path.display().to_string()).collect();
+        paths.len() >= 2 && looks(&lines(w, &id, &node)).len() as f64 > before
     });
-    // Its time ends while the quorum is down, and its agent is killed once more.
+    // Debug mode ends while the quorum is down, after its agent was killed once more.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=20s"]);
     let asked = Instant::now();
     w.wait("debug mode", || in_debug(w, &id));
@@ -191,13 +195,13 @@ fn by_itself(w: &World) {
         let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
         files.into_iter().any(|file| file.path().extension().is_some_and(|it| it == extension))
     };
-    w.wait("it to go on without the quorum", || has("open"));
+    w.wait("debug mode to continue without the quorum", || has("open"));
     assert!(asked.elapsed() < Duration::from_secs(20), "the machine is too slow for this test: {:?}", asked.elapsed());
-    w.wait("it to end without the quorum", || asked.elapsed() > Duration::from_secs(21) && !has("open") && !has("jsonl"));
+    w.wait("debug mode to end without the quorum", || asked.elapsed() > Duration::from_secs(21) && !has("open") && !has("jsonl"));
     let count = looks(&lines(w, &id, &node)).len();
     faults::start_member(&w.dir, 1).unwrap();
-    w.wait("the quorum to say so", || w.lattice.allocation(&id).is_ok_and(|now| now["telemetry"] == Value::Null));
-    assert_eq!(looks(&lines(w, &id, &node)).len(), count, "nothing is kept any more");
+    w.wait("the quorum to end debug mode", || w.lattice.allocation(&id).is_ok_and(|now| now["telemetry"] == Value::Null));
+    assert_eq!(looks(&lines(w, &id, &node)).len(), count, "no further looks are stored");
     w.ok(&["cancel", &id]);
     w.ended(&id);
 }
@@ -222,9 +226,9 @@ fn refused(w: &World) {
     w.ended(&nobodys);
     let ended = ask(NOBODY, &["--mode=debug"]);
     assert_eq!((ended.code(), ended.err().contains("nothing of it runs any more")), (4, true), "{}", ended.err());
-    // One of its nodes has no store for it.
+    // One of the allocation's nodes has no log store.
     configured(w, "n2", "logs: {store: {url: \"\"}}");
-    w.wait("n2 to say so", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
+    w.wait("n2 to report that", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
     w.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
     let id = runs(w, &["-N", "2", "--cores", "1"]);
     let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=debug"]);
@@ -236,13 +240,13 @@ fn refused(w: &World) {
     w.ended(&id);
 }
 
-/// The benchmark has its own figures; this tests that everything is measured.
+/// Runs the benchmark, only to test that it measures everything.
 fn full() {
     close();
     binaries();
     let busy = lattice_lab::bench::busy(&fresh_dir("busy"), 6, 2, Duration::from_secs(3), None).unwrap_or_else(|e| panic!("{e:#}"));
     for (percent, work) in [(busy.asleep, "sleeps"), (busy.awake, "runs every second")] {
-        eprintln!("an agent with 6 allocations whose work {work}, and 2 GPUs, takes {percent:.2} % of a core");
+        eprintln!("an agent with 2 GPUs and 6 allocations whose work {work} uses {percent:.2} % of a core");
         assert!(percent > 0.0 && percent < 100.0, "{percent}");
     }
 }

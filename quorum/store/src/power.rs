@@ -1,8 +1,8 @@
 //! For tests: simulates a power loss between writing a log entry and syncing it.
 //!
 //! `LATTICE_POWER_LOSS=<file>` in a member's environment enables it. Once that file exists, the
-//! next write to the log discards everything unsynced, and the process ends immediately. Killing
-//! the process alone would lose nothing, because the kernel keeps written data.
+//! next write to the log discards all unsynced data and aborts the process. Killing the process
+//! alone would lose nothing, because the kernel keeps written data.
 
 use super::segments::Segments;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The variable that enables it.
 const VARIABLE: &str = "LATTICE_POWER_LOSS";
 
-/// The path of the trigger file, if enabled.
+/// The path of the trigger file, if the simulation is enabled.
 #[derive(Debug)]
 pub struct Power(Option<PathBuf>);
 
@@ -20,10 +20,10 @@ impl Power {
         Self(std::env::var_os(VARIABLE).map(PathBuf::from))
     }
 
-    /// Called when entries are written but not yet synced.
+    /// Called when entries are written and not yet synced.
     pub fn check(&self, segments: &Segments) {
-        let Some(switch) = self.0.as_ref().filter(|switch| switch.exists()) else { return };
-        eprintln!("lattice-quorum: {} is there: what is not synced is lost, and this member dies", switch.display());
+        let Some(trigger) = self.0.as_ref().filter(|trigger| trigger.exists()) else { return };
+        eprintln!("lattice-quorum: {} exists: unsynced data is discarded, and this member aborts", trigger.display());
         if let Err(error) = segments.lose_unsynced() {
             eprintln!("lattice-quorum: {error}");
         }

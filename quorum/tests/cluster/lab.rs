@@ -1,4 +1,4 @@
-//! Members on loopback, with certificates of a separate authority.
+//! Members on the loopback interface, with certificates of a new authority for each test.
 
 use lattice_api::operator::Credential;
 use lattice_ledger::SCHEDULER_LEASE;
@@ -43,11 +43,11 @@ impl Drop for Scratch {
     }
 }
 
-/// The configurations and certificates of a cluster; starts its members.
+/// The configurations and certificates of a cluster. It starts the members.
 pub struct Lab {
     pub scratch: Scratch,
     pub configs: Vec<QuorumConfig>,
-    /// Bound sockets that no member uses yet.
+    /// Bound sockets of members that were not started yet.
     listeners: Vec<Option<(std::net::TcpListener, std::net::TcpListener)>>,
 }
 
@@ -98,11 +98,11 @@ impl Lab {
         let config = self.config(id).clone();
         let listeners = match self.listeners[usize::try_from(id - 1).unwrap()].take() {
             Some((service, raft)) => {
-                let turn = |l: std::net::TcpListener| {
+                let to_tokio = |l: std::net::TcpListener| {
                     l.set_nonblocking(true).unwrap();
                     tokio::net::TcpListener::from_std(l).unwrap()
                 };
-                Listeners { service: turn(service), raft: turn(raft) }
+                Listeners { service: to_tokio(service), raft: to_tokio(raft) }
             }
             None => Listeners::bind(&config).await.unwrap(),
         };
@@ -118,7 +118,7 @@ impl Lab {
         &self.configs[usize::try_from(id - 1).unwrap()]
     }
 
-    /// A certificate for an agent.
+    /// A certificate with this name and role.
     pub fn agent(&self, name: &str, role: Role) -> Credentials {
         let dir = self.scratch.0.join("ca");
         let out = self.scratch.0.join(format!("{name}-{role}"));
@@ -140,15 +140,14 @@ impl Lab {
         Credentials::new(files(&out).read().unwrap()).unwrap()
     }
 
-    /// A request by an operator with this name, signed for one of the methods that it may be made
-    /// with.
+    /// A request of the operator with this name, signed for the first of the methods that allow it.
     pub fn as_operator(&self, name: &str, mut request: Request) -> Request {
         let file = self.scratch.0.join(format!("{name}.pem"));
         if !file.exists() {
             ca::issue_operator(&self.scratch.0.join("ca"), name, &file, ca::LIFETIME).unwrap();
         }
         let Ok(Person::Operator(methods) | Person::UserOrOperator(methods)) = person(&mut request) else {
-            panic!("{request:?} is no operator's")
+            panic!("no operator may make the request {request:?}")
         };
         let now = Timestamp(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis().try_into().unwrap());
         let token = Credential::read(&file).unwrap().sign(methods[0], now).unwrap();
@@ -194,7 +193,7 @@ pub async fn lease(client: &QuorumClient, holder: &str) -> u64 {
 }
 
 pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, nodes: &[&str]) -> Result<Answer, CallError> {
-    let Answer::Nodes(known) = client.call(&Request::ListNodes, PATIENCE).await? else { panic!("nodes were asked for") };
+    let Answer::Nodes(known) = client.call(&Request::ListNodes, PATIENCE).await? else { panic!("the answer has no nodes") };
     let share = |name: &&str| {
         let node = known.iter().find(|n| n.id.as_str() == *name).unwrap();
         lattice_model::claim::ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision }
@@ -258,7 +257,7 @@ impl Agent {
     pub async fn register(client: &QuorumClient, name: &str) -> Self {
         let end = Instant::now() + PATIENCE;
         loop {
-            // As an agent does: a session closed for lack of a leader is opened again.
+            // A session that was closed because there is no leader is opened again, as an agent does.
             let opened = client.session(Self::registration(name, Boot(Uuid::nil()), 0)).await;
             if let Ok((up, mut down)) = opened
                 && let Ok(Down::Registered { incarnation, .. }) = down.next().await
@@ -271,12 +270,12 @@ impl Agent {
         }
     }
 
-    /// A registered session.
+    /// From a session that has registered.
     pub fn opened(node: NodeId, up: mpsc::Sender<Up>, down: DownStream, incarnation: Incarnation) -> Self {
         Self { node, up, down, incarnation, superseded: vec![], seq: 0 }
     }
 
-    /// Reports and waits for the commit; returns the messages that arrived meanwhile.
+    /// Reports, and waits for the acknowledgement. Returns the messages that arrived before it.
     pub async fn report(&mut self, item: ReportItem) -> Vec<Down> {
         self.seq += 1;
         let report = NodeReport { node: self.node.clone(), incarnation: self.incarnation, seq: self.seq, item };
@@ -295,10 +294,10 @@ impl Agent {
         }
     }
 
-    /// The next message. Questions about other nodes are skipped.
+    /// The next message, except questions about silent nodes.
     pub async fn next(&mut self) -> Down {
         loop {
-            let message = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();
+            let message = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("a message arrives").unwrap();
             if !matches!(message, Down::Hear { .. }) {
                 return message;
             }

@@ -178,7 +178,7 @@ pub enum AlertSettingsError {
     Cleared { name: String, cleared_at: f64, side: &'static str, raised_at: f64 },
     #[error("alert {0}: a bound must be a number")]
     NotANumber(String),
-    #[error("alert {name}: for_seconds {seconds} is not within 0 and {FOR_SECONDS_MAX}")]
+    #[error("alert {name}: for_seconds {seconds} is not between 0 and {FOR_SECONDS_MAX}")]
     For { name: String, seconds: u64 },
     #[error("alerts: {0:?} is there twice")]
     Twice(String),
@@ -186,7 +186,7 @@ pub enum AlertSettingsError {
     TooMany(usize),
     #[error("alerts.off: there is no alert {name:?}{hint}")]
     Off { name: String, hint: String },
-    #[error("alerts.hang_seconds: {0} is not within {HANG_SECONDS_MIN} and {HANG_SECONDS_MAX}; 0 switches it off")]
+    #[error("alerts.hang_seconds: {0} is not between {HANG_SECONDS_MIN} and {HANG_SECONDS_MAX}; 0 switches it off")]
     HangSeconds(u64),
 }
 
@@ -340,10 +340,10 @@ mod tests {
             (rule("name: a, measure: cpu_cores, above: 1, below: 2"), "`above` or `below`"),
             (rule("name: a, measure: cpu_cores, above: .nan"), "must be a number"),
             (rule("name: a, measure: cpu_cores, above: 1, cleared_at: 2"), "would never clear"),
-            (rule("name: a, measure: cpu_cores, above: 1, for_seconds: 90000"), "not within 0 and 86400"),
+            (rule("name: a, measure: cpu_cores, above: 1, for_seconds: 90000"), "not between 0 and 86400"),
             (rule("name: a, measure: cpu_cores, abov: 1"), "unknown field"),
             ("alerts:\n  off: [gpu_idel]\n".to_owned(), "did you mean \"gpu_idle\""),
-            ("alerts:\n  hang_seconds: 5\n".to_owned(), "not within 10 and"),
+            ("alerts:\n  hang_seconds: 5\n".to_owned(), "not between 10 and"),
         ] {
             let why = read(&text).unwrap_err().to_string();
             assert!(why.contains(expected) && why.contains("line "), "{text}{why}");

@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc;
 
-/// Parts of one file that may wait for the store, or for its disk.
-const PARTS_WAITING: usize = 2;
-/// Files uploaded at once.
+/// Limit of the parts of one file that wait for the store, or for the disk.
+const PARTS_WAITING_MAX: usize = 2;
+/// Limit of the files that are uploaded at once.
 const FILES_AT_ONCE: usize = 4;
 
 impl CheckpointStore {
     /// Uploads one node's part: the files, then the node's manifest. Idempotent. Returns what the
-    /// head needs.
+    /// node reports to the head.
     pub async fn put_part(
         &self,
         part: &Part,
@@ -32,11 +32,11 @@ impl CheckpointStore {
         found: Vec<Found>,
         uploads: &Uploads,
     ) -> Result<Saved, StoreError> {
-        // Recorded first: if the checkpoint fails and its removal is missed, its objects are
-        // removed with the others when the allocation has ended.
+        // Recorded first. If the checkpoint fails and its objects are not removed then, they are
+        // removed after the end of the allocation.
         self.note_kept(&part.owner).await?;
         self.remove_left_over(uploads).await;
-        // Only what is really in the store counts as stored by an earlier run.
+        // A file counts as stored by an earlier run only if its object is in the store.
         let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };
         let there = &there;
         let puts = found.into_iter().enumerate().map(|(number, found)| {
@@ -50,7 +50,10 @@ impl CheckpointStore {
         };
         if let Some(file) = files.iter().find(other) {
             let there = file.blake3.as_deref().unwrap_or_default();
-            return Err(StoreError::Unfit(format!("{}: its BLAKE3 is {there}, the application says that it saved another", file.path)));
+            return Err(StoreError::Unfit(format!(
+                "{}: its BLAKE3 is {there}, which is not the one that the application reported",
+                file.path
+            )));
         }
         let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
         let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
@@ -87,7 +90,7 @@ impl CheckpointStore {
         {
             return Ok(FileEntry { mode, ..entry });
         }
-        let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING_MAX);
         let permit = pipe().await?;
         let (stop, _given_up) = stopping();
         let part_bytes = part_bytes(size);
@@ -96,28 +99,28 @@ impl CheckpointStore {
             compress(&source, &found, size, (parts, part_bytes), &stop)
         });
         let target = Object { key: &key, name: &object, stamp, uploads };
-        let brought = self.bring_parts(&target, part_bytes, &mut compressed).await;
-        // After a failed upload nobody takes the remaining parts.
+        let prepared = self.upload_parts(&target, part_bytes, &mut compressed).await;
+        // After a failed upload this ends the reading thread.
         drop(compressed);
-        let brought = brought?;
+        let prepared = prepared?;
         let read = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}"))).flatten();
-        let (hash, bytes) = match (read, brought) {
-            (Ok(hash), Some(brought)) => (hash, self.complete(&target, brought).await?),
+        let (hash, bytes) = match (read, prepared) {
+            (Ok(hash), Some(prepared)) => (hash, self.complete(&target, prepared).await?),
             (Ok(_), None) => return Err(StoreError::Unfit(format!("{path}: nothing of it was read"))),
-            (Err(why), brought) => {
-                if let Some(brought) = brought {
-                    self.give_up(&target, brought).await;
+            (Err(why), prepared) => {
+                if let Some(prepared) = prepared {
+                    self.give_up(&target, prepared).await;
                 }
                 return Err(why);
             }
         };
         let entry = FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) };
-        uploads.is_whole(stamp, bytes, &entry);
+        uploads.record_whole(stamp, bytes, &entry);
         failpoint::pass(Point::SaveFilePut);
         Ok(entry)
     }
 
-    /// The objects of a node's part that exist, with their sizes.
+    /// The existing objects of a node's part, by name, and their sizes.
     pub(super) async fn objects_of(&self, part: &Part) -> Result<BTreeMap<String, u64>, StoreError> {
         let above = self.part_key(part, "x");
         let above = Key::from_iter(above.parts().take(above.parts().count().saturating_sub(1)));
@@ -130,17 +133,17 @@ impl CheckpointStore {
         Ok(found)
     }
 
-    /// Downloads one file and verifies it; writes it to `to` if given.
-    pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
+    /// Downloads one file and verifies it. Writes it to `to`, if that is given.
+    pub async fn download(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
         let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
         let what = format!("{}: {}", part.node, entry.path);
         let damaged = |why: String| StoreError::Damaged { what: what.clone(), why };
         let mut pieces = match self.objects.store.get(&self.part_key(part, object)).await {
             Ok(found) => found.into_stream(),
-            Err(object_store::Error::NotFound { .. }) => return Err(damaged(format!("its object {object} is not there"))),
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged(format!("its object {object} is missing"))),
             Err(error) => return Err(error.into()),
         };
-        let (feed, compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let (feed, compressed) = mpsc::channel::<Bytes>(PARTS_WAITING_MAX);
         let wanted = (size, hash.clone());
         let permit = pipe().await?;
         let (stop, _given_up) = stopping();
@@ -152,7 +155,7 @@ impl CheckpointStore {
         while let Some(piece) = pieces.next().await {
             match piece {
                 Ok(piece) => {
-                    // If the receiver stopped, it returns the error.
+                    // If the thread has stopped, it returns the error below.
                     if feed.send(piece).await.is_err() {
                         break;
                     }
@@ -177,7 +180,7 @@ impl CheckpointStore {
 fn to_json(manifest: &NodeManifest) -> Result<Vec<u8>, StoreError> {
     let json = serde_json::to_vec(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
     if json.len() as u64 > MANIFEST_BYTES_MAX {
-        return Err(StoreError::Unfit("the names of its files are too many: pack them, with tar".to_owned()));
+        return Err(StoreError::Unfit("the list of its files is too long: pack the files, for example with tar".to_owned()));
     }
     Ok(json)
 }

@@ -36,7 +36,7 @@ pub(super) struct Object<'a> {
 }
 
 /// An object of which everything is stored or ready, except its completion: it does not exist yet.
-pub(super) enum Brought {
+pub(super) enum Prepared {
     /// One part, not stored yet.
     Small(Bytes),
     /// For a store that cannot resume an upload.
@@ -47,21 +47,21 @@ pub(super) enum Brought {
 
 impl CheckpointStore {
     /// Stores all parts that arrive, each but the last one of `part_bytes`. `None`: none arrived.
-    pub(super) async fn bring_parts(
+    pub(super) async fn upload_parts(
         &self,
         object: &Object<'_>,
         part_bytes: usize,
         parts: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Option<Brought>, StoreError> {
+    ) -> Result<Option<Prepared>, StoreError> {
         let Some(first) = parts.recv().await else { return Ok(None) };
         if first.len() < part_bytes {
-            return Ok(Some(Brought::Small(first)));
+            return Ok(Some(Prepared::Small(first)));
         }
-        let brought = match &self.objects.multipart {
+        let prepared = match &self.objects.multipart {
             Some(store) => self.put_parts(store, object, first, parts).await?,
             None => self.write_parts(object, part_bytes, first, parts).await?,
         };
-        Ok(Some(brought))
+        Ok(Some(prepared))
     }
 
     async fn put_parts(
@@ -70,19 +70,19 @@ impl CheckpointStore {
         object: &Object<'_>,
         first: Bytes,
         rest: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Brought, StoreError> {
+    ) -> Result<Prepared, StoreError> {
         let (upload, known) = match object.uploads.begun(object.name, &object.stamp) {
             Some(begun) => begun,
             None => {
                 let upload = store.0.create_multipart(object.key).await?;
-                object.uploads.begin(object.name, object.key.as_ref(), object.stamp, &upload);
+                object.uploads.record_begun(object.name, object.key.as_ref(), object.stamp, &upload);
                 (upload, BTreeMap::new())
             }
         };
         let put = put_all(store, object, (&upload, &known), first, rest).await;
         let put = put.inspect_err(|error| forget_what_is_gone(object, error))?;
         let bytes = put.iter().map(|(bytes, _)| bytes).sum();
-        Ok(Brought::Parts { upload, parts: put.into_iter().map(|(_, id)| id).collect(), bytes })
+        Ok(Prepared::Parts { upload, parts: put.into_iter().map(|(_, id)| id).collect(), bytes })
     }
 
     async fn write_parts(
@@ -91,7 +91,7 @@ impl CheckpointStore {
         part_bytes: usize,
         first: Bytes,
         rest: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Brought, StoreError> {
+    ) -> Result<Prepared, StoreError> {
         let mut bytes = first.len() as u64;
         let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(object.key).await?, part_bytes);
         upload.put(first);
@@ -103,22 +103,22 @@ impl CheckpointStore {
             bytes += next.len() as u64;
             upload.put(next);
         }
-        Ok(Brought::Written { upload, bytes })
+        Ok(Prepared::Written { upload, bytes })
     }
 
     /// Completes the object: from here on it exists. Returns its size.
-    pub(super) async fn complete(&self, object: &Object<'_>, brought: Brought) -> Result<u64, StoreError> {
-        match (brought, &self.objects.multipart) {
-            (Brought::Small(part), _) => {
+    pub(super) async fn complete(&self, object: &Object<'_>, prepared: Prepared) -> Result<u64, StoreError> {
+        match (prepared, &self.objects.multipart) {
+            (Prepared::Small(part), _) => {
                 let bytes = part.len() as u64;
                 self.objects.store.put(object.key, PutPayload::from(part)).await?;
                 Ok(bytes)
             }
-            (Brought::Written { upload, bytes }, _) => {
+            (Prepared::Written { upload, bytes }, _) => {
                 upload.finish().await?;
                 Ok(bytes)
             }
-            (Brought::Parts { upload, parts, bytes }, Some(store)) => {
+            (Prepared::Parts { upload, parts, bytes }, Some(store)) => {
                 match store.0.complete_multipart(object.key, &upload, parts).await {
                     Ok(_) => {}
                     // It was completed before, and the answer or its record was lost: nothing else
@@ -131,17 +131,17 @@ impl CheckpointStore {
                 }
                 Ok(bytes)
             }
-            (Brought::Parts { .. }, None) => Err(StoreError::Unfit("the store goes on with no upload".to_owned())),
+            (Prepared::Parts { .. }, None) => Err(StoreError::Unfit("the store goes on with no upload".to_owned())),
         }
     }
 
     /// Aborts an upload that is not wanted any more.
-    pub(super) async fn give_up(&self, object: &Object<'_>, brought: Brought) {
-        match brought {
-            Brought::Small(_) => {}
-            Brought::Written { upload, .. } => drop(upload.abort().await),
-            Brought::Parts { .. } => {
-                object.uploads.forget(object.name);
+    pub(super) async fn give_up(&self, object: &Object<'_>, prepared: Prepared) {
+        match prepared {
+            Prepared::Small(_) => {}
+            Prepared::Written { upload, .. } => drop(upload.abort().await),
+            Prepared::Parts { .. } => {
+                object.uploads.record_abandoned(object.name);
                 self.remove_left_over(object.uploads).await;
             }
         }
@@ -205,13 +205,13 @@ async fn put_one(
         return Ok((bytes, PartId { content_id: there.id.clone() }));
     }
     let put = store.0.put_part(object.key, &upload.to_owned(), number, PutPayload::from(part)).await?;
-    object.uploads.has_part(object.name, number, &hash, &put.content_id);
+    object.uploads.record_part(object.name, number, &hash, &put.content_id);
     Ok((bytes, put))
 }
 
 /// If the store no longer knows an upload, the next attempt begins a new one.
 fn forget_what_is_gone(object: &Object<'_>, error: &object_store::Error) {
     if matches!(error, object_store::Error::NotFound { .. }) {
-        object.uploads.forget(object.name);
+        object.uploads.record_abandoned(object.name);
     }
 }

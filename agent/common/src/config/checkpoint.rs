@@ -113,7 +113,7 @@ impl Default for CheckpointSettings {
 /// Why a section `checkpoint` is invalid.
 #[derive(Debug, Error)]
 pub enum CheckpointSettingsError {
-    #[error("checkpoint.{field}: {value} is not within {min} and {max}")]
+    #[error("checkpoint.{field}: {value} is not between {min} and {max}")]
     OutOfRange { field: &'static str, value: f64, min: f64, max: f64 },
     #[error(transparent)]
     Setting(#[from] SettingError),

@@ -67,13 +67,13 @@ impl Default for ConformanceSettings {
 /// Why a configuration is invalid.
 #[derive(Debug, Error)]
 pub enum ConformanceSettingsError {
-    #[error("conformance.{field}: {value} is not within {min} and {max}")]
+    #[error("conformance.{field}: {value} is not between {min} and {max}")]
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error("conformance.components: at most {SITE_MAX} can be named")]
     TooMany,
     #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", OWN.join(", "))]
     Name { name: String },
-    #[error("conformance.components: two are called {name:?}")]
+    #[error("conformance.components: two have the name {name:?}")]
     Twice { name: String },
     #[error("conformance.components: {name:?} needs either a file or a program, with an absolute path")]
     Source { name: String },

@@ -5,13 +5,13 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Where allocations' scratch is.
+/// Where the scratch directories of allocations are.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScratchSettings {
-    /// Absolute path of the directory for allocations' scratch on a disk of this node. Owned by
-    /// root, writable by nobody else, and used by this agent alone: the agent removes whatever is
-    /// named like an allocation in it. Empty: scratch is in memory.
+    /// Absolute path of the directory for allocations' scratch on a disk of this node. It is owned
+    /// by root, writable by nobody else, and used by this agent only: the agent removes everything
+    /// in it that has the name of an allocation. Empty: scratch is in memory.
     pub dir: PathBuf,
     /// Path of in-memory scratch inside allocations; created if it is missing.
     pub tmpfs_dir: PathBuf,
@@ -37,11 +37,11 @@ impl ScratchSettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// The directory that is mounted as a user's home, `{user}` for the account's name; empty: the
-    /// machine's own home.
+    /// The directory that is mounted as a user's home; `{user}` stands for the account's name.
+    /// Empty: the machine's own home.
     pub home_source: String,
-    /// Directory in which `<tenant>/<project>/<allocation>` is created for each allocation, and
-    /// stays; empty: none.
+    /// Directory in which `<tenant>/<project>/<allocation>` is created for each allocation. It is
+    /// not removed at the end. Empty: none is created.
     pub output_dir: PathBuf,
     /// Directories below which the targets of `--data-mount` must lie.
     pub mount_roots: Vec<PathBuf>,
@@ -59,8 +59,8 @@ pub enum DataSettingsError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     #[error(
-        "data.mount_roots: {} cannot be one: users could hide from programs with root's rights what these rest on; choose a directory of its \
-         own such as /data",
+        "data.mount_roots: {} is not allowed: users could hide files that programs of root rely on; choose a separate directory such as \
+         /data",
         path.display()
     )]
     MountRoot { path: PathBuf },
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_of_mounts_is_a_directory_of_its_own() {
+    fn a_mount_root_is_a_separate_directory() {
         let with = |root: &str| DataSettings { mount_roots: vec![root.into()], ..DataSettings::default() }.validate();
         with("/data").unwrap();
         for root in ["", "/", "data", "/usr/local", "/data/../etc"] {

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// How many entries `checks`, `mounts` and `nics` may have each.
-const NAMED_MAX: usize = 32;
+/// Limit of the entries of each of `checks`, `mounts` and `nics`.
+const ENTRIES_MAX: usize = 32;
 
-/// What the health checks look at, and how often.
+/// What the health checks check, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthSettings {
@@ -20,34 +20,35 @@ pub struct HealthSettings {
     pub mounts: Vec<PathBuf>,
     /// Network devices that must be up, such as `hsn0`.
     pub nics: Vec<String>,
-    /// Errors and drops of one network device within `nic_window_seconds` from which on it counts
+    /// The number of errors and drops within `nic_window_seconds` that makes a network device count
     /// as unhealthy; at least 1.
     pub nic_errors_max: u64,
     /// The window for `nic_errors_max`, in seconds; 1 to 604,800.
     pub nic_window_seconds: u64,
-    /// Corrected memory errors within `memory_window_seconds` from which on memory counts as
+    /// The number of corrected errors within `memory_window_seconds` that makes memory count as
     /// unhealthy; at least 1.
     pub memory_errors_max: u64,
     /// The window for `memory_errors_max`, in seconds; 1 to 604,800.
     pub memory_window_seconds: u64,
     /// What the machine must have at least; 0: not checked.
     pub expect: Expected,
-    /// The action for each GPU error: entries of the site replace those of
+    /// The action for each GPU error. Entries of the site replace those in
     /// `docs/reference/gpu-errors.md`.
     pub gpu_policy: Policy,
-    /// Programs of the site that run as checks.
+    /// The site's check programs.
     pub checks: Vec<SiteCheck>,
 }
 
-/// The parts that a machine was bought with: if it shows fewer, one is broken.
+/// The hardware that a machine must have at least. If it has less, something is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expected {
-    /// Processors that are online.
+    /// Number of online processors.
     pub cpus: u64,
     /// Bytes of main memory that the kernel manages.
     pub memory_bytes: u64,
-    /// GPUs that both the bus and the driver report; of a partitioned GPU, its instances.
+    /// Number of GPUs that both the bus and the driver report. Each instance of a partitioned GPU
+    /// counts.
     pub gpus: u64,
 }
 
@@ -55,14 +56,14 @@ pub struct Expected {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteCheck {
-    /// The check's name: one word.
+    /// The check's name: at most 64 letters, digits, `_`, `-` and `.`, not beginning with `.`.
     pub name: String,
     /// Absolute path of the program. It runs as root, without arguments.
     pub program: PathBuf,
     /// Timeout of the program in seconds; 1 to 600.
     #[serde(default = "half_a_minute")]
     pub timeout_seconds: u64,
-    /// Whether exit code 2 means that the hardware failed: the node is then Down at once, until an
+    /// Whether exit code 2 means that the hardware failed. The node is then Down at once, until an
     /// operator marks it as repaired.
     #[serde(default)]
     pub failure: bool,
@@ -92,22 +93,22 @@ impl Default for HealthSettings {
 /// Why a configuration is invalid.
 #[derive(Debug, Error)]
 pub enum HealthSettingsError {
-    #[error("health.{field}: {value} is not within {min} and {max}")]
+    #[error("health.{field}: {value} is not between {min} and {max}")]
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
-    #[error("health.{field}: at most {NAMED_MAX} can be named")]
+    #[error("health.{field}: at most {ENTRIES_MAX} entries are allowed")]
     TooMany { field: &'static str },
     #[error("health.{field}: {} must be an absolute path without \"..\"", path.display())]
     Path { field: &'static str, path: PathBuf },
-    #[error("health.{field}: {name:?} is no name: letters, digits, _, - and . are possible, at most 64")]
+    #[error("health.{field}: {name:?} is not a valid name: use at most 64 letters, digits, _, - and ., not beginning with .")]
     Name { field: &'static str, name: String },
     #[error("health.gpu_policy.{0}")]
     Policy(#[from] PolicyError),
-    #[error("health.checks: two are called {name:?}")]
+    #[error("health.checks: two have the name {name:?}")]
     Twice { name: String },
 }
 
 impl HealthSettings {
-    /// Checks ranges and forms.
+    /// Checks the ranges and formats.
     pub fn validate(&self) -> Result<(), HealthSettingsError> {
         let within = |field, value, min, max| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(HealthSettingsError::OutOfRange { field, value, min, max }) }
@@ -119,7 +120,7 @@ impl HealthSettings {
         within("memory_window_seconds", self.memory_window_seconds, 1, 604_800)?;
         self.gpu_policy.validate()?;
         for (field, named) in [("mounts", self.mounts.len()), ("nics", self.nics.len()), ("checks", self.checks.len())] {
-            if named > NAMED_MAX {
+            if named > ENTRIES_MAX {
                 return Err(HealthSettingsError::TooMany { field });
             }
         }
@@ -157,7 +158,7 @@ mod tests {
     use lattice_node::device_health::Response;
 
     #[test]
-    fn a_site_answers_for_gpus_under_a_version_and_a_key_that_is_none_is_refused() {
+    fn a_gpu_policy_needs_its_version_and_unknown_keys_are_refused() {
         let parsed = |policy: &str| lattice_model::config::parse::<HealthSettings>("agent.yaml", &format!("gpu_policy: {policy}\n"));
         let well = parsed("{version: 1, xids: {74: drain, 31: none}, too_hot: replace}").unwrap();
         well.validate().unwrap();

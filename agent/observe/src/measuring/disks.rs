@@ -1,4 +1,4 @@
-//! The work's own use of each disk, for `lattice top` and `lattice diag --storage`.
+//! How an allocation's work uses each disk, for `lattice top` and `lattice diag --storage`.
 
 use super::{Measuring, Tracked};
 use crate::kernel_counts::Key;
@@ -10,7 +10,7 @@ use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{DeviceIo, Distribution, Source};
 use std::time::Duration;
 
-/// Names in the order of pairs of counters.
+/// The names of a device's two counters, in their order.
 const DIRECTIONS: [&str; 2] = ["read", "write"];
 
 /// A disk's rates between the two newest looks.
@@ -18,9 +18,9 @@ struct Rate<'a> {
     name: &'a str,
     bytes: [f64; 2],
     requests: f64,
-    /// Mean duration of a request, in seconds; `None`: there was none.
+    /// Mean duration of a request, in seconds. `None`: there was no request.
     latency: Option<f64>,
-    /// The total counts.
+    /// The device's total counts.
     total: &'a DeviceIo,
 }
 
@@ -44,7 +44,7 @@ impl Tracked {
         rates.collect()
     }
 
-    /// The numbers by the names of `lattice top`, each with the disk's name.
+    /// The numbers that `lattice top` shows, named `NUMBER:DISK`.
     pub(super) fn disks(&self) -> Vec<Shown> {
         let one = |name: &str, disk: &str, unit: &str, now| Shown {
             name: format!("{name}:{disk}"),
@@ -64,18 +64,18 @@ impl Tracked {
     }
 }
 
-/// What is reported about an allocation's disks.
+/// A report about one disk of an allocation, or about all of them.
 #[derive(Debug, PartialEq)]
 pub struct DiskReport {
     pub about: String,
     pub text: String,
-    /// Age of the look.
+    /// Age of the newest look.
     pub age: Duration,
 }
 
-/// Durations of requests as text: bounds with the number of requests within them, because only the
-/// kernel's ranges are known.
-fn within(counts: &Counts) -> String {
+/// Percentiles of the durations of requests, as text. Each is an upper bound, because the kernel
+/// programs count in ranges.
+fn percentiles(counts: &Counts) -> String {
     let last = counts.bounds.last().copied().unwrap_or_default();
     let bound = |percent| match counts.percentile(percent) {
         Some(seconds) => format!("p{percent} \u{2264} {:.3} ms", seconds * 1e3),
@@ -91,7 +91,7 @@ impl Tracked {
         let of = [(Distribution::BlockRead, "reads"), (Distribution::BlockWrite, "writes")];
         let texts = of.into_iter().filter_map(|(of, name)| {
             let (counts, _) = usage.distribution(of).filter(|(counts, _)| counts.count() > 0)?;
-            Some((format!("{name} of all disks"), format!("{} so far, {}", counts.count(), within(counts))))
+            Some((format!("{name} of all disks"), format!("{} so far, {}", counts.count(), percentiles(counts))))
         });
         texts.collect()
     }
@@ -141,10 +141,10 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn how_long_requests_took_is_said_by_bounds() {
+    fn durations_of_requests_are_shown_as_bounds_of_percentiles() {
         let counts = |buckets: Vec<u64>| Counts { bounds: &[0.001, 0.01, 0.1], buckets, sum: 1.0 };
-        assert_eq!(within(&counts(vec![50, 45, 5, 0])), "p50 \u{2264} 1.000 ms, p95 \u{2264} 10.000 ms, p99 \u{2264} 100.000 ms");
-        assert_eq!(within(&counts(vec![0, 1, 0, 9])), "p50 > 100.000 ms, p95 > 100.000 ms, p99 > 100.000 ms");
+        assert_eq!(percentiles(&counts(vec![50, 45, 5, 0])), "p50 \u{2264} 1.000 ms, p95 \u{2264} 10.000 ms, p99 \u{2264} 100.000 ms");
+        assert_eq!(percentiles(&counts(vec![0, 1, 0, 9])), "p50 > 100.000 ms, p95 > 100.000 ms, p99 > 100.000 ms");
         let mut tracked = Tracked::new(share(1, 1));
         let mut usage = Usage::default();
         usage.offer_distribution(Distribution::BlockWrite, counts(vec![3, 0, 0, 0]), Source::Ebpf);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_disk_does_is_between_two_looks_and_one_that_is_new_begins_with_all_of_it() {
+    fn rates_are_between_two_looks_and_a_new_disk_counts_from_zero() {
         let mut tracked = Tracked::new(share(1, 1));
         let began = Instant::now();
         let usage = |devices: Vec<DeviceIo>| {

@@ -1,7 +1,7 @@
-//! The measuring thread: when it looks, and at what.
+//! The measuring thread. A look reads all counters of some or all allocations.
 
+use super::early_looks::{self, EarlyLooks};
 use super::handles::Handles;
-use super::haste::{self, Haste};
 use super::histories::export_delay;
 use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
@@ -23,20 +23,20 @@ use tokio_util::task::TaskTracker;
 
 /// The pause after a look is at least this many times the processor time that the look took.
 const PAUSE_TIMES: u32 = 20;
-/// Processes that one look lists, over all allocations.
+/// How many processes one look lists, over all allocations.
 const PROCESSES_MAX: usize = 16_384;
 
 impl Measuring {
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of
-    /// ended work are exported.
+    /// Starts the measuring thread, which runs until `stop`. `ended_for`: how long the last numbers
+    /// of ended work are exported.
     pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
         let ended_for = ended_for + export_delay(self.0.smoothing);
         let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
         tasks.spawn(async move {
-            haste::wake(thread.thread().clone(), view, stopped).await;
-            // A thread that panicked has printed that itself.
+            early_looks::wake(thread.thread().clone(), view, stopped).await;
+            // If the thread panicked, the panic hook has printed that.
             let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
         });
         Ok(())
@@ -52,17 +52,17 @@ struct Looks<'a> {
     meters: BTreeMap<Key, Meter>,
     text: Text,
     reclaim: Reclaim,
-    /// One moment by both clocks: windows of different nodes are aligned, and setting the wall
-    /// clock moves none of this agent's windows.
+    /// The same moment by the monotonic clock and the wall clock. So windows of different nodes are
+    /// aligned, and setting the wall clock moves no window of this agent.
     began: (Instant, u64),
     next_idle: Instant,
     network: NetworkErrors,
     file: SavedAlerts,
-    /// Alerts stored by the agent's earlier run, of work that was not looked at since.
+    /// Alerts that the agent's earlier run stored, of work without a look since then.
     saved: BTreeMap<Key, Saved>,
     energy: Energy,
     recorder: Recorder,
-    haste: Haste,
+    early_looks: EarlyLooks,
 }
 
 impl<'a> Looks<'a> {
@@ -83,7 +83,7 @@ impl<'a> Looks<'a> {
             saved,
             energy: Energy::open(Path::new("/"), &handles.state_dir),
             recorder: handles.traces.recorder(TelemetryMode::Debug, handles.me.clone(), handles.view.clone(), handles.troubles.clone()),
-            haste: Haste::default(),
+            early_looks: EarlyLooks::default(),
         }
     }
 
@@ -91,38 +91,38 @@ impl<'a> Looks<'a> {
     fn run(mut self, stop: &CancellationToken) {
         let mut next = Instant::now();
         while !stop.is_cancelled() {
-            self.haste.note(self.recorder.follow(), Instant::now());
+            self.early_looks.note(self.recorder.follow(), Instant::now());
             let (now, before) = (Instant::now(), processor_time());
             let used = || processor_time().saturating_sub(before).saturating_mul(PAUSE_TIMES);
             if now >= next {
-                self.haste.over();
-                self.all(now);
-                // Missed looks are not made up for.
+                self.early_looks.over();
+                self.look_at_all(now);
+                // Missed looks are skipped.
                 next = (now + EVERY).max(Instant::now() + used());
                 continue;
             }
-            let (due, later) = self.haste.due(now, |key| self.measuring.known().looked(key));
+            let (due, later) = self.early_looks.due(now, |key| self.measuring.known().looked(key));
             if !due.is_empty() {
-                self.these(&due, now);
-                // An early look costs the same budget.
+                self.look_at_some(&due, now);
+                // An early look delays the next regular one by its share of the budget.
                 next += used();
                 continue;
             }
-            // Not the whole of a long pause at once: the thread may have to stop.
+            // Waits in short steps, so that `stop` is noticed.
             let until = later.into_iter().fold(next.min(now + EVERY), Instant::min);
             std::thread::park_timeout(until.saturating_duration_since(now));
         }
     }
 
-    /// Looks at everything.
-    fn all(&mut self, now: Instant) {
+    /// Looks at all allocations.
+    fn look_at_all(&mut self, now: Instant) {
         let Self { measuring, handles, .. } = *self;
-        // Listed before the running allocations: one that is prepared meanwhile is in neither list,
-        // so it is not taken for gone.
+        // Read before the running allocations: an allocation that is prepared in between is not in
+        // this list, so its counts are not removed.
         let mut gone = measuring.0.kernel.tracked();
         let mut workers = handles.workers.all();
         let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
-        // Allocations beyond the measured ones still count in the kernel.
+        // Allocations that are not measured are still counted in the kernel.
         let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
         gone.retain(|key| !run.contains(key));
         workers.truncate(ALLOCATIONS_MAX);
@@ -153,7 +153,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Looks at these allocations only.
-    fn these(&mut self, keys: &BTreeSet<Key>, now: Instant) {
+    fn look_at_some(&mut self, keys: &BTreeSet<Key>, now: Instant) {
         let mut workers = self.handles.workers.all();
         workers.truncate(ALLOCATIONS_MAX);
         workers.retain(|worker| keys.contains(&(worker.share.allocation, worker.share.epoch)));
@@ -170,7 +170,7 @@ impl<'a> Looks<'a> {
         for worker in workers {
             let share = &worker.share;
             let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
-            // `None`: its cgroup does not exist yet, or is just being removed; earlier numbers stay
+            // `None`: its cgroup does not exist yet, or is being removed. Earlier numbers are shown
             // until its task ends.
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
@@ -180,7 +180,7 @@ impl<'a> Looks<'a> {
                 looks.push((Arc::clone(share), look, mine, at_ms, parts));
             }
         }
-        // Stored before it is shown, so that no counter decreases when the agent is killed.
+        // Counts are stored before they are shown, so that no counter decreases after a kill.
         measuring.0.kernel.keep();
         self.energy.keep();
         measuring.known().node_energy.clone_from(self.energy.node());
@@ -199,20 +199,20 @@ impl<'a> Looks<'a> {
 }
 
 fn meter(measuring: &Measuring, handles: &Handles, share: &DesiredShare) -> Meter {
-    let places = places(handles, share.allocation);
-    let counted = places.v2.is_some().then(|| measuring.0.kernel.reader((share.allocation, share.epoch)));
-    Meter::new(places, counted)
+    let paths = cgroup_paths(handles, share.allocation);
+    let counted = paths.v2.is_some().then(|| measuring.0.kernel.reader((share.allocation, share.epoch)));
+    Meter::new(paths, counted)
 }
 
 /// The cgroups of an allocation's work on this node.
-fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
+fn cgroup_paths(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
     CgroupPaths {
         v2: handles.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
         v1: handles.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
     }
 }
 
-/// The processor time of this thread. On a busy machine a look takes long without costing much.
+/// The processor time of this thread: on a busy machine, a look takes long but costs little.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

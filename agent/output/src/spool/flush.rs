@@ -254,7 +254,7 @@ impl Inner {
             };
             match written.await {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(dir = %spool.dir.0.display(), %error, "that all output is in the store cannot be written down here");
+                    tracing::warn!(dir = %spool.dir.0.display(), %error, "cannot record that all of this output is in the store");
                 }
                 Ok(()) | Err(_) => {}
             }

@@ -208,7 +208,7 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
             Rule::Harmless(_) => translated.ignored.push(word.clone()),
             Rule::Refused(remedy) => {
                 return Err(UsageError {
-                    what: format!("{word}: it is not honoured, and the job would not be what was asked for"),
+                    what: format!("{word}: it is not supported, and without it the job would not be what was requested"),
                     hint: Some(remedy.to_owned()),
                 });
             }

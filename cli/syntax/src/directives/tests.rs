@@ -18,7 +18,7 @@ fn nodes(least: u32) -> Option<Nodes> {
 }
 
 #[test]
-fn three_ways_to_say_it() {
+fn options_may_have_dashes_an_equals_sign_or_neither() {
     for line in ["--nodes=4", "nodes=4", "-N 4", "--nodes 4", "-N4", "nodes 4", "  --nodes=4   # four", "--nodes=\"4\""] {
         assert_eq!(flags(&format!("#!/bin/sh\n#LATTICE {line}\n")).nodes, nodes(4), "{line}");
     }
@@ -53,7 +53,7 @@ torchrun train.py
 }
 
 #[test]
-fn constraints_and_memory_policies_stand_where_the_other_options_do() {
+fn constraints_and_memory_policies_are_options_like_the_others() {
     let read = flags("#LATTICE memory_policy=interleave constraint=nvme_scratch\n#LATTICE --memory-policy=bind -C gpu_type=GH200\n");
     assert_eq!(read.binding.memory_policy.as_deref(), Some("bind"));
     assert_eq!(read.constraint, ["nvme_scratch", "gpu_type=GH200"]);
@@ -61,7 +61,7 @@ fn constraints_and_memory_policies_stand_where_the_other_options_do() {
 }
 
 #[test]
-fn times_count_in_minutes() {
+fn a_number_without_a_unit_is_minutes() {
     for (text, seconds) in [("90", 5400), ("90:30", 5430), ("1:00:00", 3600), ("1-0", 86_400), ("2-12:30", 217_800)] {
         for line in [format!("--time={text}"), format!("-t {text}"), format!("-t{text}")] {
             assert_eq!(flags(&format!("#SBATCH {line}\n")).walltime, Some(Duration::from_secs(seconds)), "{line}");
@@ -77,14 +77,14 @@ fn lattice_wins_over_sbatch_and_later_lines_over_earlier_ones() {
 }
 
 #[test]
-fn lines_stop_at_the_first_command() {
+fn reading_stops_at_the_first_command() {
     assert_eq!(flags("#!/bin/sh\n\n  # indented\n\t\nset -e\n#LATTICE --nodes=4\n").nodes, None);
     assert_eq!(flags("#LATTICEX --nodes=4\n# LATTICE --nodes=4\n #LATTICE --nodes=4\n#LATTICE\n"), SubmitFlags::default());
     assert_eq!(flags("#!/bin/sh\r\n#LATTICE --nodes=4\r\n").nodes, nodes(4));
 }
 
-/// Each honoured option of Slurm, a value for it, and the result.
-const HONOURED: [(&str, &str); 22] = [
+/// Each supported option of Slurm with a value, and its translation.
+const SUPPORTED: [(&str, &str); 22] = [
     ("--account=ml", "--tenant=ml"),
     ("--chdir=/scratch/x", "--chdir=/scratch/x"),
     ("--constraint=gpu&nvme_scratch", "--constraint=gpu&nvme_scratch"),
@@ -108,18 +108,18 @@ const HONOURED: [(&str, &str); 22] = [
     ("--time=90", "--walltime=5400s"),
     ("--uenv=/images/a.sqfs", "--uenv=/images/a.sqfs"),
 ];
-/// The options that do not change the job.
+/// Options of Slurm that do not change the job.
 const HARMLESS: [&str; 8] =
     ["--acctg-freq=30", "--comment=x", "--ignore-pbs", "--mail-type=END", "--mail-user=a@b", "--quiet", "--verbose", "--wckey=x"];
 
 #[test]
-fn the_table_says_of_each_option_what_becomes_of_it() {
+fn each_option_of_the_table_is_translated_ignored_or_refused() {
     let name = |written: &str| written.trim_start_matches('-').split('=').next().unwrap().to_owned();
     for pair in sbatch::OPTIONS.windows(2) {
         assert!(pair[0].long < pair[1].long, "{} comes before {}", pair[1].long, pair[0].long);
     }
     let mut rest: std::collections::BTreeSet<String> = sbatch::OPTIONS.iter().map(|option| option.long.to_owned()).collect();
-    for (written, ours) in HONOURED {
+    for (written, ours) in SUPPORTED {
         assert!(rest.remove(&name(written)), "{written} is not in the table");
         let words = sbatch::translate(&[written.to_owned()]).unwrap().words;
         assert_eq!(words.join(" "), ours, "{written}");
@@ -130,36 +130,36 @@ fn the_table_says_of_each_option_what_becomes_of_it() {
         assert!(rest.remove(&name(written)), "{written} is not in the table");
         let read = read("job.sh", &format!("#!/bin/sh\n#SBATCH {written} -N 2\n")).unwrap();
         assert_eq!(read.flags.nodes, nodes(2), "{written}");
-        assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {written} changes nothing of what runs, and is ignored")]);
+        assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {written} does not change the job, and is ignored")]);
     }
-    // It is passed on unchanged, and the server refuses it by name.
+    // `--view` is passed on unchanged, and the server refuses it.
     assert!(rest.remove("view"));
     for option in rest {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH --{option}=1\n")).unwrap_err();
-        assert!(failure.what.starts_with(&format!("job.sh line 2: #SBATCH --{option}=1: it is not honoured")), "{failure}");
+        assert!(failure.what.starts_with(&format!("job.sh line 2: #SBATCH --{option}=1: it is not supported")), "{failure}");
         assert!(failure.hint.is_some(), "{failure}");
     }
 }
 
 #[test]
-fn letters_mean_what_their_words_mean() {
+fn short_options_equal_their_long_forms() {
     let read = flags("#SBATCH -N 2 -n 8 -c 4 -t 90 -J x -p debug -A ml -D sub -w n1,n2 -m cyclic -C gpu\n");
     let long = flags(
         "#SBATCH --nodes=2 --ntasks=8 --cpus-per-task=4 --time=90 --job-name=x --partition=debug --account=ml --chdir=sub\n#SBATCH --nodelist=n1,n2 --distribution=cyclic --constraint=gpu\n",
     );
     assert_eq!(read, long);
     assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
-    assert!(read.layout.slurm_env, "what Slurm would set is there");
+    assert!(read.layout.slurm_env, "Slurm's variables are set");
     for letter in
         ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-d afterok:12", "-x n1", "-H", "-W", "-q high", "-L m"]
     {
         let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
-        assert!(text(&failure).contains("it is not honoured"), "{}", text(&failure));
+        assert!(text(&failure).contains("it is not supported"), "{}", text(&failure));
     }
 }
 
 #[test]
-fn what_is_not_known_is_refused_with_its_line() {
+fn unknown_options_and_values_are_refused_with_their_line() {
     for (line, expected) in [
         ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),
         ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
@@ -174,7 +174,7 @@ fn what_is_not_known_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line() {
+fn errors_name_their_line() {
     for (script, expected) in [
         ("#!/bin/sh\n#LATTICE --noodes=4\n", "job.sh line 2: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),
         ("\n\n#LATTICE noodes=4\n", "job.sh line 3: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),

@@ -114,10 +114,10 @@ fn a_good_history_is_accepted() {
 #[test]
 fn a_lost_answer_and_a_doubled_submission_are_found() {
     let lost = found(answers_are_known, |facts| facts.asked.push(Asked { id: Some("gone".to_owned()), ..facts.asked[0].clone() }));
-    assert_eq!(lost, "its submission was answered, and nobody knows it");
+    assert_eq!(lost, "its submission was answered, but the quorum has no such allocation");
     let mut twice = good();
     twice.allocations.push(Allocation { id: "other".to_owned(), ..twice.allocations[0].clone() });
-    assert!(answers_are_known(&twice)[0].text.starts_with("it was submitted once as t1, and"), "{twice:?}");
+    assert!(answers_are_known(&twice)[0].text.starts_with("t1 was submitted once, but"), "{twice:?}");
     assert_eq!(found(is_answered, |facts| facts.unanswered.push("no quorum".to_owned())), "no quorum");
 }
 
@@ -127,8 +127,11 @@ fn ends_that_were_not_to_be_are_found() {
     assert_eq!(end(|facts| facts.asked[0].job.exit_code = 3).split(',').next(), Some("it is Completed"));
     assert_eq!(end(|facts| drop(facts.traces.pop())), "it is Completed, but under epoch 9 rank 1 did not end by itself");
     assert_eq!(end(|facts| facts.traces[4].mark = Mark::End(1)), "it is Completed, but under epoch 9 rank 1 ended with 1");
-    assert_eq!(end(|facts| facts.allocations[0].state = "Cancelled".to_owned()), "it is Cancelled, and nobody cancelled it");
-    assert!(end(|facts| failed(facts, "walltime_exceeded")).starts_with("it is Failed, and nothing was to make it fail so"));
+    assert_eq!(
+        end(|facts| facts.allocations[0].state = "Cancelled".to_owned()),
+        "it is Cancelled, but it was not cancelled by the torture"
+    );
+    assert!(end(|facts| failed(facts, "walltime_exceeded")).starts_with("it is Failed for an unexpected reason"));
     assert!(end(|facts| failed(facts, "exit_code 3")).contains("exit_code 3"));
     let mut running = good();
     running.allocations[0].state = "Running".to_owned();
@@ -152,9 +155,9 @@ fn failures_that_a_fault_explains_are_right_and_others_are_not() {
     let cut = |node: &str| What::Cut { node: node.to_owned(), from: From::All, direction: Direction::Both };
     let agent = || What::KillAgent { node: "n1".to_owned() };
     assert_eq!(after("node_lost n1: its shim is gone", shim(), &[&run], |_| {}), "");
-    assert!(after("node_lost n1: its shim is gone", shim(), &[], |_| {}).contains("nothing was to make it fail"));
+    assert!(after("node_lost n1: its shim is gone", shim(), &[], |_| {}).contains("unexpected reason"));
     let left = after("node_lost n1: its shim is gone", shim(), &[&run], |facts| facts.allocations[0].requeue_count = 1);
-    assert!(left.ends_with("and 2 of its 3 requeues are left"), "{left}");
+    assert!(left.ends_with("but 2 of its 3 requeues are left"), "{left}");
     // A lapse can only end work with --on-isolation=stop, on a node that was isolated.
     assert_eq!(after("run_lease_lapsed on n2", cut("n2"), &[], |facts| facts.asked[0].job.stops = true), "");
     assert_ne!(after("run_lease_lapsed on n2", cut("n2"), &[], |_| {}), "");
@@ -193,7 +196,7 @@ fn a_walltime_an_exit_code_and_a_cancellation_end_their_jobs_rightly() {
 fn requeues_without_a_fault_and_storms_of_them_are_found() {
     let requeues = |change: fn(&mut Facts)| found(requeues_have_causes, change);
     let without = requeues(|facts| facts.broken.clear());
-    assert_eq!(without, "it was requeued under epoch 4 (requeue 1: node_lost n1: its shim is gone), and no fault had ended that run");
+    assert_eq!(without, "it was requeued under epoch 4 (requeue 1: node_lost n1: its shim is gone), but no fault ended that run");
     let code = requeues(|facts| {
         facts.broken.clear();
         facts.audit[2].detail = "requeue 1: exit_code 3".to_owned();
@@ -215,17 +218,17 @@ fn requeues_without_a_fault_and_storms_of_them_are_found() {
 #[test]
 fn runs_beside_each_other_are_found() {
     let twice = found(runs_are_single, |facts| facts.traces.insert(2, trace(Mark::Begin, 9, 0, 205)));
-    assert_eq!(twice, "rank 0 was begun twice under epoch 9, the second time on n1");
+    assert_eq!(twice, "rank 0 was started twice under epoch 9, the second time on n1");
     let beside = found(runs_are_single, |facts| facts.traces.push(trace(Mark::Beat, 4, 0, 260)));
-    assert_eq!(beside, "it still ran under epoch 4 60 ms after it had begun under epoch 9");
+    assert_eq!(beside, "it still ran under epoch 4 60 ms after its start under epoch 9");
 }
 
 #[test]
 fn lost_and_doubled_lines_are_found() {
     let lost = found(logs_are_whole, |facts| drop(facts.logs.insert(ID.to_owned(), log(&[(0, 1), (0, 2), (1, 1)]))));
-    assert!(lost.starts_with("its log is not whole: rank 1 got to line 1 of 2"), "{lost}");
+    assert!(lost.starts_with("its log is not complete: rank 1 got to line 1 of 2"), "{lost}");
     let doubled = found(logs_are_whole, |facts| drop(facts.logs.insert(ID.to_owned(), log(&[(0, 1), (0, 1), (0, 2), (1, 1), (1, 2)]))));
-    assert!(doubled.starts_with("its log is not whole: rank 0: line 1 came where 2 was due"), "{doubled}");
+    assert!(doubled.starts_with("its log is not complete: rank 0: line 1 came where 2 was due"), "{doubled}");
     assert_eq!(found(logs_are_whole, |facts| facts.logs.clear()), "its log was not shown");
 }
 
@@ -235,7 +238,7 @@ fn a_launch_that_shows_half_or_does_not_return_is_found() {
     let launch = |call: Call| found(launches_are_whole, |facts| facts.asked[0].outside = Some(call));
     assert_eq!(launch(Call { out: shown(OUTSIDE_LINES), ..Call::default() }), "");
     let half = launch(Call { out: shown(OUTSIDE_LINES / 2), ..Call::default() });
-    assert!(half.starts_with("the launch from outside ended with 0, and did not show all: rank 0 got to line 10 of 20"), "{half}");
+    assert!(half.starts_with("the launch from outside ended with 0, but did not show all lines: rank 0 got to line 10 of 20"), "{half}");
     assert_eq!(launch(Call { code: 125, ..Call::default() }), "");
     let hangs = launch(Call { code: 137, timed_out: true, returned_ms: 90_000, ..Call::default() });
     assert_eq!(hangs, "the launch from outside did not return within 90 s");
@@ -248,9 +251,9 @@ fn an_audit_log_with_a_hole_or_two_ends_is_found() {
         audit(|facts| facts.audit_failures.push("n1 says: record 7".to_owned())),
         "the audit log does not verify: n1 says: record 7"
     );
-    assert_eq!(audit(|facts| drop(facts.audit.remove(2))), "audit record 4 follows on 2");
+    assert_eq!(audit(|facts| drop(facts.audit.remove(2))), "audit record 4 follows record 2");
     let ends = audit(|facts| facts.audit.push(record(6, "AllocationEnded", "")));
-    assert_eq!(ends, "it is Completed, and the audit log has 1 submissions and 2 ends of it");
+    assert_eq!(ends, "it is Completed, but the audit log has 1 submissions and 2 ends of it");
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn what_is_left_on_nodes_is_found() {
     assert_eq!(nodes(|facts| facts.nodes[0].holds.push("drain".to_owned())), "it is held: drain");
     assert_eq!(nodes(|facts| facts.nodes[0].local.push("x, running".to_owned())), "its agent still has x, running");
     let doubted = nodes(|facts| facts.nodes[0].doubted.push("n2 suspect".to_owned()));
-    assert_eq!(doubted, "its gossip does not have these alive: n2 suspect");
+    assert_eq!(doubted, "its gossip does not consider these alive: n2 suspect");
 }
 
 #[test]
@@ -270,6 +273,6 @@ fn daemons_that_end_panic_or_grow_are_found() {
     let daemons = |change: fn(&mut Facts)| found(daemons_are_well, change);
     assert_eq!(daemons(|facts| facts.daemons[0].ended_by_itself = true), "it ended by itself");
     assert_eq!(daemons(|facts| facts.daemons[0].panics.push("panicked at x".to_owned())), "it panicked: panicked at x");
-    assert_eq!(daemons(|facts| facts.daemons[0].memory_bytes = 1 << 30), "it has 1024 MiB of memory, of at most 256");
-    assert_eq!(daemons(|facts| facts.daemons[0].descriptors = 100), "it has 100 descriptors open, of at most 64");
+    assert_eq!(daemons(|facts| facts.daemons[0].memory_bytes = 1 << 30), "it uses 1024 MiB of memory, and may use 256");
+    assert_eq!(daemons(|facts| facts.daemons[0].descriptors = 100), "it has 100 open descriptors, and may have 64");
 }

@@ -1,4 +1,4 @@
-//! A quorum is lost, and is recovered from a backup.
+//! A quorum is lost and recovered from a backup. In most tests `quorum` is the lost one, and `now` the recovered one.
 
 mod unreported;
 
@@ -25,8 +25,8 @@ impl Quorum {
 
     fn lease(&mut self) {
         let lease = Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
-        let Ok(Outcome::Leased { token }) = self.act(lease) else { panic!("nobody holds it") };
-        assert!(token > self.token, "a token of before is worth nothing");
+        let Ok(Outcome::Leased { token }) = self.act(lease) else { panic!("no one holds the lease") };
+        assert!(token > self.token, "a token from before is stale");
         self.token = token;
     }
 
@@ -34,7 +34,7 @@ impl Quorum {
         self.submit_within(number, nodes, "");
     }
 
-    /// Submits an allocation in this network domain that exposes a port.
+    /// Submits an allocation that exposes a port in this network domain; an empty domain is none.
     fn submit_within(&mut self, number: u128, nodes: u32, domain: &str) {
         let api = Exposed { name: "api".into(), port: 80, protocol: "tcp".into() };
         let expose = (!domain.is_empty()).then_some(api).into_iter().collect();
@@ -73,28 +73,28 @@ impl Quorum {
         self.ledger.allocation(id(number)).unwrap().state
     }
 
-    /// What a node has according to this quorum's list.
+    /// The shares that a node has, according to this quorum's list.
     fn held(&self, number: u8) -> Vec<HeldShare> {
         let list = self.ledger.desired(&node(number));
         list.shares.into_iter().map(|share| HeldShare { share, phase: Some(SharePhase::Prepared) }).collect()
     }
 
-    /// The node registers with its current incarnation, and reports what it has.
-    fn comes_back(&mut self, number: u8, life: u64, held: Vec<HeldShare>) {
-        self.comes_back_with(number, life, held, vec![]);
+    /// The node registers with the incarnation `life`, and reports what it has.
+    fn return_node(&mut self, number: u8, life: u64, held: Vec<HeldShare>) {
+        self.return_node_with(number, life, held, vec![]);
     }
 
-    /// As `comes_back`, with pending reports.
-    fn comes_back_with(&mut self, number: u8, life: u64, held: Vec<HeldShare>, unreported: Vec<ReportItem>) {
+    /// As `return_node`, with pending reports.
+    fn return_node_with(&mut self, number: u8, life: u64, held: Vec<HeldShare>, unreported: Vec<ReportItem>) {
         let Ok(Outcome::Registered { incarnation, report_seq }) = self.act(Action::Register(registration(number, 1, life, false))) else {
-            panic!("it is known")
+            panic!("the node is known")
         };
-        assert!(incarnation > Incarnation(life) && report_seq == 0, "its reports are counted anew");
+        assert!(incarnation > Incarnation(life) && report_seq == 0, "its reports are counted from 0 again");
         self.act(Action::Adopt { node: node(number), incarnation, held, unreported }).unwrap();
     }
 
     fn backup(&self) -> Self {
-        // As written and read back.
+        // Encoded and decoded, as a real backup.
         let ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&self.ledger).unwrap()).unwrap();
         Self { ledger, at: self.at, token: self.token }
     }
@@ -120,43 +120,43 @@ fn three_nodes() -> Quorum {
 }
 
 #[test]
-fn what_runs_is_adopted_and_nothing_is_placed_before() {
+fn running_work_is_adopted_and_nothing_is_claimed_before_that() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     let known = quorum.run(1, &[0]);
     quorum.submit(2, 2);
     quorum.submit(3, 1);
     let mut now = quorum.backup().recovered();
-    // After the backup, an allocation that was waiting runs on two nodes.
+    // After the backup, the lost quorum still started a waiting allocation on two nodes.
     let since = quorum.run(2, &[1, 2]);
 
     assert_eq!(now.ledger.generation(), Generation(1_000_000));
     now.lease();
-    // The waiting allocation may run somewhere; a new one must not get a node that has not reported
+    // The waiting allocation may be running. A new one must not get a node that has not yet reported
     // what it runs.
     assert!(matches!(now.claim(2, &[1, 2]), Err(Refusal::Conflict { conflicts }) if conflicts.len() == 3));
     now.submit(4, 1);
     assert!(matches!(now.claim(4, &[1]), Err(Refusal::Conflict { conflicts }) if conflicts[0].node == node(1)));
-    now.comes_back(0, 1, quorum.held(0));
-    now.comes_back(1, 1, quorum.held(1));
+    now.return_node(0, 1, quorum.held(0));
+    now.return_node(1, 1, quorum.held(1));
     assert!(now.ledger.awaits(&node(2)) && now.claim(3, &[0]).is_err());
     assert_eq!((now.state(1), now.state(2)), (AllocationState::Running, AllocationState::Running));
-    now.comes_back(2, 1, quorum.held(2));
+    now.return_node(2, 1, quorum.held(2));
     assert!(now.ledger.recovery().unwrap().awaited.is_empty());
     for (number, epoch, nodes) in [(1, known, 1), (2, since, 2)] {
         let allocation = now.ledger.allocation(id(number)).unwrap();
         assert_eq!((allocation.epoch, allocation.shares.len(), allocation.requeue_count), (epoch, nodes, 0));
     }
     for n in 0..3 {
-        assert_eq!(now.ledger.desired(&node(n)).shares, quorum.ledger.desired(&node(n)).shares, "node {n} is told to go on as it does");
+        assert_eq!(now.ledger.desired(&node(n)).shares, quorum.ledger.desired(&node(n)).shares, "node {n} keeps its shares");
         assert_eq!(now.ledger.held(&node(n)), SIZE);
     }
-    // A repetition changes nothing.
+    // A repeated report changes nothing.
     let before = now.ledger.holdings(&node(2)).to_vec();
     let incarnation = now.ledger.node(&node(2)).unwrap().incarnation;
     now.act(Action::Adopt { node: node(2), incarnation, held: quorum.held(2), unreported: vec![] }).unwrap();
     assert_eq!(now.ledger.holdings(&node(2)), before);
-    // Its end is reported as usual, and its node is claimed under an unused epoch.
+    // The end of allocation 1 is reported as usual, and its node is claimed under an unused epoch.
     now.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
     now.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     assert_eq!(now.state(1), AllocationState::Completed);
@@ -164,23 +164,23 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
 }
 
 #[test]
-fn what_a_node_alone_knows_is_adopted_whole() {
+fn an_allocation_that_the_backup_lacks_is_adopted_from_its_nodes() {
     let mut quorum = three_nodes();
     let mut now = quorum.backup().recovered();
     quorum.submit(1, 2);
     let epoch = quorum.run(1, &[0, 1]);
-    now.comes_back(0, 1, quorum.held(0));
-    // The other node's part counts until that node reports otherwise.
+    now.return_node(0, 1, quorum.held(0));
+    // The other node's share counts until that node reports.
     assert_eq!((now.state(1), now.ledger.held(&node(1))), (AllocationState::Running, SIZE));
-    now.comes_back(1, 1, quorum.held(1));
+    now.return_node(1, 1, quorum.held(1));
     assert_eq!(now.ledger.holdings(&node(1)).len(), 1);
-    now.comes_back(2, 1, vec![]);
+    now.return_node(2, 1, vec![]);
     let adopted = now.ledger.allocation(id(1)).unwrap();
     assert_eq!((adopted.epoch, &adopted.spec, adopted.shares.len()), (epoch, &quorum.ledger.allocation(id(1)).unwrap().spec, 2));
 }
 
 #[test]
-fn what_a_claim_began_from_is_known_again() {
+fn the_checkpoint_that_a_claim_started_from_is_adopted() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     let mut now = quorum.backup().recovered();
@@ -188,20 +188,20 @@ fn what_a_claim_began_from_is_known_again() {
     let made = CheckpointRef { id: "2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(), epoch, step: Some(3), bytes: 9 };
     let mut held = quorum.held(0);
     held[0].share.restore = Some(made.clone());
-    now.comes_back(0, 1, held);
+    now.return_node(0, 1, held);
     assert_eq!(now.ledger.allocation(id(1)).unwrap().checkpoint.as_deref(), Some(&made));
 }
 
 #[test]
-fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() {
+fn vnis_of_domains_come_from_the_nodes_and_none_is_assigned_before_all_reported() {
     let mut quorum = three_nodes();
     let none = crate::VniPoolChange { grace_ms: Some(0), ..Default::default() };
     quorum.act(Action::SetVniPool { change: none, by: "root".into() }).unwrap();
     quorum.submit_within(1, 1, "a");
     let known = quorum.run(1, &[0]);
     let mut now = quorum.backup().recovered();
-    // After the backup, the first domain is released, and its VNI is assigned to another; then it
-    // is created again with the next VNI.
+    // After the backup, domain a is released and its VNI is assigned to domain b. Then a is created
+    // again with the next VNI.
     quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
     quorum.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     quorum.act(Action::ReleaseDomains).unwrap();
@@ -213,18 +213,18 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
     assert_eq!((numbers(&quorum), numbers(&now)), (vec![("a".into(), 1001), ("b".into(), 1000)], vec![("a".into(), 1000)]));
 
     now.lease();
-    now.comes_back(1, 1, quorum.held(1));
-    assert_eq!(numbers(&now), [("b".to_owned(), 1000)], "what only the backup believes is over");
+    now.return_node(1, 1, quorum.held(1));
+    assert_eq!(numbers(&now), [("b".to_owned(), 1000)], "a domain that only the backup has is released");
     now.submit_within(4, 1, "c");
-    // Its node has reported, but nodes that have not may use any VNI.
+    // The node has reported, but the others may use any VNI.
     now.report(
         1,
         ReportItem::Ended { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, reason: EndReason::Exited { code: 0 } },
     );
     now.report(1, ReportItem::Released { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, usage: None });
     assert!(matches!(now.claim(4, &[1]), Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("any VNI")));
-    now.comes_back(2, 1, quorum.held(2));
-    now.comes_back(0, 1, vec![]);
+    now.return_node(2, 1, quorum.held(2));
+    now.return_node(0, 1, vec![]);
     now.act(Action::ReleaseDomains).unwrap();
     assert_eq!(numbers(&now), [("a".to_owned(), 1001)]);
     assert_eq!(now.ledger.desired(&node(2)).shares[0].vni, Some(1001));
@@ -234,38 +234,38 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
 }
 
 #[test]
-fn a_node_that_stays_silent_is_waited_for_until_it_is_down() {
+fn a_silent_node_is_awaited_until_it_is_down() {
     let quorum = three_nodes();
     let mut now = quorum.backup();
     now.submit(1, 1);
     let mut now = now.recovered();
     now.lease();
-    (0..2).for_each(|n| now.comes_back(n, 1, vec![]));
+    (0..2).for_each(|n| now.return_node(n, 1, vec![]));
     assert!(now.claim(1, &[0]).is_err());
     let known = now.ledger.node(&node(2)).unwrap().incarnation;
     let down = NodeStanding { node: node(2), incarnation: known, state: NodeState::Down, reason: "silent".into() };
     now.act(Action::NodeStates(vec![down])).unwrap();
     now.claim(1, &[0]).unwrap();
-    // It returns after all, with work that is not in the backup.
+    // The node returns, with work that is not in the backup.
     assert!(now.ledger.awaits(&node(2)));
     let mut quorum = quorum;
     quorum.submit(7, 1);
     let since = quorum.run(7, &[2]);
-    now.comes_back(2, 1, quorum.held(2));
+    now.return_node(2, 1, quorum.held(2));
     assert_eq!((now.state(7), now.ledger.allocation(id(7)).unwrap().epoch), (AllocationState::Running, since));
 }
 
 #[test]
-fn a_part_that_its_node_does_not_have_is_not_begun_there() {
+fn a_share_that_its_node_does_not_have_is_not_started_there() {
     let mut quorum = three_nodes();
     let backup = quorum.backup();
     quorum.submit(1, 2);
     quorum.run(1, &[0, 1]);
-    // In either order.
+    // The nodes return in either order.
     for order in [[0, 1], [1, 0]] {
         let mut now = backup.backup().recovered();
         for n in order {
-            now.comes_back(n, 1, if n == 0 { quorum.held(0) } else { vec![] });
+            now.return_node(n, 1, if n == 0 { quorum.held(0) } else { vec![] });
         }
         assert_eq!(now.state(1), AllocationState::Failed);
         assert!(now.ledger.desired(&node(1)).shares.is_empty() && now.ledger.holdings(&node(1)).is_empty());
@@ -274,7 +274,7 @@ fn a_part_that_its_node_does_not_have_is_not_begun_there() {
 }
 
 #[test]
-fn a_node_that_the_backup_does_not_know_is_asked_as_well() {
+fn a_node_that_the_backup_lacks_is_adopted_too() {
     let mut quorum = three_nodes();
     let mut now = quorum.backup();
     now.submit(9, 1);
@@ -282,8 +282,8 @@ fn a_node_that_the_backup_does_not_know_is_asked_as_well() {
     quorum.act(Action::Register(registration(3, 1, 0, true))).unwrap();
     quorum.submit(1, 1);
     let epoch = quorum.run(1, &[3]);
-    (0..3).for_each(|n| now.comes_back(n, 1, vec![]));
-    now.comes_back(3, 1, quorum.held(3));
+    (0..3).for_each(|n| now.return_node(n, 1, vec![]));
+    now.return_node(3, 1, quorum.held(3));
     assert_eq!((now.state(1), now.ledger.allocation(id(1)).unwrap().epoch), (AllocationState::Running, epoch));
     // A new node has nothing to report.
     now.act(Action::Register(registration(4, 1, 0, true))).unwrap();
@@ -291,7 +291,7 @@ fn a_node_that_the_backup_does_not_know_is_asked_as_well() {
 }
 
 #[test]
-fn what_no_node_can_have_is_refused_and_nothing_is_adopted_unasked() {
+fn impossible_shares_are_refused_and_a_second_report_adopts_nothing() {
     let mut quorum = three_nodes();
     let mut now = quorum.backup().recovered();
     quorum.submit(1, 1);
@@ -312,12 +312,12 @@ fn what_no_node_can_have_is_refused_and_nothing_is_adopted_unasked() {
         assert!(matches!(now.act(action), Err(Refusal::Malformed { .. })));
     }
     assert!(now.ledger.awaits(&node(0)));
-    now.comes_back(1, 1, vec![]);
+    now.return_node(1, 1, vec![]);
     let incarnation = now.ledger.node(&node(1)).unwrap().incarnation;
-    let unasked = quorum.held(0).into_iter().map(|mut h| {
+    let late = quorum.held(0).into_iter().map(|mut h| {
         h.share.nodes[0].0 = node(1);
         h
     });
-    now.act(Action::Adopt { node: node(1), incarnation, held: unasked.collect(), unreported: vec![] }).unwrap();
-    assert!(now.ledger.allocation(id(1)).is_none(), "it has spoken before");
+    now.act(Action::Adopt { node: node(1), incarnation, held: late.collect(), unreported: vec![] }).unwrap();
+    assert!(now.ledger.allocation(id(1)).is_none(), "the node has reported before");
 }

@@ -20,8 +20,8 @@ fn what_ended_since_the_backup_does_not_run_again() {
     // It ended, and its node dropped it; the other one, which was waiting, is just being removed.
     let since = quorum.run(2, &[1]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
-    now.comes_back(0, 1, vec![]);
-    now.comes_back(1, 1, leaving);
+    now.return_node(0, 1, vec![]);
+    now.return_node(1, 1, leaving);
     assert_eq!((now.state(1), now.state(2)), (AllocationState::Failed, AllocationState::Failed));
     let why = now.ledger.allocation(id(1)).unwrap().reason.as_ref().unwrap().to_string();
     assert!(why.contains("after the backup"), "{why}");
@@ -42,10 +42,10 @@ fn an_end_that_was_not_reported_is_known_all_the_same() {
     let unknown = quorum.run(3, &[2]);
     let ended = |number, epoch, code| ReportItem::Ended { allocation: id(number), epoch, reason: EndReason::Exited { code } };
     // One is gone, one is just being removed, one was waiting in the backup.
-    now.comes_back_with(0, 1, vec![], vec![ended(1, known, 0)]);
+    now.return_node_with(0, 1, vec![], vec![ended(1, known, 0)]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
-    now.comes_back_with(1, 1, leaving, vec![ended(2, since, 3)]);
-    now.comes_back_with(2, 1, vec![], vec![ended(3, unknown, 0)]);
+    now.return_node_with(1, 1, leaving, vec![ended(2, since, 3)]);
+    now.return_node_with(2, 1, vec![], vec![ended(3, unknown, 0)]);
     let reason = |number| now.ledger.allocation(id(number)).unwrap().reason.clone();
     assert_eq!((now.state(1), reason(1)), (AllocationState::Completed, Some(EndReason::Exited { code: 0 })));
     assert_eq!((now.state(3), reason(3)), (AllocationState::Completed, Some(EndReason::Exited { code: 0 })));
@@ -68,8 +68,8 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     let preempted = |number| EndReason::Preempted { by: "x".into(), why: "x".into(), saved: Ok(id_of(number)) };
     let walltime = EndReason::WalltimeSaved { checkpoint: id_of(2) };
     let (first, second, third) = (quorum.run(1, &[0]), quorum.run(2, &[1]), quorum.run(3, &[2]));
-    now.comes_back_with(0, 1, vec![], vec![checkpointed(1, first), ended(1, first, preempted(1))]);
-    now.comes_back_with(1, 1, vec![], vec![checkpointed(2, second), ended(2, second, walltime)]);
+    now.return_node_with(0, 1, vec![], vec![checkpointed(1, first), ended(1, first, preempted(1))]);
+    now.return_node_with(1, 1, vec![], vec![checkpointed(2, second), ended(2, second, walltime)]);
     // The report of its checkpoint is lost.
     quorum.report(2, ReportItem::Released { allocation: id(3), epoch: third, usage: None });
     let fourth = quorum.run(4, &[2]);
@@ -77,7 +77,7 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     let (by, reason, cause) = ("x".to_owned(), "x".to_owned(), PreemptCause::Request);
     let order = Preemption { id: id_of(4), by, reason, cause, deadline_ms: 1000, hold: true, failed: None };
     held[0].share.preempt = Some(order.clone());
-    now.comes_back_with(2, 1, held, vec![ended(3, third, preempted(3))]);
+    now.return_node_with(2, 1, held, vec![ended(3, third, preempted(3))]);
     let of = |number| now.ledger.allocation(id(number)).unwrap();
     assert_eq!((of(1).state, of(1).held, of(1).checkpoint.as_deref().cloned()), (AllocationState::Suspended, false, Some(made(1, first))));
     assert_eq!((of(2).state, of(2).held, of(2).checkpoint.as_deref().cloned()), (AllocationState::Suspended, true, Some(made(2, second))));
@@ -108,7 +108,7 @@ fn what_was_to_be_held_is_held_though_the_backup_is_older_than_that() {
             ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint: made.clone() },
             ReportItem::Ended { allocation: id(1), epoch, reason: ended },
         ];
-        now.comes_back_with(0, 1, held, unreported);
+        now.return_node_with(0, 1, held, unreported);
         let known = now.ledger.allocation(id(1)).unwrap();
         assert_eq!((known.state, known.held, known.checkpoint.as_deref().cloned()), (AllocationState::Suspended, hold, Some(made)));
     }
@@ -170,7 +170,7 @@ fn work_that_was_given_more_time_than_the_backup_knows_keeps_it() {
         for (number, walltime) in [(0, first), (1, last)] {
             let mut held = quorum.held(number);
             held[0].share.spec.walltime = Some(walltime);
-            now.comes_back(number, 1, held);
+            now.return_node(number, 1, held);
         }
         assert_eq!(now.state(1), AllocationState::Running);
         for number in [0, 1] {

@@ -16,25 +16,25 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Least time between two early looks at one allocation.
-const AGAIN: Duration = Duration::from_secs(60);
+const EARLY_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Least time after the look before: rates over a shorter time say little.
-const APART: Duration = Duration::from_millis(500);
+const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// The wanted early looks, and the recent ones.
 #[derive(Debug, Default)]
-pub(super) struct Haste {
+pub(super) struct EarlyLooks {
     wanted: BTreeSet<Key>,
     /// When the last early look was, until another one is allowed.
-    brought: BTreeMap<AllocationId, Instant>,
+    recent: BTreeMap<AllocationId, Instant>,
 }
 
-impl Haste {
+impl EarlyLooks {
     /// Notes work that was just put in debug mode.
     pub(super) fn note(&mut self, begun: Vec<Key>, now: Instant) {
-        self.brought.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
+        self.recent.retain(|_, at| now.saturating_duration_since(*at) < EARLY_INTERVAL_MIN);
         for key in begun {
-            if let Entry::Vacant(brought) = self.brought.entry(key.0) {
-                brought.insert(now);
+            if let Entry::Vacant(recent) = self.recent.entry(key.0) {
+                recent.insert(now);
                 self.wanted.insert(key);
             }
         }
@@ -43,7 +43,8 @@ impl Haste {
     /// The allocations to look at now, each returned once, and when the next one is due. `looked`:
     /// when each was looked at last.
     pub(super) fn due(&mut self, now: Instant, looked: impl Fn(&Key) -> Option<Instant>) -> (BTreeSet<Key>, Option<Instant>) {
-        let due_at: Vec<(Key, Instant)> = self.wanted.iter().map(|key| (*key, looked(key).map_or(now, |at| at + APART))).collect();
+        let due_at: Vec<(Key, Instant)> =
+            self.wanted.iter().map(|key| (*key, looked(key).map_or(now, |at| at + LOOK_INTERVAL_MIN))).collect();
         let due: BTreeSet<Key> = due_at.iter().filter(|(_, at)| *at <= now).map(|(key, _)| *key).collect();
         self.wanted.retain(|key| !due.contains(key));
         (due, due_at.into_iter().map(|(_, at)| at).filter(|at| *at > now).min())
@@ -86,29 +87,29 @@ mod tests {
     }
 
     #[test]
-    fn one_is_brought_forward_for_each_allocation_and_minute() {
-        let (mut haste, began) = (Haste::default(), Instant::now());
+    fn each_allocation_gets_at_most_one_early_look_a_minute() {
+        let (mut early_looks, began) = (EarlyLooks::default(), Instant::now());
         let after = |ms| began + Duration::from_millis(ms);
-        let due = |haste: &mut Haste, now| haste.due(now, |_| None).0;
-        haste.note(vec![key(1), key(2)], began);
-        assert_eq!((due(&mut haste, began), due(&mut haste, began)), ([key(1), key(2)].into(), BTreeSet::new()));
-        haste.note(vec![key(1), key(3)], after(59_999));
-        assert_eq!(due(&mut haste, after(59_999)), [key(3)].into(), "the first was asked for within the minute");
-        haste.note(vec![key(1)], after(60_000));
-        assert_eq!(due(&mut haste, after(60_000)), [key(1)].into());
-        assert_eq!(haste.brought.len(), 2, "who is long past is forgotten");
-        haste.note(vec![key(4)], after(60_000));
-        haste.over();
-        assert!(due(&mut haste, after(60_000)).is_empty(), "it was looked at with everything");
+        let due = |early_looks: &mut EarlyLooks, now| early_looks.due(now, |_| None).0;
+        early_looks.note(vec![key(1), key(2)], began);
+        assert_eq!((due(&mut early_looks, began), due(&mut early_looks, began)), ([key(1), key(2)].into(), BTreeSet::new()));
+        early_looks.note(vec![key(1), key(3)], after(59_999));
+        assert_eq!(due(&mut early_looks, after(59_999)), [key(3)].into(), "the first was asked for within the minute");
+        early_looks.note(vec![key(1)], after(60_000));
+        assert_eq!(due(&mut early_looks, after(60_000)), [key(1)].into());
+        assert_eq!(early_looks.recent.len(), 2, "older ones are removed");
+        early_looks.note(vec![key(4)], after(60_000));
+        early_looks.over();
+        assert!(due(&mut early_looks, after(60_000)).is_empty(), "it was looked at with everything");
     }
 
     #[test]
-    fn it_comes_a_while_behind_the_look_before() {
-        let (mut haste, began) = (Haste::default(), Instant::now());
+    fn an_early_look_comes_at_least_half_a_second_after_the_last_look() {
+        let (mut early_looks, began) = (EarlyLooks::default(), Instant::now());
         let after = |ms| began + Duration::from_millis(ms);
-        haste.note(vec![key(1), key(2)], after(100));
+        early_looks.note(vec![key(1), key(2)], after(100));
         let looked = |key: &Key| (key.0.0.as_u128() == 1).then_some(began);
-        assert_eq!(haste.due(after(100), looked), ([key(2)].into(), Some(after(500))));
-        assert_eq!(haste.due(after(500), looked), ([key(1)].into(), None));
+        assert_eq!(early_looks.due(after(100), looked), ([key(2)].into(), Some(after(500))));
+        assert_eq!(early_looks.due(after(500), looked), ([key(1)].into(), None));
     }
 }
