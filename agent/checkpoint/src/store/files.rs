@@ -96,17 +96,17 @@ impl CheckpointStore {
             compress(&source, &found, size, (parts, part_bytes), &stop)
         });
         let target = Object { key: &key, name: &object, stamp, uploads };
-        let brought = self.bring_parts(&target, part_bytes, &mut compressed).await;
+        let pending = self.store_parts(&target, part_bytes, &mut compressed).await;
         // After a failed upload nobody takes the remaining parts.
         drop(compressed);
-        let brought = brought?;
+        let pending = pending?;
         let read = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}"))).flatten();
-        let (hash, bytes) = match (read, brought) {
-            (Ok(hash), Some(brought)) => (hash, self.complete(&target, brought).await?),
+        let (hash, bytes) = match (read, pending) {
+            (Ok(hash), Some(pending)) => (hash, self.complete(&target, pending).await?),
             (Ok(_), None) => return Err(StoreError::Unfit(format!("{path}: nothing of it was read"))),
-            (Err(why), brought) => {
-                if let Some(brought) = brought {
-                    self.give_up(&target, brought).await;
+            (Err(why), pending) => {
+                if let Some(pending) = pending {
+                    self.give_up(&target, pending).await;
                 }
                 return Err(why);
             }
