@@ -19,7 +19,7 @@ fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
 
 fn wipe(wipe: &Wipe) -> String {
     wipe.failed.as_ref().map_or_else(
-        || "asked for, and not confirmed by the node yet".to_owned(),
+        || "requested, and not confirmed by the node yet".to_owned(),
         |why| format!("failed: {why}; `lattice node wipe --force` tries it again"),
     )
 }
@@ -61,7 +61,7 @@ mod tests {
     use lattice_model::{Hold, HoldKind, Incarnation, NodeAddresses, NodeState, Revision};
 
     #[test]
-    fn a_hold_says_who_since_when_and_why() {
+    fn a_node_is_shown_with_its_values_and_its_holds() {
         let node = Node {
             id: "n1".parse().unwrap(),
             size: lattice_model::resources::Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },

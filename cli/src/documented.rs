@@ -1,5 +1,5 @@
-//! Every command line in `tests/documented.txt` is built, or refused by name with a remedy. The agent's own conversion
-//! finds what an agent refuses in a submission.
+//! Tests that each command line in `tests/documented.txt` is accepted, or refused with the option's name and a remedy.
+//! A submission is also converted as the agent does it, because the agent may refuse it.
 
 use crate::command::{session, vcluster};
 use crate::failure::{Exit, Failure};
@@ -26,7 +26,7 @@ fn outcome(line: &str) -> Result<(), Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => return Ok(()),
         Err(error) => match mistyped::explain(&error, &typed) {
             Some(error) => return Err(error.into()),
-            None => panic!("{line}: the parser alone speaks, and names no remedy: {error}"),
+            None => panic!("{line}: only the parser refuses it, without a remedy: {error}"),
         },
     };
     match command {
@@ -90,8 +90,8 @@ fn every_documented_command_line_is_built_or_refused_by_name() {
                 assert!([Exit::Usage as u8, Exit::Refused as u8].contains(&exit), "{line}: exit code {exit}: {text}");
             }
             ([line, "built"], Err(failure)) => panic!("{line} is refused: {}", failure.text()),
-            ([line, "refused", ..], Ok(())) => panic!("{line} is taken"),
-            _ => panic!("no row of this table: {row}"),
+            ([line, "refused", ..], Ok(())) => panic!("{line} is accepted"),
+            _ => panic!("not a row of this table: {row}"),
         }
     }
     assert!(rows.len() > 150, "the table has lost rows: {}", rows.len());

@@ -34,7 +34,8 @@ pub struct LastStderr {
 }
 
 impl LastStderr {
-    /// From the rank that caused the end of the launch, if one did, else from the first.
+    /// From the rank that caused the end of the launch, if one did, else from rank 0. The script counts as rank 0: for
+    /// another rank its line is missing.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
         let rank = rank_named(&allocation.brought_down).unwrap_or(0);
         let key = allocation.id.clone();

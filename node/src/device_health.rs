@@ -1,11 +1,12 @@
 //! The health of a node's GPUs: what each finding requires, by a versioned table.
 //!
 //! ```text
-//!   none, warn ─────────────────────── reported; the GPU stays in use
-//!   restart_application ────────────── the same, and the work on it fails, to begin again if its owner wants that
-//!   reset, replace ─────────────────── not offered until the GPU is well
-//!   drain ──────────────────────────── the same, and the node asks to be drained (`crate::health`)
-//!   fail ───────────────────────────── the same, and the node's hardware counts as failed: Down at once
+//!   none ───────────────────────────── not reported
+//!   warn ───────────────────────────── reported; the GPU stays in use
+//!   restart_application ────────────── as warn, and the work on it fails, to begin again if its owner wants that
+//!   reset, replace ─────────────────── reported; the GPU is not offered until it is well
+//!   drain ──────────────────────────── as reset, and the node asks to be drained (`crate::health`)
+//!   fail ───────────────────────────── as reset, and the node's hardware counts as failed: Down at once
 //! ```
 //!
 //! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with
@@ -18,11 +19,11 @@
 //! failed, which work had it and whether a reset helps; Down would end the work on all others. A
 //! site that wants it sets `gpu_policy: {version: 1, xids: {48: fail, 79: fail}}`.
 //!
-//! A response applies until the GPU is seen to have been reset: it was gone from the bus and came
-//! back, the bus found it anew, the driver had lost it and has it again, or the driver no longer
-//! asks for a recovery. A restart of the machine is all of that. Errors that the kernel's log has
-//! from before the first look are dropped if the driver's first answer asks for no recovery: the
-//! GPU was reset while no agent looked.
+//! A response that withholds the GPU lasts until the GPU was visibly reset: it was gone from the
+//! bus and came back, the bus found it anew, the driver had lost it and has it again, or the driver
+//! no longer asks for a recovery. It also ends with a restart of the machine, as the kernel's log
+//! does. Errors that the log has from before the first look are dropped if the driver's first answer
+//! asks for no recovery: the GPU was reset while no agent ran.
 //!
 //! `restart_application` ends work that had the GPU before the error, by the time in the kernel's
 //! log; a successor is left alone. On a partitioned GPU no work is ended, because the log does not
@@ -218,11 +219,11 @@ impl Default for Policy {
 #[derive(Debug, Error)]
 pub enum PolicyError {
     #[error(
-        "version: these answers are for {}, this program's table is version {POLICY_VERSION}: compare them with it (docs/reference/gpu-errors.md) and set it",
+        "version: these responses are for {}, this program's table is version {POLICY_VERSION}: compare them with it (docs/reference/gpu-errors.md), then set this version",
         given.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
     )]
     Version { given: Option<u32> },
-    #[error("xids: at most {OWN_MAX} can have answers of their own")]
+    #[error("xids: at most {OWN_MAX} can have responses of their own")]
     TooMany,
     #[error("{field}: {value} is not between 1 and {max}")]
     OutOfRange { field: &'static str, value: u64, max: u64 },
@@ -267,7 +268,7 @@ impl Policy {
 
     /// The version for people, and whether the site changed any response.
     pub fn shown(&self) -> String {
-        let own = if self.has_own() { ", with the site's own answers" } else { "" };
+        let own = if self.has_own() { ", with the site's own responses" } else { "" };
         format!("{POLICY_VERSION}{own}")
     }
 
@@ -278,7 +279,7 @@ impl Policy {
 
 /// Whether a GPU is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum There {
+enum Presence {
     Yes,
     /// The GPU is not on the bus.
     OffBus,
@@ -290,7 +291,7 @@ enum There {
 
 #[derive(Clone, Debug)]
 struct Gpu {
-    there: There,
+    presence: Presence,
     /// The last time of each error, by number.
     xids: BTreeMap<u32, Timestamp>,
     /// Those errors that are from before the first look, until the driver answers for the first
@@ -307,7 +308,7 @@ impl Gpu {
     fn new(policy: &Policy) -> Self {
         let window = Window::new(policy.nvlink_window_seconds.saturating_mul(1000));
         Self {
-            there: There::Yes,
+            presence: Presence::Yes,
             xids: BTreeMap::new(),
             replayed: BTreeSet::new(),
             reading: GpuReading::default(),
@@ -388,17 +389,17 @@ impl Gpus {
         for key in &look.on_bus {
             let fresh = Gpu::new(&self.policy);
             let gpu = self.gpus.entry(key.clone()).or_insert_with(|| fresh.clone());
-            if gpu.there == There::OffBus {
+            if gpu.presence == Presence::OffBus {
                 *gpu = fresh;
             }
         }
         for (key, gpu) in &mut self.gpus {
             if !look.on_bus.contains(key) {
-                gpu.there = There::OffBus;
+                gpu.presence = Presence::OffBus;
             }
         }
         for (key, event) in &look.events {
-            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
+            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.presence != Presence::OffBus) else { continue };
             match event {
                 GpuEvent::Found => gpu.xids.clear(),
                 GpuEvent::Xid { number, ago_ms } => {
@@ -425,17 +426,17 @@ impl Gpus {
         self.unsupported.clone_from(&reads.unsupported);
         for (key, read) in &reads.gpus {
             // An answer from before the GPU left the bus says nothing about it.
-            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
+            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.presence != Presence::OffBus) else { continue };
             match read {
                 GpuRead::Reading(reading) => {
-                    if matches!(gpu.there, There::Lost(_)) {
+                    if matches!(gpu.presence, Presence::Lost(_)) {
                         *gpu = Gpu::new(&self.policy);
                     }
-                    gpu.there = There::Yes;
+                    gpu.presence = Presence::Yes;
                     gpu.apply_reading(now, reading);
                 }
-                GpuRead::Lost(why) => gpu.there = There::Lost(why.clone()),
-                GpuRead::Silent(why) => gpu.there = There::Silent(why.clone()),
+                GpuRead::Lost(why) => gpu.presence = Presence::Lost(why.clone()),
+                GpuRead::Silent(why) => gpu.presence = Presence::Silent(why.clone()),
             }
         }
     }
@@ -446,16 +447,18 @@ impl Gpus {
     }
 
     fn standing(&self, now: Timestamp, gpu: &Gpu) -> GpuStanding {
-        let lost = match &gpu.there {
-            There::OffBus => return GpuStanding { lost: Some("the bus does not show it any more".to_owned()), troubles: Vec::new() },
-            There::Lost(why) => Some(why.clone()),
-            There::Yes | There::Silent(_) => None,
+        let lost = match &gpu.presence {
+            Presence::OffBus => return GpuStanding { lost: Some("the bus does not show it any more".to_owned()), troubles: Vec::new() },
+            Presence::Lost(why) => Some(why.clone()),
+            Presence::Yes | Presence::Silent(_) => None,
         };
         let mut troubles: Vec<(Response, String)> = Vec::new();
-        match &gpu.there {
-            There::Lost(why) => troubles.push((self.policy.xid(FALLEN_OFF).0, format!("the bus shows it, its driver has lost it: {why}"))),
-            There::Silent(why) => troubles.push((self.policy.silent, format!("the bus shows it, its driver does not: {why}"))),
-            There::Yes | There::OffBus => {}
+        match &gpu.presence {
+            Presence::Lost(why) => {
+                troubles.push((self.policy.xid(FALLEN_OFF).0, format!("the bus shows it, its driver has lost it: {why}")));
+            }
+            Presence::Silent(why) => troubles.push((self.policy.silent, format!("the bus shows it, its driver does not: {why}"))),
+            Presence::Yes | Presence::OffBus => {}
         }
         for (number, at) in &gpu.xids {
             let (response, what) = self.policy.xid(*number);

@@ -65,7 +65,7 @@ fn a_sites_answers_lie_over_the_table_of_their_version() {
     let xids = BTreeMap::from([(79, Response::Replace), (31, Response::None)]);
     let policy = Policy { version: Some(1), xids, ..Policy::default() };
     assert_eq!([79, 31, 46].map(|n| policy.xid(n).0), [Response::Replace, Response::None, Response::Reset]);
-    assert_eq!((Policy::default().shown(), policy.shown()), ("1".to_owned(), "1, with the site's own answers".to_owned()));
+    assert_eq!((Policy::default().shown(), policy.shown()), ("1".to_owned(), "1, with the site's own responses".to_owned()));
     for well in [&policy, &Policy::default(), &Policy { version: Some(1), ..Policy::default() }] {
         well.validate().unwrap();
     }

@@ -20,7 +20,7 @@ const WELL_AGAIN: u32 = 2;
 /// The longest text about one check, and about everything that keeps work off, in bytes.
 const WHY_BYTES_MAX: usize = 200;
 const UNWELL_BYTES_MAX: usize = 500;
-/// The longest reason for a drain, in bytes: a hold's reason cannot be longer.
+/// The longest reason for a drain, in bytes: below the quorum's limit of 256 for a hold's reason.
 const DRAIN_BYTES_MAX: usize = 250;
 
 /// The result of one run of a check.
@@ -47,7 +47,7 @@ pub enum Finding {
 pub struct Check {
     /// Its last result.
     pub finding: Finding,
-    /// Why it keeps work off; stays until the check is well again.
+    /// Why it keeps work off; set until the check is well again.
     pub critical: Option<String>,
     /// Since when it has this state.
     pub since: Timestamp,
@@ -59,7 +59,7 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnDrain {
-    /// When it last asked: each request has another time.
+    /// When it last asked: each request has a different time.
     pub asked: Timestamp,
     /// The checks for which it asked and that are not well again.
     pub checks: BTreeSet<String>,
@@ -103,9 +103,9 @@ impl Health {
                 ((wells < WELL_AGAIN).then_some(why), wells)
             }
         };
-        let stands = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
+        let state = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
         let since =
-            known.filter(|c| stands(&c.finding, c.critical.is_some()) == stands(&finding, critical.is_some())).map_or(now, |c| c.since);
+            known.filter(|c| state(&c.finding, c.critical.is_some()) == state(&finding, critical.is_some())).map_or(now, |c| c.since);
         if critical.is_none() {
             self.own_drain.checks.remove(name);
         } else if matches!(finding, Finding::Drain(_)) && self.own_drain.checks.insert(name.to_owned()) {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_look_keeps_work_off_and_two_good_ones_in_a_row_let_it_come() {
+    fn one_critical_result_keeps_work_off_until_two_in_a_row_are_not_critical() {
         let mut health = Health::default();
         let mut look = |at, finding| {
             health.found(Timestamp(at), "disk", finding);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_keeps_work_off_as_what_is_critical_does_and_is_one_while_it_is_found() {
+    fn a_failure_is_critical_and_counts_as_failed_only_while_it_is_found() {
         let mut health = Health::default();
         health.found(Timestamp(1), "disk", critical("full"));
         assert_eq!(health.failed(), None);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_asked_for_once_until_what_it_is_for_was_well_and_an_agent_that_begins_anew_knows_it() {
+    fn a_drain_is_requested_once_until_its_check_is_well_also_after_a_restart() {
         let mut health = Health::default();
         let drain = || Finding::Drain("XID 79; hot".to_owned());
         let look = |health: &mut Health, at, name, finding| {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_so_since_it_changed() {
+    fn since_is_when_the_state_changed() {
         let mut health = Health::default();
         for (at, finding) in [(1, critical("a")), (2, critical("b")), (3, Finding::Well)] {
             health.found(Timestamp(at), "x", finding);
@@ -259,13 +259,13 @@ mod tests {
         let since = |health: &Health| health.checks().next().map(|(_, c)| c.since);
         assert_eq!(since(&health), Some(Timestamp(3)));
         health.found(Timestamp(4), "x", Finding::Well);
-        assert_eq!(since(&health), Some(Timestamp(4)), "it keeps work off no more");
+        assert_eq!(since(&health), Some(Timestamp(4)), "it no longer keeps work off");
         health.found(Timestamp(5), "x", Finding::Well);
         assert_eq!(since(&health), Some(Timestamp(4)));
     }
 
     #[test]
-    fn what_is_said_is_bounded_and_has_no_control_characters() {
+    fn texts_are_bounded_and_have_no_control_characters() {
         let mut health = Health::default();
         for n in 0..10 {
             health.found(Timestamp(1), &n.to_string(), critical(&"\u{1b}é".repeat(1000)));
@@ -275,13 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_what_it_rose_by_lately() {
+    fn a_window_adds_up_how_much_the_counter_rose_lately() {
         let mut window = Window::new(100);
         let mut counted = |at, value| window.counted(Timestamp(at), value);
         assert_eq!(counted(0, 1000), 0, "it happened before");
         assert_eq!(counted(10, 1003), 3);
         assert_eq!(counted(60, 1005), 5);
-        assert_eq!(counted(111, 1005), 2, "the first are too long ago");
-        assert_eq!(counted(120, 4), 6, "the driver was loaded anew");
+        assert_eq!(counted(111, 1005), 2, "the first increase is too long ago");
+        assert_eq!(counted(120, 4), 6, "the driver was reloaded");
     }
 }

@@ -22,8 +22,11 @@
 //! The server of the launch's first node stores the names that ranks publish; the other servers
 //! send it requests ([`lattice_model::call`]).
 //!
-//! A rank's first line determines its version. The wire formats are PMI-1 (source: the grammar
-//! `src/pmi/maint/pmi-1.1.txt` of MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2
+//! [`PmixServer`] holds the state of PMIx ranks, whose requests OpenPMIx answers (`lattice-pmix`,
+//! [`bridge`]).
+//!
+//! A rank's first line determines its version of PMI. The wire formats are PMI-1 (source: the
+//! grammar `src/pmi/maint/pmi-1.1.txt` of MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2
 //! (`pmi-2.0.txt` there, and what Slurm's `libpmi2` sends).
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Terminals that we make. The holder of the master is keyboard and screen of the programs at the other end. When the
+//! Pseudo-terminals. The holder of the master acts as keyboard and screen of the programs at the other end. When the
 //! last copy of the master closes, the kernel hangs up their session.
 
 use lattice_model::Principal;

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn lattice_checkpoint_asked(listener: *const Listener, int
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`].
+/// As for [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_wait(listener: *const Listener, at_most_ms: u64, into: *mut CRequest) -> c_int {
     // SAFETY: the caller's promise.
@@ -90,8 +90,8 @@ unsafe fn write_request(request: Option<Request<'_>>, into: *mut CRequest) -> c_
         set_errno(&io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         return -1;
     }
-    // SAFETY: the caller's promise; every field is written before anybody reads it, and the texts end with a zero of
-    // the first line.
+    // SAFETY: the caller's promise; every field is written before anybody reads it, and the zeros of `write_bytes` end
+    // the texts.
     unsafe {
         ptr::write_bytes(into, 0, 1);
         (*into).deadline_ms = request.deadline_ms;
@@ -105,7 +105,7 @@ unsafe fn write_request(request: Option<Request<'_>>, into: *mut CRequest) -> c_
 /// The request that a call from C answers.
 ///
 /// # Safety
-/// Both are null, or as of [`lattice_checkpoint_asked`].
+/// Both are null, or as for [`lattice_checkpoint_asked`].
 unsafe fn request<'a>(listener: *const Listener, c_request: *const CRequest) -> Option<Request<'a>> {
     // SAFETY: the caller's promise.
     let (listener, c_request) = unsafe { (listener.as_ref()?, c_request.as_ref()?) };
@@ -119,7 +119,7 @@ unsafe fn request<'a>(listener: *const Listener, c_request: *const CRequest) -> 
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`].
+/// As for [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_progress(listener: *const Listener, c_request: *const CRequest, percent: u32, left_ms: i64) {
     // SAFETY: the caller's promise.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn lattice_checkpoint_progress(listener: *const Listener, 
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`].
+/// As for [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, c_request: *const CRequest, step: i64, files: i64, bytes: i64) {
     let number = |value: i64| u64::try_from(value).ok();
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, c_re
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`].
+/// As for [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_done_at(
     listener: *const Listener,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn lattice_checkpoint_done_at(
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`]; `why` is a text that ends with a zero, or null.
+/// As for [`lattice_checkpoint_asked`]; `why` is a text that ends with a zero, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_failed(listener: *const Listener, c_request: *const CRequest, why: *const c_char) {
     // SAFETY: the caller's promise.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn lattice_checkpoint_failed(listener: *const Listener, c_
 }
 
 /// # Safety
-/// As of [`lattice_checkpoint_asked`].
+/// As for [`lattice_checkpoint_asked`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_checkpoint_defer(listener: *const Listener, c_request: *const CRequest, time_ms: u64) {
     // SAFETY: the caller's promise.
@@ -185,7 +185,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_page_that_is_not_there_is_no_absence_of_lattice() {
+    fn a_missing_page_is_not_reported_as_work_without_checkpoints() {
         let errno = || io::Error::last_os_error().raw_os_error();
         assert!(opened(Ok(None)).is_null() && errno() == Some(libc::ENOENT));
         let missing = Path::new("/nonexistent/page");

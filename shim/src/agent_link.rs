@@ -27,7 +27,7 @@ pub const REST_MS: u64 = 1000;
 enum Dropped {
     #[error("the agent closed it")]
     Closed,
-    #[error("another one came")]
+    #[error("a newer connection replaced it")]
     Replaced,
     #[error(transparent)]
     Socket(#[from] io::Error),
@@ -102,7 +102,7 @@ impl AgentLink {
             let added =
                 stream.set_nonblocking(true).and_then(|()| Ok(epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[1]))?));
             if let Err(error) = added {
-                log_line(&format!("a connection could not be taken: {error}"));
+                log_line(&format!("a connection could not be registered: {error}"));
                 continue;
             }
             self.drop_connection(epoll, &Dropped::Replaced);
@@ -122,7 +122,7 @@ impl AgentLink {
     /// Pauses the listener: epoll would report the waiting peer again and again.
     fn rest(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
         if !std::mem::replace(&mut self.accept_failure_logged, true) {
-            log_line(&format!("no agent can be let in, which is tried again every {} s: {error}", REST_MS / 1000));
+            log_line(&format!("no agent can be accepted, retrying every {} s: {error}", REST_MS / 1000));
         }
         let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::empty(), self.tokens[0]));
         self.rests_until = Some(now + REST_MS);

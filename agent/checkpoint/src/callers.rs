@@ -1,4 +1,4 @@
-//! Work that waits in a call to be asked (`--checkpoint=grpc`), and its answers.
+//! Calls in which the work waits for a checkpoint request (`--checkpoint=grpc`), and its answers.
 //!
 //! None of this outlives the agent: the work calls again, and an answer is written to the
 //! allocation's directory before the work gets its acknowledgement.
@@ -14,7 +14,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 /// Waiting calls of one allocation on this node.
 const WAITING_MAX: usize = 64;
 
-/// Answers of one allocation on this node that are being written, or wait for their turn.
+/// Answers of one allocation on this node that are being written, or wait to be written.
 const ANSWERS_MAX: usize = 8;
 
 /// A request to the work.
@@ -31,6 +31,7 @@ type Key = (AllocationId, Epoch);
 #[derive(Clone, Default)]
 pub struct Callers(Arc<Mutex<BTreeMap<Key, Called>>>);
 
+/// The calls of one allocation.
 struct Called {
     /// Number of waiting calls.
     waiting: watch::Sender<usize>,
@@ -38,7 +39,7 @@ struct Called {
     asked: watch::Sender<Option<Asked>>,
     /// The work's progress with it.
     progress: Option<Progress>,
-    /// The token of the request before, which was given up.
+    /// The token of the last request, if it was withdrawn without an answer.
     given_up: Option<String>,
     /// Lock: one answer is written at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -66,7 +67,7 @@ impl Callers {
         Some(Waiting { callers: self.clone(), key, asked: called.asked.subscribe() })
     }
 
-    /// Waits for the turn to write an answer; `None`: too many answers wait already.
+    /// Waits until this answer may be written; `None`: too many answers wait already.
     pub async fn turn(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
         let turn = Arc::clone(&self.of().entry(key).or_default().turn);
         // The map and this call hold it, and so does each other call.
@@ -81,7 +82,7 @@ impl Callers {
         self.of().entry(key).or_default().waiting.subscribe()
     }
 
-    /// Asks all calls that wait now or later, until the result is dropped.
+    /// Sends the request to all calls that wait now or later, until the result is dropped.
     pub fn ask(&self, key: Key, asked: Asked) -> Asking {
         let mut all = self.of();
         let called = all.entry(key).or_default();
@@ -90,7 +91,7 @@ impl Callers {
         Asking { callers: self.clone(), key, asked }
     }
 
-    /// Why an answer to this token is of no use any more; `None`: it may be of use.
+    /// The refusal of an answer to a withdrawn request; `None`: this one was not withdrawn.
     pub fn given_up(&self, key: Key, token: &str) -> Option<Unasked> {
         let all = self.of();
         let over = all.get(&key).is_some_and(|called| called.given_up.as_deref() == Some(token));
@@ -120,7 +121,7 @@ impl Callers {
         self.of().remove(&key);
     }
 
-    /// Removes the entry if no call waits and nothing is asked.
+    /// Removes an entry without waiting calls, a request, a withdrawn request or a pending answer.
     fn tidy(&self, key: Key) {
         let mut all = self.of();
         let idle = |called: &Called| {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_answered_by_nobody() {
+    fn a_withdrawn_request_accepts_no_answer() {
         let callers = Callers::default();
         let progress = Progress { percent: Some(5), left_ms: None };
         assert!(callers.progresses(key(), "a", progress).is_err());
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!((callers.progress(key()), callers.given_up(key(), "a")), (Some(progress), None));
         let later = callers.ask(key(), asked("b"));
         drop(asking);
-        assert!(callers.progresses(key(), "b", progress).is_ok(), "what was asked for before takes nothing with it");
+        assert!(callers.progresses(key(), "b", progress).is_ok(), "dropping an earlier request does not withdraw a later one");
         drop(later);
         assert!(callers.given_up(key(), "b").is_some());
         let answered = callers.ask(key(), asked("c"));
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_answers_of_an_allocation_wait_and_none_of_another() {
+    async fn answers_of_one_allocation_are_limited_and_do_not_delay_another() {
         let callers = Callers::default();
         let first = callers.turn(key()).await.unwrap();
         let mut others: Vec<_> = (1..ANSWERS_MAX).map(|_| Box::pin(callers.turn(key()))).collect();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_asked_and_who_comes_later_as_well() {
+    fn waiting_and_later_calls_get_the_request() {
         let callers = Callers::default();
         let counted = callers.waiting(key());
         let first = callers.wait(key()).unwrap();

@@ -1,10 +1,10 @@
-//! A limit on how many of something each user may have at once.
+//! Limits how many of something each user may have at once.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The number of places that each user has. Cloneable; all clones share it.
+/// How many places each user has taken. Cloneable; all clones share the counts.
 #[derive(Clone, Default)]
 pub struct Places(Arc<Mutex<HashMap<u32, usize>>>);
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_so_many_places_others_keep_theirs_and_they_come_back() {
+    fn places_are_counted_for_each_user_and_released_when_dropped() {
         let places = Places::default();
         let mut held: Vec<Place> = (0..128).map(|_| places.take(1000, 128).unwrap()).collect();
         assert!(places.take(1000, 128).is_none());
@@ -52,6 +52,6 @@ mod tests {
         held.pop();
         assert!(places.take(1000, 128).is_some());
         drop(held);
-        assert!(places.0.lock().is_empty(), "nothing is kept of users who left");
+        assert!(places.0.lock().is_empty(), "users without places have no entry");
     }
 }

@@ -1,6 +1,6 @@
-//! Counters of fabric adapters, read every 15 seconds. Each read asks an adapter or its firmware,
-//! which may hang: so a helper thread asks, and is left behind if it hangs. An adapter is not asked
-//! again while a question to it waits. Its last answer is shown for a minute.
+//! Counters of fabric adapters, read every 15 seconds. A read may hang in an adapter or its
+//! firmware. Therefore a helper thread reads, and is abandoned if it hangs. An adapter is not read
+//! again while an earlier read of it hangs. Its last answer is shown for a minute.
 
 use crate::questions::{Asked, OF_ADAPTERS, Question};
 use lattice_telemetry::readers::Text;
@@ -88,7 +88,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn one_whose_firmware_hangs_keeps_no_other_from_being_told() {
+    fn an_adapter_that_hangs_does_not_hide_the_others() {
         let root = std::env::temp_dir().join(format!("lattice-adapters-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let counters = |adapter: &str| Kind::Infiniband.class(&root).join(adapter).join("ports/1/counters");

@@ -1,6 +1,6 @@
 //! Runs the health checks of this node, the agent's own and the site's: before the first session,
-//! then every `health.period_seconds`, sooner while one of them keeps work off the node, and after
-//! each allocation that ended.
+//! then every `health.period_seconds`, sooner while one of them keeps work off the node, and soon
+//! after the end of an allocation.
 //!
 //! ```text
 //!   looks (blocking, each with a limit) ─┐
@@ -60,7 +60,7 @@ impl Checks {
         self.health.clone()
     }
 
-    /// Waits until all checks have run once.
+    /// Waits until the first round of checks is complete.
     pub async fn made(&self) {
         // The sender lives as long as the agent.
         let _ = self.health.clone().wait_for(|health| health.checks().next().is_some()).await;
@@ -102,7 +102,7 @@ impl Finds {
     fn new(state_dir: &Path) -> Self {
         let file = state_dir.join(OWN_DRAIN);
         let own_drain = read_own_drain(&file).unwrap_or_else(|why| {
-            tracing::warn!(file = %file.display(), %why, "for what this node asked to be drained is not known any more");
+            tracing::warn!(file = %file.display(), %why, "the file is unreadable: this node may repeat requests for a drain");
             OwnDrain::default()
         });
         Self { health: watch::Sender::new(Arc::new(Health::of(own_drain))), file: Arc::new(file) }
@@ -115,7 +115,7 @@ impl Finds {
             let health = Arc::make_mut(health);
             let asked = health.own_drain().clone();
             found.into_iter().for_each(|(name, finding)| health.found(at, &name, finding));
-            // Stored before anybody sees it. That happens a few times in a node's life.
+            // Stored before anybody sees it. This is rare, so the write may happen here.
             if *health.own_drain() != asked {
                 self.keep(health.own_drain());
             }
@@ -130,7 +130,7 @@ impl Finds {
     fn keep(&self, own_drain: &OwnDrain) {
         let kept = serde_json::to_vec(own_drain).map_err(std::io::Error::other);
         if let Err(error) = kept.and_then(|bytes| files::replace(&self.file, &bytes)) {
-            tracing::warn!(file = %self.file.display(), %error, "for what this node asks to be drained cannot be kept: its next agent may ask again");
+            tracing::warn!(file = %self.file.display(), %error, "a request for a drain could not be stored: after a restart of the agent this node may repeat it");
         }
     }
 }
@@ -223,7 +223,7 @@ impl Checking {
             Some(_) | None => tokio::task::spawn_blocking(look),
         };
         match tokio::time::timeout(LOOK_MAX, &mut looking).await {
-            Ok(found) => found.unwrap_or_else(|broke| Finding::Warning(format!("the look broke: {broke}"))),
+            Ok(found) => found.unwrap_or_else(|broke| Finding::Warning(format!("the check failed: {broke}"))),
             Err(_) => {
                 self.hanging.insert(name.to_owned(), looking);
                 hangs()

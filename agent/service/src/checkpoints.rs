@@ -1,5 +1,5 @@
-//! Checkpoints: requests go to the allocation's head; the agent that is asked reads and removes
-//! what is in the store.
+//! Checkpoints: requests go to the allocation's head. The agent that received the call reads and
+//! removes what is in the store.
 
 use super::Api;
 use super::target::{LaunchOver, Target, can_still_run, target};
@@ -24,7 +24,7 @@ const QUEUE: usize = 16;
 /// How many files one answer lists.
 const FILES_MAX: usize = 10_000;
 
-/// How many checkpoints are verified at once: others wait, so that saving and restoring go on.
+/// How many checkpoints are verified at once: others wait, so that saving and restoring continue.
 static VERIFIED_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 type Events = mpsc::Sender<Result<v1::CheckpointEvent, Status>>;
@@ -64,8 +64,8 @@ struct Following {
 }
 
 impl Following {
-    /// Runs until the checkpoint is over. If the head becomes unreachable, it is asked again with
-    /// the same id.
+    /// Runs until the checkpoint is over. If the head becomes unreachable, the request is repeated
+    /// with the same id while the work lives.
     async fn run(self, out: Events) {
         loop {
             if let Ok(mut items) = self.begin().await {
@@ -88,7 +88,7 @@ impl Following {
             }
             if let Err(why) = self.worth_while() {
                 let text = format!(
-                    "the connection to the head {} broke: {why}; `lattice checkpoint list` shows whether it is whole",
+                    "the connection to the head {} broke: {why}; `lattice checkpoint list` shows whether the checkpoint is complete",
                     self.target.head
                 );
                 let _ = out.send(Err(Status::failed_precondition(text))).await;
@@ -294,13 +294,13 @@ async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Own
         Err(StoreError::Damaged { .. }) => return Ok(()),
         Err(error) => return Err(status(&error)),
     };
-    let Some(last) = &allocation.checkpoint else { return refused("is not known to the quorum, which may get it in a moment") };
+    let Some(last) = &allocation.checkpoint else { return refused("is not known to the quorum yet") };
     let older = match store.manifest(owner, last.id).await {
         Ok(last) => when(&manifest) < when(&last),
         Err(StoreError::Damaged { .. } | StoreError::NoSuch(_)) => manifest.epoch < last.epoch,
         Err(error) => return Err(status(&error)),
     };
-    if older { Ok(()) } else { refused("is newer than the last one that the quorum has, and may be under way") }
+    if older { Ok(()) } else { refused("is newer than the last one that the quorum knows, and may be under way") }
 }
 
 pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::RemoveCheckpointResponse, Status> {

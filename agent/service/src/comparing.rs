@@ -1,8 +1,8 @@
 //! `AllocationService.Compare`: one metric of several allocations, each counted from its own start.
 //!
-//! The store is queried by PromQL with the allocation's id, after its owner was checked. From the
-//! caller only an id and the name of a known metric get into the query. Without the store, the
-//! agents report on running work.
+//! The store is queried by PromQL, after the allocation's owner was checked. Only the allocation's
+//! id and the name of a known metric become part of the query. Without the store, the agents report
+//! on running work.
 
 use super::Api;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
@@ -20,7 +20,7 @@ use tonic::{Request, Status};
 
 /// How many allocations one comparison may have.
 const ALLOCATIONS_MAX: usize = 8;
-/// About how many points each allocation gets; the step is a multiple of a window.
+/// About how many points the longest allocation gets; the step is a multiple of a window.
 const POINTS: u64 = 60;
 const WINDOW_MS: u64 = 30_000;
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_metric_is_asked_of_all_nodes_as_top_asks_it() {
+    fn each_query_combines_all_nodes_and_uses_the_series_of_top() {
         let id = AllocationId(uuid::Uuid::nil());
         let of = |name: &str| Metric::of(name).unwrap().expression(id);
         let own = format!(r#"allocation="{id}"}}"#);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn each_metric_is_one_that_agents_tell() {
+    fn agents_report_each_metric() {
         for (name, _) in METRICS {
             let metric = Metric::of(name).unwrap_or_else(|| panic!("{name} is not in the store"));
             let measure = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);

@@ -237,7 +237,7 @@ impl Received {
         Self { body, intake, uid, method, bytes_max, is_stream, at: BETWEEN, waiting: None, until, held }
     }
 
-    /// A frame goes on to the decoder.
+    /// Called when a frame goes on to the decoder: a message's time begins or ends with it.
     fn passed(&mut self) {
         let is_between = self.is_stream && self.at == BETWEEN;
         match &mut self.until {
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_followed_however_they_are_cut_into_frames() {
+    fn messages_are_measured_in_frames_of_any_size() {
         let mut wire = Vec::new();
         for length in [0_usize, 3, 300] {
             wire.push(0);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_many_messages_are_those_of_the_api() {
+    fn the_lists_of_calls_match_the_api() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../api/proto/lattice/v1");
         let (mut streams, mut all) = (Vec::new(), Vec::new());
         for file in std::fs::read_dir(dir).unwrap().flatten() {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_users_bytes_are_used_up_by_that_user_alone() {
+    async fn one_users_limit_does_not_affect_another() {
         let intake = Intake::new();
         let held = intake.clone().take(1000, USER_BYTES).await.unwrap();
         let mut second = Box::pin(intake.clone().take(1000, 1));

@@ -25,7 +25,7 @@ impl<'a> Situations<'a> {
         let mut shown = lattice_api::allocation::to_proto(allocation);
         if allocation.waits() {
             let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
-            // What this agent's watch does not show yet has no place in the queue.
+            // An allocation that this agent's watch does not show yet has no place in the queue.
             if let Some(expected) = outlook.get(&allocation.id) {
                 shown.situation.clone_from(&expected.reason);
                 shown.queue_place = expected.place.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `AllocationService.Update`: changes the walltime of submitted work. The quorum has the rules.
+//! `AllocationService.Update`: changes the walltime of submitted work. The quorum checks it.
 
 use super::Api;
 use lattice_api::operator::METADATA;

@@ -19,7 +19,7 @@ impl UserShares {
         Self { permits, by_uid: Arc::default() }
     }
 
-    /// The user's own semaphore. Nothing is stored for users who hold no permit and wait for none.
+    /// The user's own semaphore. Removes the semaphores that nobody uses any more.
     pub fn of(&self, uid: u32) -> Arc<Semaphore> {
         let mut by_uid = self.by_uid.lock();
         by_uid.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_users_share_is_nobody_elses_and_nothing_is_kept_of_who_left() {
+    async fn each_user_has_own_permits_and_unused_semaphores_are_removed() {
         let shares = UserShares::new(2);
         let held = shares.of(1000).acquire_many_owned(2).await.unwrap();
         assert!(shares.of(1000).try_acquire_owned().is_err());
@@ -40,6 +40,6 @@ mod tests {
         drop(held);
         assert!(shares.of(1000).try_acquire_owned().is_ok());
         let _ = shares.of(1002);
-        assert_eq!(shares.by_uid.lock().len(), 1, "only who asked last");
+        assert_eq!(shares.by_uid.lock().len(), 1, "only the last one");
     }
 }

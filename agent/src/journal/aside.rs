@@ -8,14 +8,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-/// What an unusable state still says for certain.
+/// What can be read reliably from an unusable state.
 #[derive(Debug, Default)]
 pub struct Salvaged {
     /// The highest incarnation in it.
     pub incarnation: Incarnation,
     /// Reports that the quorum may not have. It ignores those that it has.
     pub outbox: Vec<ReportItem>,
-    /// The highest life in it.
+    /// At least as high as any life in it.
     pub life: u64,
 }
 
@@ -41,7 +41,7 @@ impl StateDir {
         salvaged
     }
 
-    /// Moves the state aside, within its directories. Gives the new paths.
+    /// Moves the state aside, within its directories. Returns the new paths.
     pub fn set_aside(&self) -> Result<Vec<PathBuf>, JournalError> {
         let mut kept = Vec::new();
         for path in [self.journal(), self.state_file.clone()] {

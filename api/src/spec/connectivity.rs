@@ -9,7 +9,7 @@ pub(super) fn to_model(connectivity: Option<&v1::Connectivity>, name: &str) -> R
     let Some(v1::Connectivity { network_domain, expose }) = connectivity else { return Ok(Connectivity::default()) };
     let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
     let exposed = |e: &v1::connectivity::Expose| {
-        let why = || format!("{} is no port; 1 to 65535 are", e.port);
+        let why = || format!("{} is not a port: use 1 to 65535", e.port);
         let port = u16::try_from(e.port).map_err(|_| SpecError::Invalid { field: "expose", why: why() })?;
         Ok(Exposed { name: or(&e.name, name), port, protocol: or(&e.protocol, PROTOCOL_DEFAULT) })
     };

@@ -11,14 +11,14 @@ pub(super) fn to_model(probe: &v1::LivenessProbe) -> Result<LivenessProbe, SpecE
     let v1::LivenessProbe { probe_type, port, path, period_secs, initial_delay_secs, failure_threshold, timeout_secs } = probe;
     let check = match probe_type.as_str() {
         "tcp" if path.is_empty() => ProbeCheck::Tcp,
-        "tcp" => return Err(invalid("a TCP probe has no path; http has".to_owned())),
+        "tcp" => return Err(invalid("a TCP probe has no path: leave it out, or use http".to_owned())),
         "http" => ProbeCheck::Http { path: if path.is_empty() { "/".to_owned() } else { path.clone() } },
         other => {
             let shown: String = other.chars().take(40).collect();
-            return Err(invalid(format!("{shown:?} is no kind of probe; tcp and http are")));
+            return Err(invalid(format!("unknown kind of probe {shown:?}: use tcp or http")));
         }
     };
-    let port = u16::try_from(*port).map_err(|_| invalid(format!("{port} is no port; 1 to 65535 are")))?;
+    let port = u16::try_from(*port).map_err(|_| invalid(format!("{port} is not a port: use 1 to 65535")))?;
     let seconds = |given: u32, default: u32| Duration::from_secs(if given == 0 { default } else { given }.into());
     Ok(LivenessProbe {
         check,

@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Interval of progress checks.
-const LOOK: Duration = Duration::from_millis(300);
-/// How long answers may be missing: another member may be elected.
-const AWAY_MAX: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_millis(300);
+/// How long the quorum may be unavailable: it may be electing another leader.
+const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
 /// The message after an interruption.
-const GOES_ON: &str = "the rotation continues: `lattice gossip keys` shows how far it is, and `rotate` waits for it again";
+const GOES_ON: &str = "the rotation continues: `lattice gossip keys` shows its progress, and `rotate` waits for it again";
 
 pub async fn run(session: &Session, what: Option<GossipKeysCommand>) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -35,12 +35,12 @@ async fn list(client: &Client) -> Result<ListGossipKeysResponse, Failure> {
 async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result<(), Failure> {
     let id = answer(client.admin().rotate_gossip_keys(v1::RotateGossipKeysRequest {})).await?.id;
     let mut noted = String::new();
-    let mut away: Option<Instant> = None;
+    let mut unavailable_since: Option<Instant> = None;
     loop {
         match list(client).await {
             Ok(now) if args.no_wait || is_over(&now, id) => return show(session, &now),
             Ok(now) => {
-                away = None;
+                unavailable_since = None;
                 let text = progress(&now);
                 if noted != text {
                     session.note(&text);
@@ -48,13 +48,13 @@ async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result
                 }
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
-                if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
+                if unavailable_since.get_or_insert_with(Instant::now).elapsed() > UNAVAILABLE_MAX {
                     return Err(failure.hint(GOES_ON));
                 }
             }
             Err(failure) => return Err(failure.hint(GOES_ON)),
         }
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -109,7 +109,7 @@ fn text(now: &ListGossipKeysResponse) -> String {
 
 fn standing(key: &GossipKey) -> &'static str {
     match key.role() {
-        Role::BroughtIn => "brought in",
+        Role::BroughtIn => "distributing",
         Role::Seals => "seals",
         Role::Opens => "opens",
         Role::Unspecified => "unknown",
@@ -144,9 +144,9 @@ mod tests {
             awaited_all: 17,
         };
         let want = "\
-KEY  STANDING    HAVE IT   SEAL WITH IT  MADE AT                   BY
-0    seals       20 of 20  20 of 20      —                         the agents' configuration
-1    brought in  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
+KEY  STANDING      HAVE IT   SEAL WITH IT  MADE AT                   BY
+0    seals         20 of 20  20 of 20      —                         the agents' configuration
+1    distributing  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
 
 gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";

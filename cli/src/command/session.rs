@@ -1,8 +1,8 @@
-//! `lattice session`: an allocation with a terminal for a person.
+//! `lattice session`: an allocation with an interactive terminal.
 //!
 //! ```text
 //!   submit ─▶ wait for its nodes ─▶ register session ─▶ terminal ─▶ its shell ends ─▶ session and allocation end
-//!               Ctrl-C: cancel                              └ connection lost, or we are ended: both continue
+//!               Ctrl-C: cancel                              └ connection lost, or a signal ends us: both continue
 //! ```
 
 use super::attach::{self, Closed};
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Fail
     }
 }
 
-/// A session that nobody closes would keep its nodes for ever.
+/// Requires a walltime: a session that nobody closes would keep its nodes for ever.
 pub fn check_walltime(flags: &SubmitFlags) -> Result<(), Failure> {
     if flags.walltime.is_some() {
         return Ok(());
@@ -91,9 +91,9 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     }
 }
 
-/// Cancels an allocation that nobody waits for any more. If that fails as well, the failure says what to do.
+/// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
 async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
-    let hint = format!("`lattice cancel {}` gives it up", short(&id));
+    let hint = format!("`lattice cancel {}` cancels the allocation", short(&id));
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
         Ok(_) => failure,
         Err(_) => failure.hint(hint),
@@ -154,7 +154,7 @@ async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Fail
         let request = v1::DeleteSessionRequest { key: id.to_owned() };
         match answer(client.sessions().delete(request)).await {
             Ok(_) => return Ok(()),
-            // It ended in another way first: its walltime, or somebody else's request.
+            // It has ended already: by its walltime, or by somebody else's request.
             Err(failure) if failure.exit() == Exit::NotFound as u8 => return Ok(()),
             Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => {

@@ -22,7 +22,7 @@ pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
     wait(session, &keys, args.timeout).await
 }
 
-/// Waits until all of these have ended, and returns the highest of their codes.
+/// Waits until all of these have ended, and returns the highest of their codes; 124 if the time is over first.
 pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>) -> Result<u8, Failure> {
     let deadline = at_most.map(|time| Instant::now() + time);
     let mut ended = Vec::new();
@@ -66,7 +66,7 @@ fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
     exit_of(&End::Ended(Box::new(allocation.clone())), None).unwrap_or(NO_CODE)
 }
 
-/// The last state of an allocation, over broken connections.
+/// Waits for an allocation's end, also over broken connections, and returns its last state.
 async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure> {
     let patience = Patience::default();
     let mut client = session.connect().await?;

@@ -35,7 +35,7 @@ struct Line {
 /// Reads the lines of the script `name`.
 ///
 /// # Errors
-/// An unknown `#LATTICE` option or a bad value, with its line and the probable intention.
+/// An unknown or unsupported option, or a bad value, with its line and the probable intention.
 pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
     let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
     let mut warnings = Vec::new();

@@ -83,7 +83,7 @@ fn hot_remove(w: &World) {
     assert_eq!(text(&w.status(&other), "state"), "Running");
     let status = w.ok(&["node", "status"]);
     assert!(
-        status.contains("1 healthy, 1 allocatable, 2 in all (policy version 1, with the site's own answers)")
+        status.contains("1 healthy, 1 allocatable, 2 in all (policy version 1, with the site's own responses)")
             && status.contains(&format!("{lost}: lost")),
         "{status}"
     );

@@ -130,7 +130,7 @@ impl Done {
 /// How often each agent's own watch began with a list, and how often it resumed at its position.
 fn agents_watches(w: &World, node: &str) -> (usize, usize) {
     let log = std::fs::read_to_string(&w.cluster().node(node).unwrap().daemon.log).unwrap();
-    (log.matches("a watch begins with a list").count(), log.matches("a watch goes on where it was").count())
+    (log.matches("a watch begins with a list").count(), log.matches("a watch continues where it was").count())
 }
 
 fn each_once(w: &World) {

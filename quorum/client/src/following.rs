@@ -68,7 +68,7 @@ impl Following {
             let member = stream.member();
             match (began, reading.within) {
                 (Within::Start, Within::Changes) => {
-                    tracing::info!(member, since = self.known.revision.0, "a watch goes on where it was");
+                    tracing::info!(member, since = self.known.revision.0, "a watch continues where it was");
                 }
                 (Within::Start, Within::List) => {
                     tracing::info!(member, revision = reading.place.revision.0, "a watch begins with a list");
@@ -89,7 +89,7 @@ impl Following {
                     return Ok(News::StartAgain { why });
                 }
                 Taken::Behind => {
-                    let why = format!("{member}: it lies behind what is known already");
+                    let why = format!("{member}: its state is older than what this watch has received");
                     self.client.leave(member);
                     self.stream = None;
                     return Err(CallError::Unavailable { why });
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_together_is_told_together() {
+    fn the_parts_of_an_entry_are_delivered_together() {
         let mut reading = Reading::since(None);
         assert_eq!(reading.take(start(7), place(0)), Taken::Nothing);
         assert_eq!(reading.take(part(7, vec![ended("a")], false), place(0)), Taken::Nothing);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_older_than_what_is_known_is_not_taken() {
+    fn a_list_older_than_the_known_place_is_refused() {
         let mut reading = Reading::since(Some(place(5)));
         assert_eq!(reading.take(start(4), place(5)), Taken::Behind);
         let mut reading = Reading::since(Some(place(5)));

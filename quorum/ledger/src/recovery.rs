@@ -24,15 +24,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Added to numbers that must not be assigned twice: more than a quorum assigns between two
-/// backups.
+/// After a recovery, numbers that must not be assigned twice continue from the next multiple of
+/// this.
 const BEYOND: u64 = 1_000_000_000;
 /// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 16;
 /// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
 
-/// The next number that the lost quorum cannot have assigned.
+/// The next multiple of [`BEYOND`]: the lost quorum is assumed not to have reached it.
 pub fn beyond(number: u64) -> u64 {
     (number / BEYOND + 1).saturating_mul(BEYOND)
 }

@@ -147,7 +147,7 @@ pub fn no_descriptors() {
             assert_eq!(libc::prlimit(bed.pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()), 0);
         }
     };
-    let failures_logged = || std::fs::read_to_string(bed.dir.shim_log()).unwrap_or_default().matches("no agent can be let in").count();
+    let failures_logged = || std::fs::read_to_string(bed.dir.shim_log()).unwrap_or_default().matches("no agent can be accepted").count();
     let busy_ns = || -> u64 {
         let times = std::fs::read_to_string(format!("/proc/{}/schedstat", bed.pid)).unwrap();
         times.split_whitespace().next().unwrap().parse().unwrap()

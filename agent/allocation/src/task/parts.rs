@@ -13,7 +13,8 @@ use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
 use tokio::sync::mpsc;
 
-/// How many bytes of keyboard input wait for launches to begin; beyond that the oldest are dropped.
+/// How many bytes of keyboard input wait for launches to begin; beyond that the oldest input is
+/// dropped.
 const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 impl AllocationTask {
@@ -63,7 +64,7 @@ impl AllocationTask {
         }
     }
 
-    /// Passes on a call, or an answer, from another part's PMI server.
+    /// Passes a call, or an answer, from another part's PMI server to the shim.
     async fn call(&mut self, launch: LaunchId, call: WireCall) {
         if let Ok(call) = Call::try_from(call) {
             self.send(ToShim::Call { launch, call }).await;
@@ -87,10 +88,10 @@ impl AllocationTask {
         }
     }
 
-    /// Changes what is known of a launch.
+    /// Applies a change to the launch, and publishes its end here if that was the last rank.
     pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
-        // After a lapse, ends of ranks do not count as the launch's end: the head learns of the
-        // lapse from the quorum.
+        // After a lapse of the lease nothing is reported: the ranks were killed, and the head learns
+        // that from the quorum.
         if self.lease.is_lapsed() {
             return;
         }
@@ -102,7 +103,7 @@ impl AllocationTask {
         }
     }
 
-    /// The shim began none of its ranks here.
+    /// The shim started none of the launch's ranks here.
     pub(super) fn refused(&mut self, launch: LaunchId, why: &str) {
         let me = self.context.setup.me.clone();
         self.of(launch, |local| local.refused(&me, why));

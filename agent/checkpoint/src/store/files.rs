@@ -99,17 +99,17 @@ impl CheckpointStore {
             compress(&source, &found, size, (parts, part_bytes), &stop)
         });
         let target = Object { key: &key, name: &object, stamp, uploads };
-        let prepared = self.upload_parts(&target, part_bytes, &mut compressed).await;
-        // After a failed upload this ends the reading thread.
+        let pending = self.store_parts(&target, part_bytes, &mut compressed).await;
+        // After a failed upload nobody takes the remaining parts.
         drop(compressed);
-        let prepared = prepared?;
+        let pending = pending?;
         let read = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}"))).flatten();
-        let (hash, bytes) = match (read, prepared) {
-            (Ok(hash), Some(prepared)) => (hash, self.complete(&target, prepared).await?),
+        let (hash, bytes) = match (read, pending) {
+            (Ok(hash), Some(pending)) => (hash, self.complete(&target, pending).await?),
             (Ok(_), None) => return Err(StoreError::Unfit(format!("{path}: nothing of it was read"))),
-            (Err(why), prepared) => {
-                if let Some(prepared) = prepared {
-                    self.give_up(&target, prepared).await;
+            (Err(why), pending) => {
+                if let Some(pending) = pending {
+                    self.give_up(&target, pending).await;
                 }
                 return Err(why);
             }

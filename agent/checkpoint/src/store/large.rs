@@ -1,11 +1,11 @@
 //! Multipart objects. Parts that were stored before a restart of the agent, or before the store was
-//! unreachable, are not stored again if the store can resume an upload. A directory as a store does
-//! not allow that.
+//! unreachable, are not stored again if the store can resume an upload. A store that is a directory
+//! cannot.
 //!
 //! ```text
-//!   parts, in order ──▶ BLAKE3 is that of a part that was written down ── yes ──▶ its id
-//!                                                                     └── no ───▶ put, written down
-//!   all of it was read, and had not changed ──▶ complete: the object is there
+//!   parts, in order ──▶ has the recorded part of this number the same BLAKE3? ── yes ──▶ its recorded id
+//!                                                                             └── no ───▶ put, record
+//!   the whole file was read and had not changed ──▶ complete: the object exists
 //! ```
 //!
 //! The whole file is read and compressed again, which costs the store nothing. A part that comes
@@ -23,7 +23,7 @@ use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
-/// Parts of one object in flight at once; one more is ready and waits.
+/// Parts of one object in flight at once; one less in a store that cannot resume an upload.
 const PARTS_AT_ONCE: usize = 3;
 
 /// An object to store.
@@ -36,7 +36,7 @@ pub(super) struct Object<'a> {
 }
 
 /// An object of which everything is stored or ready, except its completion: it does not exist yet.
-pub(super) enum Prepared {
+pub(super) enum PendingObject {
     /// One part, not stored yet.
     Small(Bytes),
     /// For a store that cannot resume an upload.
@@ -47,21 +47,21 @@ pub(super) enum Prepared {
 
 impl CheckpointStore {
     /// Stores all parts that arrive, each but the last one of `part_bytes`. `None`: none arrived.
-    pub(super) async fn upload_parts(
+    pub(super) async fn store_parts(
         &self,
         object: &Object<'_>,
         part_bytes: usize,
         parts: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Option<Prepared>, StoreError> {
+    ) -> Result<Option<PendingObject>, StoreError> {
         let Some(first) = parts.recv().await else { return Ok(None) };
         if first.len() < part_bytes {
-            return Ok(Some(Prepared::Small(first)));
+            return Ok(Some(PendingObject::Small(first)));
         }
-        let prepared = match &self.objects.multipart {
+        let pending = match &self.objects.multipart {
             Some(store) => self.put_parts(store, object, first, parts).await?,
             None => self.write_parts(object, part_bytes, first, parts).await?,
         };
-        Ok(Some(prepared))
+        Ok(Some(pending))
     }
 
     async fn put_parts(
@@ -70,7 +70,7 @@ impl CheckpointStore {
         object: &Object<'_>,
         first: Bytes,
         rest: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Prepared, StoreError> {
+    ) -> Result<PendingObject, StoreError> {
         let (upload, known) = match object.uploads.begun(object.name, &object.stamp) {
             Some(begun) => begun,
             None => {
@@ -82,7 +82,7 @@ impl CheckpointStore {
         let put = put_all(store, object, (&upload, &known), first, rest).await;
         let put = put.inspect_err(|error| forget_what_is_gone(object, error))?;
         let bytes = put.iter().map(|(bytes, _)| bytes).sum();
-        Ok(Prepared::Parts { upload, parts: put.into_iter().map(|(_, id)| id).collect(), bytes })
+        Ok(PendingObject::Parts { upload, parts: put.into_iter().map(|(_, id)| id).collect(), bytes })
     }
 
     async fn write_parts(
@@ -91,7 +91,7 @@ impl CheckpointStore {
         part_bytes: usize,
         first: Bytes,
         rest: &mut mpsc::Receiver<Bytes>,
-    ) -> Result<Prepared, StoreError> {
+    ) -> Result<PendingObject, StoreError> {
         let mut bytes = first.len() as u64;
         let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(object.key).await?, part_bytes);
         upload.put(first);
@@ -103,22 +103,22 @@ impl CheckpointStore {
             bytes += next.len() as u64;
             upload.put(next);
         }
-        Ok(Prepared::Written { upload, bytes })
+        Ok(PendingObject::Written { upload, bytes })
     }
 
     /// Completes the object: from here on it exists. Returns its size.
-    pub(super) async fn complete(&self, object: &Object<'_>, prepared: Prepared) -> Result<u64, StoreError> {
-        match (prepared, &self.objects.multipart) {
-            (Prepared::Small(part), _) => {
+    pub(super) async fn complete(&self, object: &Object<'_>, pending: PendingObject) -> Result<u64, StoreError> {
+        match (pending, &self.objects.multipart) {
+            (PendingObject::Small(part), _) => {
                 let bytes = part.len() as u64;
                 self.objects.store.put(object.key, PutPayload::from(part)).await?;
                 Ok(bytes)
             }
-            (Prepared::Written { upload, bytes }, _) => {
+            (PendingObject::Written { upload, bytes }, _) => {
                 upload.finish().await?;
                 Ok(bytes)
             }
-            (Prepared::Parts { upload, parts, bytes }, Some(store)) => {
+            (PendingObject::Parts { upload, parts, bytes }, Some(store)) => {
                 match store.0.complete_multipart(object.key, &upload, parts).await {
                     Ok(_) => {}
                     // It was completed before, and the answer or its record was lost: nothing else
@@ -131,17 +131,17 @@ impl CheckpointStore {
                 }
                 Ok(bytes)
             }
-            (Prepared::Parts { .. }, None) => Err(StoreError::Unfit("the store goes on with no upload".to_owned())),
+            (PendingObject::Parts { .. }, None) => Err(StoreError::Unfit("the store cannot resume an upload".to_owned())),
         }
     }
 
     /// Aborts an upload that is not wanted any more.
-    pub(super) async fn give_up(&self, object: &Object<'_>, prepared: Prepared) {
-        match prepared {
-            Prepared::Small(_) => {}
-            Prepared::Written { upload, .. } => drop(upload.abort().await),
-            Prepared::Parts { .. } => {
-                object.uploads.record_abandoned(object.name);
+    pub(super) async fn give_up(&self, object: &Object<'_>, pending: PendingObject) {
+        match pending {
+            PendingObject::Small(_) => {}
+            PendingObject::Written { upload, .. } => drop(upload.abort().await),
+            PendingObject::Parts { .. } => {
+                object.uploads.forget(object.name);
                 self.remove_left_over(object.uploads).await;
             }
         }
@@ -153,7 +153,7 @@ impl CheckpointStore {
         let Some(store) = &self.objects.multipart else { return };
         for (key, upload) in uploads.left_over() {
             if let Err(error) = store.0.abort_multipart(&Key::from(key.as_str()), &upload).await {
-                tracing::debug!(%key, %error, "parts of an upload that was given up stay in the store");
+                tracing::debug!(%key, %error, "parts of an abandoned upload stay in the store");
             }
         }
     }

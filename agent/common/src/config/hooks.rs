@@ -25,7 +25,7 @@ pub struct SiteHook<const TIMEOUT_SECONDS: u64> {
     pub timeout_seconds: u64,
 }
 
-/// A [`SiteHook`] as the file has it.
+/// A [`SiteHook`] as it is in the configuration file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct HookText {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_whose_program_alone_is_given_keeps_its_own_timeout() {
+    fn a_hook_without_a_timeout_has_its_own_default() {
         let text = "{prologue: {program: /a}, epilogue: {timeout_seconds: 7}, wipe: {program: /c}}";
         let hooks = lattice_model::config::parse::<HookSettings>("a.yaml", text).unwrap();
         hooks.validate().unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_refused_by_its_path() {
+    fn an_invalid_setting_is_refused_with_its_path() {
         let refused =
             |text: &str| lattice_model::config::parse::<HookSettings>("a.yaml", text).unwrap().validate().unwrap_err().to_string();
         assert!(refused("{wipe: {timeout_seconds: 0}}").starts_with("hooks.wipe.timeout_seconds: "));

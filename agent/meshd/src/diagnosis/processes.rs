@@ -15,9 +15,9 @@ const LISTED_MAX: usize = 16_384;
 const GROUPS_MAX: usize = 1024;
 /// How many threads of a process are searched for one in uninterruptible sleep.
 const THREADS_MAX: usize = 128;
-/// How long reading the ranks from all environments may take.
+/// How long to wait for an earlier read of the ranks, and then for this one.
 const RANKS_WITHIN: Duration = Duration::from_millis(500);
-/// The interval at which the end of the previous read is checked.
+/// Interval of the checks whether the earlier read has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The share of the limit from which open files are reported as short.
 const FILES_SHORT: f64 = 0.9;
@@ -204,7 +204,7 @@ fn waits(pid: i32, thread: i32, stacks: bool) -> (String, Vec<String>, Vec<Strin
     match fs::read_to_string(format!("/proc/{pid}/task/{thread}/stack")) {
         Ok(stack) => (wchan, names(&stack), notes),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            notes.push("its kernel stack is root's to read, and this agent is not root".to_owned());
+            notes.push("only root can read its kernel stack, and this agent is not root".to_owned());
             (wchan, Vec::new(), notes)
         }
         Err(error) => {
@@ -219,7 +219,7 @@ fn names(stack: &str) -> Vec<String> {
     let name = |line: &str| {
         let call = line.trim().split_once("] ").map_or(line.trim(), |(_, call)| call);
         let name = call.split(['+', ' ']).next().unwrap_or_default();
-        // A call without a name is an address.
+        // For a call without a name the kernel prints the address.
         let plain_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         plain_name.then(|| plain(name))
     };
@@ -294,7 +294,7 @@ fn mount_of(mountinfo: &str, file: &Path) -> Option<String> {
         let kind = behind.split(' ').next()?.to_owned();
         file.starts_with(&at).then_some((at, kind))
     };
-    // Of several mounts at one place the last is visible.
+    // Of several mounts at one path, only the last is visible.
     let (at, kind) = mountinfo.lines().filter_map(mount).max_by_key(|(at, _)| at.len())?;
     Some(format!("{at} ({kind})"))
 }
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_is_names_alone() {
+    fn a_stack_consists_of_function_names() {
         let stack =
             "[<0>] do_wait+0x62/0x200\n[<0>] nfs_wait_bit_killable+0x1c/0x80 [nfs]\n[<0>] 0xffffffffc0de\n[<0>] do_syscall_64+0x3d\n";
         assert_eq!(names(stack), ["do_wait", "nfs_wait_bit_killable", "do_syscall_64"]);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_have_anything_in_it() {
+    fn a_process_name_may_contain_any_character() {
         let stat = "12 (a) R b (x)) D 1 12 12 0 -1 0 5 0 0 0 150 50 0 0 20 0 3 0";
         let (name, fields) = stat_fields(stat).unwrap();
         assert_eq!((name, fields[0], fields[11], fields[12], fields[17]), ("a) R b (x)", "D", "150", "50", "3"));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_and_the_mount_that_are_waited_for_are_found_without_touching_them() {
+    fn the_awaited_file_and_its_mount_are_found() {
         let read = libc::SYS_read;
         assert_eq!(descriptor(&format!("{read} 0x3 0x7f00 0x10 0x0 0x0 0x0 0x7f 0x55")), Some(3));
         assert_eq!(descriptor("running"), None);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_waits_for_the_other_of_the_same_work() {
+    fn a_work_has_one_reader_at_a_time() {
         let (work, other) = (Path::new("/sys/fs/cgroup/one/work"), Path::new("/sys/fs/cgroup/other/work"));
         let first = Question::begin(work, Duration::ZERO).unwrap();
         assert!(Question::begin(work, Duration::from_millis(20)).is_none() && Question::begin(other, Duration::ZERO).is_some());
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_told_of() {
+    fn this_process_is_described() {
         let me = i32::try_from(std::process::id()).unwrap();
         let process = process(me, false).unwrap();
         assert!(process.memory_bytes > 0 && process.threads >= 1 && process.open_files.unwrap() > 0, "{process:?}");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_an_answer_takes_are_counted() {
+    fn processes_beyond_the_limit_of_an_answer_are_counted() {
         let procs: String = (1..=LISTED_MAX + 5).map(|pid| format!("{pid}\n")).collect();
         let work = Work::new("many", &[("cgroup.procs", &procs)]);
         let listed = list(&work.0);

@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The parts of the agent that measuring needs.
 pub struct Handles {
     /// This node's id.
     pub me: NodeId,

@@ -1,4 +1,5 @@
-//! One output of a rank while it is read: what was read waits here for its turn.
+//! One output of a rank while it is read: its pieces wait here until all earlier pieces of the rank
+//! were sent.
 
 use super::lines::Lines;
 use super::source::{Next, Source};
@@ -7,7 +8,7 @@ use lattice_mesh::open::LogItem;
 use std::collections::VecDeque;
 use std::io;
 
-/// One output, as it was seen when the pass began.
+/// One output, with its length when the pass began, or when its file was found changed.
 pub struct Output {
     seen: Seen,
     pub lines: Lines,
@@ -22,7 +23,6 @@ impl Output {
         Self { seen, lines, ready: VecDeque::new(), is_over: false }
     }
 
-    /// Which output it is.
     pub fn stream(&self) -> crate::output_index::Stream {
         self.seen.stream
     }
@@ -57,24 +57,24 @@ impl Output {
             Next::Changed(now) => self.seen = now,
             Next::Data(data) => {
                 self.lines.push(data);
-                self.give(source);
+                self.queue_lines(source);
             }
             Next::End => {
                 if all {
                     self.lines.all();
                 }
-                self.give(source);
+                self.queue_lines(source);
                 self.is_over = true;
             }
             Next::Missing { bytes, why } => {
                 self.lines.all();
-                self.give(source);
+                self.queue_lines(source);
                 self.lines.skip(bytes);
                 self.add_notice(source, at, format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}"));
             }
             Next::Truncated => {
                 self.lines.all();
-                self.give(source);
+                self.queue_lines(source);
                 self.lines.next_segment(source.spool.segment(stream));
                 self.add_notice(source, at, format!("rank {rank} truncated its own {name}: what follows is new"));
             }
@@ -82,7 +82,7 @@ impl Output {
         Ok(())
     }
 
-    fn give(&mut self, source: &Source) {
+    fn queue_lines(&mut self, source: &Source) {
         let samples = source.spool.samples(self.seen.stream, self.lines.reads_at().segment);
         self.ready.extend(self.lines.take(self.seen.stream, &samples));
     }

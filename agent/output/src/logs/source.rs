@@ -81,8 +81,7 @@ impl Source {
             Piece::Punched => {
                 let now = self.list(seen.stream.launch).await?.into_iter().find(|s| s.stream == seen.stream);
                 let now = now.ok_or(io::ErrorKind::NotFound)?;
-                // The caller reads up to the old length: what was punched since comes from the
-                // store.
+                // The caller continues with this state: what was punched since comes from the store.
                 Ok(Next::Changed(now))
             }
         }

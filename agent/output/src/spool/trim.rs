@@ -1,7 +1,7 @@
-//! Enforces the spool's limit by removing logs of ended allocations. The choice is fair: of the
-//! user who has most, logs that the store has are removed first, then the oldest. Where somebody
-//! may still want logs that exist nowhere else, the files become holes of the same length, so that
-//! readers can say what is missing.
+//! Enforces the spool's limit by removing logs of ended allocations. The user with the most bytes
+//! loses logs first: those that the store has, then the oldest. Where somebody may still want logs
+//! that exist nowhere else, the files become holes of the same length, so that readers can report
+//! what is missing.
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,10 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Logs that are needed and whose allocation ended less than this ago are not removed for the
-/// spool's limit: somebody is about to read them.
+/// Logs that are needed and whose allocation ended less than this ago are removed only if the disk
+/// is short of space: somebody is about to read them.
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
-/// Longer than a block of any file system that logs lie on.
+/// At least as long as a block of any file system that stores logs.
 const BLOCK_BYTES: u64 = 64 * 1024;
 /// Size that a directory counts in the spool, whatever it contains.
 const DIRECTORY_BYTES: u64 = 4096;
@@ -22,14 +22,14 @@ const DIRECTORY_BYTES: u64 = 4096;
 /// An ended allocation's directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ended {
-    /// Whether its logs are on their way into the store: they are waited for.
+    /// Whether its logs are on their way into the store: they are not removed before.
     flushing: bool,
     /// Whether the store lacks some of it.
     needed: bool,
     at: SystemTime,
     bytes: u64,
     owner: u32,
-    /// Whether its logs take no space any more: they are holes, or empty.
+    /// Whether its logs take no space: they are holes, or empty.
     emptied: bool,
     path: PathBuf,
 }
@@ -43,7 +43,7 @@ pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) 
     let now = SystemTime::now();
     for gone in to_trim(ended.collect(), bytes_max, now, disk_is_short(state_dir)) {
         let Ended { bytes, path, owner, .. } = &gone;
-        tracing::info!(path = %path.display(), bytes, owner, "the log spool is over its limit: the oldest logs of who has most go");
+        tracing::info!(path = %path.display(), bytes, owner, "the log spool is over its limit: logs of the user with the most bytes are removed");
         let emptied = gone.is_waited_for(now) && gone.needed && empty(&path.join("logs")).is_ok_and(|all| all);
         if !emptied && let Err(error) = fs::remove_dir_all(path) {
             tracing::warn!(path = %path.display(), %error, "old logs could not be removed");
@@ -81,7 +81,7 @@ fn files(logs: &Path) -> io::Result<Vec<PathBuf>> {
 fn empty(logs: &Path) -> io::Result<bool> {
     for path in files(logs)? {
         let file = OpenOptions::new().write(true).open(path)?;
-        // To the end of the last block: a remaining part of a block would read as zeros.
+        // To the end of the last block: zeros in a block that stays would be read as output.
         let all = libc::off_t::try_from(file.metadata()?.len().next_multiple_of(BLOCK_BYTES)).map_err(io::Error::other)?;
         if all > 0 {
             fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, all)?;
@@ -94,7 +94,7 @@ fn empty(logs: &Path) -> io::Result<bool> {
 }
 
 /// What to remove, in order. Logs of a recently ended allocation that exist nowhere else are
-/// removed only if nothing else is left and the disk is short of space.
+/// removed only if the disk is short of space, and after all other logs of their user.
 fn to_trim(mut ended: Vec<Ended>, bytes_max: u64, now: SystemTime, disk_is_short: bool) -> Vec<Ended> {
     ended.sort();
     let mut total = ended.iter().map(|e| u128::from(e.bytes)).sum::<u128>();
@@ -147,29 +147,29 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_until_the_rest_fits_and_what_just_ended_only_for_the_disks_sake() {
+    fn the_oldest_are_removed_until_the_rest_fits_and_recent_ones_only_if_the_disk_is_short() {
         let all = [ended(1, 0, 500), ended(1, 3, 10), ended(1, 1, 10), ended(1, 2, 10)];
         assert_eq!(trimmed(&all, 530, false), Vec::<String>::new());
         assert_eq!(trimmed(&all, 515, false), ["1:3", "1:2"]);
         assert_eq!(trimmed(&all, 5, false), ["1:3", "1:2", "1:1"]);
         assert_eq!(trimmed(&all, 5, true), ["1:3", "1:2", "1:1", "1:0"]);
-        assert_eq!(trimmed(&[ended(1, 2, u64::MAX), ended(1, 1, u64::MAX)], 5, false), ["1:2", "1:1"], "no sum wraps");
+        assert_eq!(trimmed(&[ended(1, 2, u64::MAX), ended(1, 1, u64::MAX)], 5, false), ["1:2", "1:1"], "no sum overflows");
     }
 
     #[test]
-    fn who_has_most_loses_first_and_what_the_store_has_goes_before_what_it_lacks() {
+    fn the_user_with_most_loses_first_and_stored_logs_are_removed_before_others() {
         let all = [ended(1, 9, 100), ended(2, 2, 300), ended(2, 3, 300), ended(2, 1, 300)];
-        assert_eq!(trimmed(&all, 500, false), ["2:3", "2:2"], "the small one's older logs stay");
+        assert_eq!(trimmed(&all, 500, false), ["2:3", "2:2"], "the older logs of the user with less stay");
         let mut all = [ended(1, 9, 100), ended(1, 2, 100), ended(1, 0, 100)];
         all[2].needed = false;
         assert_eq!(trimmed(&all, 250, false), ["1:0"]);
         assert_eq!(trimmed(&all, 150, false), ["1:0", "1:9"]);
         all[0].flushing = true;
-        assert_eq!(trimmed(&all, 5, true), ["1:0", "1:2"], "what is being flushed is waited for");
+        assert_eq!(trimmed(&all, 5, true), ["1:0", "1:2"], "what is being flushed is not removed");
     }
 
     #[test]
-    fn what_was_emptied_for_the_disks_sake_stays_as_holes_until_nobody_waits_for_it() {
+    fn emptied_logs_stay_as_holes_until_they_are_no_longer_recent() {
         let mut all = [ended(1, 0, 500), ended(1, 0, 400), ended(1, 2, 10)];
         all[0].emptied = true;
         all[2].emptied = true;
@@ -186,12 +186,12 @@ mod tests {
         assert!(super::ended(dir.clone()).unwrap().emptied);
         let shim_dir = lattice_runtime::shim::ShimDir(dir.clone());
         let seen: Vec<(u64, u64)> = super::super::files::list(&shim_dir, None).unwrap().iter().map(|s| (s.bytes, s.data_start)).collect();
-        assert_eq!(seen, [(100_001, 100_001), (1, 1), (0, 0), (4096, 4096)], "as long as they were, and nothing in them");
+        assert_eq!(seen, [(100_001, 100_001), (1, 1), (0, 0), (4096, 4096)], "the lengths stay, and the content is gone");
         fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
-    fn a_sparse_file_counts_what_it_takes_and_a_directory_something() {
+    fn a_sparse_file_counts_with_its_blocks_and_a_directory_with_a_fixed_size() {
         let dir = std::env::temp_dir().join(format!("lattice-trim-sparse-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("logs/0")).unwrap();

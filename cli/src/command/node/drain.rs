@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Interval of checks which nodes are Drained.
+/// Interval of the checks which nodes are Drained.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
@@ -41,8 +41,8 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     if !args.wait || done.nodes.is_empty() {
         return Ok(done.exit);
     }
-    let exit = Waiting { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
-    let lifted = exit.wait(client).await?;
+    let waiting = Waiting { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
+    let lifted = waiting.wait(client).await?;
     Ok(if lifted { Exit::Refused as u8 } else { done.exit })
 }
 

@@ -1,4 +1,4 @@
-//! Applies one operation to each of several nodes: prints a line for each, and names those that were refused.
+//! Applies one operation to each of several nodes: prints a line for each, and names those for which it was not done.
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// The nodes in these lists, each once.
 ///
 /// # Errors
-/// One of them is not a list.
+/// One of them is not a valid list.
 pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     let mut all = BTreeSet::new();
     for list in lists {
@@ -18,7 +18,7 @@ pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     Ok(all)
 }
 
-/// A failure to get an answer, with the node for which nothing was done; a refusal names the node itself.
+/// Adds the node to a failure without an answer; a refusal names the node itself.
 pub fn unanswered(node: &str, failure: Failure) -> Failure {
     if failure.exit() == Exit::Unavailable as u8 { failure.about(&format!("node {node}")) } else { failure }
 }
@@ -31,7 +31,8 @@ pub struct Done {
     pub exit: u8,
 }
 
-/// Applies it to each node and continues after a refusal. If no agent answers, the other nodes are not tried.
+/// Applies `act` to each node and continues after a failure. Without an agent or a quorum it stops, and the other nodes
+/// are not tried.
 pub async fn each(
     session: &Session,
     lists: &[String],
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_put_together_and_what_is_none_is_wrong_usage() {
+    fn lists_are_merged_and_an_invalid_one_is_a_usage_error() {
         let names = |lists: &[&str]| named(&lists.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
         let all: Vec<String> = names(&["n[1-3]", "n2,login"]).unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(all, ["login", "n1", "n2", "n3"]);

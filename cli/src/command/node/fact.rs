@@ -30,7 +30,7 @@ pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     let mut line = |name, value| lines.push((name, value));
     line("Not reached", response.unreached.clone());
     if let Some(fact) = &response.fact {
-        let from = if response.unreached.is_empty() { "it says" } else { "it said last" };
+        let from = if response.unreached.is_empty() { "it reports" } else { "it last reported" };
         let reason = if fact.reason.is_empty() { String::new() } else { format!(": {}", fact.reason) };
         line("Itself", format!("{from} {}{reason}", fact.state));
         fact.holds.iter().for_each(|hold| line("Hold", with_exit(hold)));
@@ -47,7 +47,7 @@ pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     } else if let Some(gossip) = &response.gossip {
         let state = filled(&gossip.state).unwrap_or("nothing yet");
         let held = if gossip.held { ", held" } else { "" };
-        line("Gossip", format!("{}; of itself it said {state}{held}", gossip.liveness));
+        line("Gossip", format!("{}; it last published {state}{held}", gossip.liveness));
     }
     if let Some(pulse) = &response.pulse {
         let running: Vec<&str> = pulse.running.iter().map(|id| short(id)).collect();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_not_reached_is_told_as_such_and_nothing_of_now_is_made_up() {
+    fn a_node_that_is_not_reached_is_shown_as_such_without_current_values() {
         let fact = v1::NodeFact {
             state: "Degraded".into(),
             reason: "not well: disk: full".into(),
@@ -105,7 +105,7 @@ mod tests {
             unreached: String::new(),
         };
         let want = "
-Itself:    it says Degraded: not well: disk: full
+Itself:    it reports Degraded: not well: disk: full
 Gives:     4 cores, 1.0 GiB
 Images:    0 cached
 Runs:      nothing
@@ -114,9 +114,9 @@ Pressure:  cpu 1.2 %
         assert_eq!(text(&reached, false), want);
         let kept = v1::NodeFactResponse { pulse: None, unreached: "it does not answer in time".into(), ..reached };
         let shown = text(&kept, true);
-        assert!(shown.contains("it said last Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
+        assert!(shown.contains("it last reported Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
         let gossip_only = v1::NodeFactResponse { fact: None, ..kept };
-        assert!(text(&gossip_only, false).ends_with("Gossip:       suspect; of itself it said Ready, held\n"));
+        assert!(text(&gossip_only, false).ends_with("Gossip:       suspect; it last published Ready, held\n"));
         assert_eq!(json(&gossip_only)["said"], serde_json::Value::Null);
         assert_eq!(unknown("n9", &gossip_only).state, "Unknown");
     }

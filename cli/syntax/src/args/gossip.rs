@@ -10,13 +10,13 @@ pub struct Gossip {
 
 #[derive(Subcommand)]
 pub enum GossipCommand {
-    /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns of
-    /// each node in whose name others received a state that the node never published
+    /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns about
+    /// each node of which others received a state that it never published
     Members(GossipMembers),
     /// Print a line for each change that this agent sees, until interrupted: a node joins, is suspected, refutes that,
     /// is Down, or changes its state
     Watch,
-    /// Show the keys that encrypt gossip, and how far their rotation is
+    /// Show the keys that encrypt gossip, and the progress of their rotation
     Keys(GossipKeys),
 }
 
@@ -38,14 +38,14 @@ pub struct GossipKeys {
 
 #[derive(Subcommand)]
 pub enum GossipKeysCommand {
-    /// Replace the key: hand out a new one, encrypt with it once every node that is not Down has it, and remove the
-    /// old one. Waits until that is done; given again, it continues a rotation that has begun
+    /// Replace the key: distribute a new one, encrypt with it once every node that is not Down has it, and remove the
+    /// old one. Waits until that is done. If a rotation is under way, no other one begins: the command waits for it
     Rotate(RotateKeys),
 }
 
 #[derive(Args)]
 pub struct RotateKeys {
-    /// Do not wait: the quorum continues the rotation, and `lattice gossip keys` shows how far it is
+    /// Do not wait: the quorum continues the rotation, and `lattice gossip keys` shows its progress
     #[arg(long)]
     pub no_wait: bool,
 }

@@ -43,11 +43,11 @@ pub enum LibraryError {
     // The remedy comes last, so the cause is part of the text.
     #[error("{NAME} cannot be loaded ({}): install OpenPMIx, of a version {}", .0, majors())]
     Load(libloading::Error),
-    #[error("this build of lattice-pmix cannot tell who connects: link it with --export-dynamic-symbol=accept")]
+    #[error("this build of lattice-pmix cannot check who connects: link it with --export-dynamic-symbol=accept")]
     NoGate,
-    #[error("{NAME} is `{text}`, and OpenPMIx of a version {} is served", majors())]
+    #[error("{NAME} is `{text}`: install OpenPMIx, of a version {}", majors())]
     UnknownVersion { text: String },
-    #[error("it serves already")]
+    #[error("it serves a launch already")]
     ServesAlready,
     #[error("{subject}: a zero byte")]
     ZeroByte { subject: String },
@@ -63,7 +63,7 @@ pub enum LibraryError {
     },
     #[error("{function} of {NAME} {version}: {text} ({status})")]
     Refused { function: String, version: String, text: String, status: Status },
-    #[error("{function} made nothing of {list:?}")]
+    #[error("{function} returned nothing for {list:?}")]
     Nothing { function: String, list: CString },
 }
 
@@ -116,18 +116,18 @@ impl Library {
             questions: Mutex::default(),
         };
         HOST.set(host).map_err(|_| LibraryError::ServesAlready)?;
-        let mut kept = Kept::default();
+        let mut owned = OwnedData::default();
         let mut about = vec![
-            kept.text("pmix.srvr.tmpdir", &job.directory)?,
-            kept.text("pmix.sys.tmpdir", &job.directory)?,
-            kept.text("pmix.srv.nspace", "lattice-pmix")?,
+            owned.text("pmix.srvr.tmpdir", &job.directory)?,
+            owned.text("pmix.sys.tmpdir", &job.directory)?,
+            owned.text("pmix.srv.nspace", "lattice-pmix")?,
             number("pmix.srv.rank", data_type::PROC_RANK, job.here),
             // The topology is detected once and passed to the ranks; otherwise each of them would
             // detect it again, with all devices.
             flag("pmix.srvr.share"),
         ];
         if let Some(node) = job.nodes.get(job.here as usize) {
-            about.push(kept.text("pmix.hname", &node.name)?);
+            about.push(owned.text("pmix.hname", &node.name)?);
         }
         // The library keeps the address, so the module is never freed.
         let module = Box::leak(Box::new(Module {
@@ -143,11 +143,11 @@ impl Library {
         }));
         let init = self.function::<abi::ServerInit>("PMIx_server_init")?;
         // SAFETY: the module is never freed, the array lives during the call; the library copies
-        // what it keeps of it.
+        // what it needs later.
         let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
         self.good("PMIx_server_init", status)?;
         self.register_loss_handler()?;
-        self.register(job, &mut kept)?;
+        self.register(job, &mut owned)?;
         self.environments(job)
     }
 
@@ -160,7 +160,7 @@ impl Library {
         unsafe { give(done, abi::SUCCESS, data, cbdata) };
     }
 
-    /// Delivers the answer to a rank's question.
+    /// Delivers the answer to a rank's question about published data.
     pub fn answered(&self, id: u64, status: AnswerStatus, found: Vec<Published>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
@@ -198,7 +198,7 @@ impl Library {
         }
     }
 
-    /// The shim has acknowledged a rank's end: the rank may continue.
+    /// The shim has received a rank's finalize or abort: the rank may continue.
     pub fn left(&self, rank: u32) {
         let Some(host) = HOST.get() else { return };
         let mut leaving = host.leaving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,8 +212,8 @@ impl Library {
         }
     }
 
-    /// Notifies the ranks that have a handler for it of a rank's death. Other ranks must not be
-    /// notified: Open MPI's default handler aborts.
+    /// Notifies the ranks that registered a handler for it of a rank's death. Other ranks must not
+    /// be notified: Open MPI's default handler aborts.
     pub fn died(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
         let notified = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
@@ -232,7 +232,7 @@ impl Library {
             self.good("PMIx_Notify_event", status)
         });
         if let Err(why) = notified {
-            eprintln!("lattice-pmix: the ranks here do not learn that rank {rank} died: {}", with_causes(&why));
+            eprintln!("lattice-pmix: the ranks here cannot be notified of the death of rank {rank}: {}", with_causes(&why));
         }
     }
 
@@ -246,13 +246,13 @@ impl Library {
         if status >= 0 { Ok(()) } else { self.good("PMIx_Register_event_handler", status) }
     }
 
-    fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), LibraryError> {
+    fn register(&self, job: &BridgeJob, owned: &mut OwnedData) -> Result<(), LibraryError> {
         let namespace = proc_of(&job.namespace, abi::RANK_WILDCARD)?;
-        let mut about = self.job_info(job, kept)?;
+        let mut about = self.job_info(job, owned)?;
         let count = job.local().len();
         let local = c_int::try_from(count).map_err(|_| LibraryError::TooManyRanks(count))?;
         let register = self.function::<abi::RegisterNamespace>("PMIx_server_register_nspace")?;
-        // SAFETY: everything the array points to lives in `kept`, longer than the call, which
+        // SAFETY: everything the array points to lives in `owned`, longer than the call, which
         // without a callback returns after all is copied.
         let status = unsafe { register(namespace.namespace.as_ptr(), local, about.as_mut_ptr(), about.len(), None, std::ptr::null_mut()) };
         self.good("PMIx_server_register_nspace", status)?;
@@ -268,14 +268,14 @@ impl Library {
     }
 
     /// The launch information that a rank may query locally.
-    fn job_info(&self, job: &BridgeJob, kept: &mut Kept) -> Result<Vec<Info>, LibraryError> {
+    fn job_info(&self, job: &BridgeJob, owned: &mut OwnedData) -> Result<Vec<Info>, LibraryError> {
         let uint32 = |key: &str, value: u32| number(key, data_type::UINT32, value);
         let (size, local) = (job.size(), job.local());
         let local_size = u32::try_from(local.len()).unwrap_or(u32::MAX);
         let nodes = self.generated("PMIx_generate_regex", &job.node_names())?;
         let ranks = self.generated("PMIx_generate_ppn", &job.node_ranks())?;
         let mut about = vec![
-            kept.text("pmix.jobid", &job.namespace)?,
+            owned.text("pmix.jobid", &job.namespace)?,
             uint32("pmix.univ.size", size),
             uint32("pmix.job.size", size),
             uint32("pmix.max.size", size),
@@ -283,11 +283,11 @@ impl Library {
             uint32("pmix.num.nodes", u32::try_from(job.nodes.len()).unwrap_or(u32::MAX)),
             uint32("pmix.local.size", local_size),
             uint32("pmix.node.size", local_size),
-            kept.text("pmix.nmap", &nodes)?,
-            kept.text("pmix.pmap", &ranks)?,
-            kept.text("pmix.lpeers", &listed(local))?,
-            kept.text("pmix.tmpdir", &job.directory)?,
-            kept.text("pmix.nsdir", &job.directory)?,
+            owned.text("pmix.nmap", &nodes)?,
+            owned.text("pmix.pmap", &ranks)?,
+            owned.text("pmix.lpeers", &listed(local))?,
+            owned.text("pmix.tmpdir", &job.directory)?,
+            owned.text("pmix.nsdir", &job.directory)?,
             flag("pmix.tdir.rmclean"),
         ];
         if is_crowded(job) {
@@ -301,7 +301,7 @@ impl Library {
             let count = ranks.end - ranks.start;
             let first = number("pmix.aldr", data_type::PROC_RANK, ranks.start);
             let one = vec![uint32("pmix.appnum", program), uint32("pmix.app.size", count), first];
-            about.push(kept.array("pmix.app.arr", one));
+            about.push(owned.array("pmix.app.arr", one));
             for (of_it, rank) in (0..).zip(ranks) {
                 if let Some(of_rank) = programs.get_mut(rank as usize) {
                     *of_rank = (program, of_it);
@@ -319,9 +319,9 @@ impl Library {
                     small("pmix.lrank", local),
                     small("pmix.nrank", local),
                     uint32("pmix.nodeid", node_id),
-                    kept.text("pmix.hname", &node.name)?,
+                    owned.text("pmix.hname", &node.name)?,
                 ];
-                about.push(kept.array("pmix.pdata", one));
+                about.push(owned.array("pmix.pdata", one));
             }
         }
         Ok(about)
@@ -384,8 +384,8 @@ impl Library {
     }
 }
 
-/// Whether this node has more ranks of the launch than processors available to them, which are the
-/// same as for this process.
+/// Whether the launch has more ranks on this node than processors. The ranks may use the same
+/// processors as this process.
 fn is_crowded(job: &BridgeJob) -> bool {
     std::thread::available_parallelism().is_ok_and(|processors| job.local().len() > processors.get())
 }
@@ -421,12 +421,12 @@ impl Event {
 
 /// The data that the arrays passed to the library point to.
 #[derive(Default)]
-struct Kept {
+struct OwnedData {
     texts: Vec<CString>,
     arrays: Vec<(Box<DataArray>, Vec<Info>)>,
 }
 
-impl Kept {
+impl OwnedData {
     fn text(&mut self, key: &str, text: &str) -> Result<Info, LibraryError> {
         let text = CString::new(text).map_err(|_| LibraryError::ZeroByte { subject: key.to_owned() })?;
         // The bytes of a CString stay in place when it is moved.
@@ -528,8 +528,8 @@ unsafe extern "C" fn abort(
     abi::SUCCESS
 }
 
-/// All local members of a set of ranks wait in a fence. Numbered fences are those of the whole
-/// launch; for a smaller set, the library itself serves fences within one node.
+/// All local members of a set of ranks wait in a fence. Only the fences of the whole launch are
+/// served here. The library itself serves smaller sets within one node; others are refused.
 unsafe extern "C" fn fence(
     ranks: *const Proc,
     count: usize,
@@ -591,7 +591,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_read_from_what_the_library_says() {
+    fn the_version_is_read_from_the_librarys_text() {
         let text = "OpenPMIx 4.2.2, repo rev: gitv4.2.2 (PMIx Standard: 4.1, Stable ABI: 0.0, Provisional ABI: 0.0)";
         assert_eq!(version(text), Some("4.2.2"));
         assert_eq!(version("OpenPMIx 5.0.1 (PMIx Standard: 4.2)"), Some("5.0.1"));
