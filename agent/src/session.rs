@@ -35,34 +35,34 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// How long two reports of an allocation on a single node are held back: that it is prepared, and
-/// that its command ended by itself. Short work is over and undone by then, and sending all reports
-/// together saves two commits. Nothing waits for the first report, and the user who launched the
-/// work already has the second.
+/// that its command ended by itself. Very short work has also been released by then, and sending
+/// all its reports together saves two commits. Nothing waits for the first report, and the user who
+/// launched the work already has the second.
 const LINGER: Duration = Duration::from_millis(5);
-/// The pause between two tries; it doubles up to `PAUSE_MAX`.
+/// The first pause before another session is tried; it doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the first health checks and the first look at the node's software may take before the
-/// node registers without them: as not well until the checks are done, and in no conformance group
-/// until the look is.
-const CHECKED_WITHIN: Duration = Duration::from_secs(10);
+/// How long registration waits for the first health checks and the first reading of the node's
+/// software. After that the node registers as unwell until the checks are done, and in no
+/// conformance group until its software is known.
+const FIRST_CHECKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a heartbeat may stay unacknowledged: after that the member hangs, or does not reach the
-/// leader.
+/// How long a heartbeat may stay unacknowledged: after that the member counts as hung, or as cut off
+/// from the leader.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a node whose session is carried looks for a member that it can reach itself, and how
-/// long it waits for each.
-const STRAIGHT_AGAIN: Duration = Duration::from_secs(10);
-const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
-/// How many nodes are looked up for one query.
+/// How often a node whose session is relayed tries to reach a member directly, and the timeout for
+/// each member.
+const DIRECT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const DIRECT_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many nodes are looked up for one question of the member.
 const NODES_LOOKED_UP_MAX: usize = 256;
 
 /// Why a node whose run leases lapsed gets no work.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
 
-/// What the node registers with.
+/// What the node reports when it registers.
 pub struct Registration {
     pub boot: Boot,
     /// What the node offers to work: it registers anew when this changes.
@@ -75,7 +75,7 @@ pub struct Registration {
     pub previous: Incarnation,
     /// If the node's stored state is lost: what is left of its work.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
-    /// Whether it has the site's hook for wiping the node.
+    /// Whether the site's hook for wiping the node is configured.
     pub wipes: bool,
 }
 
@@ -129,10 +129,10 @@ pub async fn run(
         received_health,
         registered: None,
     };
-    // A node is checked before it is offered, and whoever sees it Ready knows its software.
+    // A node that registers before these are done is unwell and in no conformance group.
     let context = session.context.clone();
     let looked = async { tokio::join!(context.machine.checks.made(), context.machine.conformance.made()) };
-    let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
+    let checked = tokio::time::timeout(FIRST_CHECKS_TIMEOUT, looked);
     let _ = stop.run_until_cancelled(checked).await;
     let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
     while !stop.is_cancelled() {
@@ -158,30 +158,31 @@ pub async fn run(
 
 /// Why a session ended.
 enum Ended {
-    /// Its member is the leader now; another member takes the session over.
+    /// Its member has become the leader and sends it to another member, or it was relayed and a
+    /// member can be reached directly again.
     Moved,
     /// The node's offer has changed.
     Resized,
     /// The session was lost, for this reason.
     Lost(String),
-    /// A member refused the registration, for this reason.
+    /// A member closed the session before it registered the node, for this reason.
     Refused(String),
 }
 
 /// An open session.
 struct Line {
-    /// The peer that carries it.
+    /// The peer that relays it, if any.
     through: Option<NodeId>,
     up: mpsc::Sender<Up>,
-    /// Who is at the other end.
+    /// The member at the other end.
     member: String,
     /// The incarnation that the session gave the node; `None` until then.
     incarnation: Option<Incarnation>,
     heartbeat: Interval,
     beats: Beats,
-    /// The last report that was sent.
+    /// The number of the last report that was sent.
     sent: u64,
-    /// Until when reports that may wait do wait.
+    /// When the reports that are held back are sent; `None`: none is held back.
     linger: Option<Instant>,
 }
 
@@ -240,8 +241,8 @@ impl Session {
         });
     }
 
-    /// The session was refused before it began. Logged, since the log of an agent that never
-    /// registered has no other reason.
+    /// The member closed the session before it registered the node. This is logged here, because
+    /// `lost` logs nothing for an agent that never had a session.
     fn refused(&self, why: String) {
         let is_new = match &*self.state.borrow() {
             SessionState::Lost { why: known, .. } => *known != why,
@@ -264,20 +265,21 @@ impl Session {
         self.begin_beats();
         let register = self.register(&offer);
         let (through, up, mut down) = self.open(register).await.map_err(|error| Ended::Lost(error.to_string()))?;
-        // A session that is carried ends when a member serves without: others may need the place.
-        let straight = through.is_some().then(|| served_again(self.quorum.clone()));
-        let straight = async {
-            match straight {
+        // A relayed session ends when a member can be reached directly: a peer relays only a limited
+        // number of sessions.
+        let direct = through.is_some().then(|| served_directly(self.quorum.clone()));
+        let direct = async {
+            match direct {
                 Some(served) => served.await,
                 None => std::future::pending().await,
             }
         };
-        tokio::pin!(straight);
+        tokio::pin!(direct);
         let mut checks = self.context.machine.checks.watch();
         let mut conformance = self.context.machine.conformance.watch();
         let mut wiped = self.wipes.watch();
         let mut line = Line::new(through, up, down.member().to_owned());
-        // Opening it may have taken its time.
+        // Opening may have taken long, so leases may have lapsed meanwhile.
         self.begin_beats();
         loop {
             tokio::select! {
@@ -286,7 +288,8 @@ impl Session {
                     let is_list = matches!(message, Down::Desired(_));
                     self.handle(message, &mut line).await?;
                     if is_list {
-                        // Where its order to wipe was carried out before this session began.
+                        // The list may repeat an order to wipe that was carried out before this
+                        // session: the result is reported again.
                         wiped.mark_changed();
                     }
                 }
@@ -302,14 +305,15 @@ impl Session {
                 }
                 Ok(()) = checks.changed() => {
                     checks.mark_unchanged();
-                    // Not with the next heartbeat: work may be placed meanwhile.
+                    // At once, because work may be placed before the next heartbeat.
                     if line.beats.health.as_ref() != Some(&self.health()) {
                         self.beat(&mut line).await?;
                     }
                 }
                 Ok(()) = conformance.changed() => {
                     conformance.mark_unchanged();
-                    // Not with the next heartbeat: work that minds it may be placed meanwhile.
+                    // At once, because work that requires conformance may be placed before the next
+                    // heartbeat.
                     if line.beats.conformance != self.context.machine.conformance.report() {
                         self.beat(&mut line).await?;
                     }
@@ -325,7 +329,7 @@ impl Session {
                     self.report(&mut line).await?;
                 }
                 () = passed(line.linger) => self.reports.mark_changed(),
-                () = &mut straight => return Err(Ended::Moved),
+                () = &mut direct => return Err(Ended::Moved),
                 () = passed(line.beats.unanswered.map(|since| since + BEAT_TIMEOUT)) => {
                     self.quorum.leave(&line.member);
                     return Err(Ended::Lost(format!("{} does not acknowledge heartbeats", line.member)));
@@ -334,7 +338,7 @@ impl Session {
         }
     }
 
-    /// What this node registers with, now.
+    /// The registration as of now.
     fn register(&self, offer: &Offer) -> Up {
         Up::Register {
             node: self.context.setup.me.clone(),
@@ -355,7 +359,7 @@ impl Session {
         }
     }
 
-    /// What comes down the session.
+    /// Handles a message from the member.
     async fn handle(&mut self, message: Down, line: &mut Line) -> Result<(), Ended> {
         match message {
             Down::Close { why } => {
@@ -372,14 +376,14 @@ impl Session {
             Down::Revoked { names } => self.revocations.learn(names),
             Down::Keyring { generation, ring } => {
                 self.keys.take(generation, &ring, &self.membership).await;
-                // Not with the next heartbeat: a rotation waits for the last node to say this.
+                // At once, because a rotation waits until the last node has reported the new keys.
                 self.beat(line).await?;
             }
             Down::Registered { incarnation, heartbeat_ms, report_seq, generation, members, .. } => {
                 self.members.learn(&members);
                 line.incarnation = Some(incarnation);
                 self.registered = Some(incarnation);
-                // Before any report: it may be of what the quorum does not know yet.
+                // Before any report, which may be about work that the quorum does not know yet.
                 if let Some(holds) = self.unknown_to(generation, incarnation) {
                     line.send(holds).await?;
                 }
@@ -401,7 +405,7 @@ impl Session {
             Down::Acked { incarnation, seq, superseded } => {
                 self.context.work.driver.send(Event::Acknowledged { incarnation, seq }).await;
                 for (allocation, epoch) in superseded {
-                    tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
+                    tracing::info!(%allocation, %epoch, "the reports about this claim are refused: a later claim replaced it");
                     self.context.work.driver.send(Event::Superseded { allocation, epoch }).await;
                 }
             }
@@ -423,7 +427,7 @@ impl Session {
         if let Err(Lapsed) = self.acknowledged(seq) {
             return Err(Ended::Lost("run leases lapsed while the leader did not answer: the node registers anew".to_owned()));
         }
-        // Not with the next heartbeat: the node gets no work before the leader has this.
+        // At once, because the node gets no work before the leader has this heartbeat.
         if waited && !self.beats.is_lapsed() { self.beat(line).await } else { Ok(()) }
     }
 
@@ -434,13 +438,13 @@ impl Session {
         line.send(message).await
     }
 
-    /// Sends the reports that this session has not sent yet, unless they may wait for more.
+    /// Sends the reports that this session has not sent yet, unless all of them may be held back.
     async fn report(&mut self, line: &mut Line) -> Result<(), Ended> {
         let pending = Arc::clone(&self.reports.borrow_and_update());
         let (incarnation, sent) = (line.incarnation, line.sent);
         let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
         if unsent().next().is_none() {
-            // A time that has passed and that nothing waits for would wake the session for ever.
+            // A deadline in the past would wake the session again and again.
             line.linger = None;
             return Ok(());
         }
@@ -450,28 +454,27 @@ impl Session {
         }
         line.linger = None;
         for report in unsent() {
-            let [unsent, on_its_way] = points_of(&report.item);
+            let [unsent, just_sent] = points_of(&report.item);
             failpoint::pass(unsent);
             line.send(Up::Report(report.clone())).await?;
-            failpoint::pass(on_its_way);
+            failpoint::pass(just_sent);
         }
         line.sent = unsent().next_back().map_or(sent, |r| r.seq);
         Ok(())
     }
 
-    /// Opens a session with a member: directly, or carried by a peer if that takes too long.
-    /// Members are tried again while peers are asked: the peers may be cut off as well, and a
-    /// member may be back.
+    /// Opens a session with a member: directly, or relayed by a peer if that takes too long. Members
+    /// are tried again while peers are asked, because the peers may be cut off as well.
     async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), NoSession> {
         let (context, quorum) = (Arc::clone(&self.context), self.quorum.clone());
         let (beats, shortest_ms) = (&self.beats, self.shortest_ms());
         let relay = &mut self.relay;
         let peers_are_done = AtomicBool::new(false);
-        let straight = async {
+        let direct = async {
             loop {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
-                    // The present health: peers may have taken long.
+                    // The health of now, because the first attempt may be long ago.
                     *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
@@ -482,18 +485,18 @@ impl Session {
                 }
             }
         };
-        let carried = relay.open(&quorum, &register);
-        tokio::pin!(straight, carried);
+        let relayed = relay.open(&quorum, &register);
+        tokio::pin!(direct, relayed);
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {
             biased;
             // A refusal is final: the answer would be the same through a peer.
-            opened = &mut straight => Ok(opened.map(|(up, down)| (None, up, down))?),
-            opened = &mut carried => match opened {
+            opened = &mut direct => Ok(opened.map(|(up, down)| (None, up, down))?),
+            opened = &mut relayed => match opened {
                 Ok(opened) => Ok(through(opened)),
                 Err(peers) => {
                     peers_are_done.store(true, Ordering::Relaxed);
-                    let opened = straight.await.map(|(up, down)| (None, up, down));
+                    let opened = direct.await.map(|(up, down)| (None, up, down));
                     opened.map_err(|member| NoSession::Nowhere { member, peers })
                 }
             },
@@ -522,7 +525,7 @@ impl Session {
                 Phase::Stopping | Phase::Undoing => None,
             },
         });
-        // Only reports about work: a member of a lower level may not know the others.
+        // Only reports about allocations: a member of a lower level may not know the other kinds.
         let unreported = self.reports.borrow().iter().filter(|r| r.item.subject().is_some()).map(|r| r.item.clone()).collect();
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
@@ -606,7 +609,8 @@ struct HeartbeatContents {
 /// The heartbeats of one session.
 struct Beats {
     seq: u64,
-    /// Since when the oldest unacknowledged heartbeat has been under way.
+    /// When the first heartbeat after the last acknowledgement was sent; `None`: none was sent
+    /// since.
     unanswered: Option<Instant>,
     /// The node's health as last reported.
     health: Option<NodeHealth>,
@@ -615,7 +619,7 @@ struct Beats {
 }
 
 impl Beats {
-    /// The next one.
+    /// The next heartbeat.
     fn next(&mut self, incarnation: Incarnation, contents: HeartbeatContents, beats: &mut Heartbeats) -> Up {
         let HeartbeatContents { keys, health, made_of: MadeOf { components, stale }, running } = contents;
         self.seq += 1;
@@ -630,10 +634,10 @@ impl Beats {
 }
 
 /// Returns once a member can be reached directly.
-async fn served_again(quorum: QuorumClient) {
+async fn served_directly(quorum: QuorumClient) {
     loop {
-        tokio::time::sleep(STRAIGHT_AGAIN.mul_f64(rand::random_range(0.5..1.0))).await;
-        if quorum.is_served(STRAIGHT_WITHIN).await {
+        tokio::time::sleep(DIRECT_CHECK_INTERVAL.mul_f64(rand::random_range(0.5..1.0))).await;
+        if quorum.is_served(DIRECT_CHECK_TIMEOUT).await {
             return;
         }
     }
@@ -646,8 +650,7 @@ async fn passed(until: Option<Instant>) {
     }
 }
 
-/// The points at which a test may kill the agent: before a report is sent, and before its
-/// acknowledgement can arrive.
+/// The points at which a test may kill the agent: before a report is sent, and directly after.
 fn points_of(item: &ReportItem) -> [Point; 2] {
     match item {
         ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],

@@ -22,7 +22,7 @@ pub enum Key {
 }
 
 /// Reads standard input in a separate thread, which ends with this process: a read of a terminal cannot be cancelled,
-/// and nothing waits for it. Input is wrapped and sent; a full queue blocks the thread.
+/// and nothing waits for it. Each piece goes through `wrap` to `to`; a full queue blocks the thread.
 pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Send + 'static) {
     std::thread::spawn(move || {
         // Not through the standard library's buffer, which reads ahead.
@@ -35,7 +35,7 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
                 Ok(_) => Key::End,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Another process that has the file open made it non-blocking.
-                Err(error) if error.kind() == ErrorKind::WouldBlock && is_ready(&stdin) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && wait_for_input(&stdin) => continue,
                 Err(error) => Key::Broken(error.to_string()),
             };
             let over = !matches!(key, Key::Bytes(_));
@@ -46,7 +46,7 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
     });
 }
 
-/// Waits until input can be read.
-fn is_ready(file: &File) -> bool {
+/// Waits until input can be read. `false`: it cannot wait.
+fn wait_for_input(file: &File) -> bool {
     matches!(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE), Ok(_) | Err(Errno::EINTR))
 }

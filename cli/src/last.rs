@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use thiserror::Error;
 
-/// Submissions of other sessions and agents that are kept besides this one's.
+/// Submissions that are remembered, of all sessions and agents together.
 const REMEMBERED_MAX: usize = 100;
 
 fn directory() -> Option<PathBuf> {
@@ -70,7 +70,7 @@ fn remember_in(directory: &Path, session: &str, endpoint: &str, id: &str) -> io:
     forget_oldest(directory)
 }
 
-/// The end of a session is not reported, so the oldest entries are removed.
+/// Removes the oldest entries beyond [`REMEMBERED_MAX`], because nothing reports the end of a session.
 fn forget_oldest(directory: &Path) -> io::Result<()> {
     let mut entries: Vec<(SystemTime, PathBuf)> = fs::read_dir(directory)?
         .filter_map(Result::ok)
@@ -79,13 +79,13 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
     if entries.len() > REMEMBERED_MAX {
         entries.sort_unstable();
         let surplus = entries.len() - REMEMBERED_MAX;
-        // Another process may have removed it just now.
+        // Another process may have removed the same entry just now.
         entries.iter().take(surplus).for_each(|(_, path)| drop(fs::remove_file(path)));
     }
     Ok(())
 }
 
-/// The newest id that was stored for one of these agents.
+/// The newest id that this terminal session stored for one of these agents.
 pub fn recall(endpoints: &[String]) -> Result<String, Failure> {
     let kept = directory().and_then(|directory| recall_in(&directory, &terminal_session(), endpoints));
     kept.ok_or_else(|| {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_session_and_each_agent_has_a_last_one_of_its_own() {
+    fn each_session_and_each_agent_has_its_own_last_submission() {
         let dir = Dir(std::env::temp_dir().join(format!("lattice-last-{}", uuid::Uuid::new_v4())));
         let of =
             |session: &str, endpoints: &[&str]| recall_in(&dir.0, session, &endpoints.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_remembered_submissions_is_bounded() {
         let dir = Dir(std::env::temp_dir().join(format!("lattice-last-{}", uuid::Uuid::new_v4())));
         for n in 0..u32::try_from(REMEMBERED_MAX).unwrap() + 5 {
             remember_in(&dir.0, &format!("s{n}"), "unix:/1", &id(n)).unwrap();

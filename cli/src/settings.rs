@@ -9,7 +9,7 @@ use std::env;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// The default path of an agent's socket.
+/// The agent of this machine, used if no endpoint is given.
 const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
 
 /// The user's configuration file.

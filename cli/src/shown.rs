@@ -27,7 +27,7 @@ use std::time::Duration;
 #[derive(Serialize)]
 pub struct AllocationJson<'a> {
     id: &'a str,
-    /// `None`, like `owner`: the site hides it, and it is another user's.
+    /// `None`, like `owner`, if it is another user's and the site hides that.
     name: Option<&'a str>,
     state: &'a str,
     reason: Option<&'a str>,
@@ -58,7 +58,7 @@ pub struct AllocationJson<'a> {
     /// What the network domain does not enforce; only if one allocation was requested.
     network_note: Option<&'a str>,
     on_isolation: Option<&'a str>,
-    /// Its silent nodes, and what would decide about them; only if one allocation was requested.
+    /// Its silent nodes, and what decides whether their work goes on; only if one allocation was requested.
     isolation_note: Option<&'a str>,
     expose: Vec<ExposedJson<'a>>,
     /// Its last complete checkpoint.
@@ -72,7 +72,7 @@ pub struct AllocationJson<'a> {
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
     situation: Option<&'a str>,
-    /// Its place, from 1, in the order in which its vCluster's queue is expected to begin.
+    /// Its position, from 1, in the expected order of its vCluster's queue.
     queue_place: Option<u32>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
@@ -96,7 +96,7 @@ pub struct CheckpointJson<'a> {
     bytes: u64,
 }
 
-/// A port that is offered, as JSON.
+/// An exposed port as JSON.
 #[derive(Serialize)]
 pub struct ExposedJson<'a> {
     name: &'a str,
@@ -218,7 +218,7 @@ const ALLOCATIONS_FIT: Fit<'_> = Fit {
     given_up: &["NODES"],
 };
 
-/// The list of allocations, in the given order; wide with tenant and project, resources, and nodes.
+/// The list of allocations, in the given order; wide with all columns, and with tenant, uenv and nodes.
 pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let (first, last) = (["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "LEFT", "VCLUSTER"], ["REASON"]);
@@ -250,7 +250,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
 /// The columns of [`allocation_row`].
 pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "VCLUSTER", "REASON"];
 
-/// An allocation as a line of a watch.
+/// The cells of an allocation in a watch.
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
     let nodes = if a.nodes.is_empty() { a.nodes_wanted.to_string() } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
@@ -287,7 +287,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
         ("Started", time(a.started_at_ms).unwrap_or_default()),
         ("Ended", time(a.ended_at_ms).unwrap_or_default()),
-        ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
+        ("On isolation", if a.on_isolation == "stop" { "stop: its work ends on a node that is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { counted(a.requeue_count, "time") }),
         ("Preempted", if a.preempted_count == 0 { String::new() } else { counted(a.preempted_count, "time") }),
@@ -306,7 +306,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
     ])
 }
 
-/// Why it has its state, and its place in line.
+/// Its situation, and its position in the queue.
 fn situation(a: &v1::Allocation) -> String {
     match a.queue_place {
         0 => a.situation.clone(),
@@ -314,7 +314,7 @@ fn situation(a: &v1::Allocation) -> String {
     }
 }
 
-/// The amount used, and the number of nodes for which it is known.
+/// The amount used, and for how many nodes it is known if not for all.
 fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     let nodes = a.nodes.len();
     // Work that waits for its next attempt has no nodes: the amount is that of the last attempt.
@@ -352,7 +352,7 @@ pub fn command_line(words: &[String]) -> String {
     if text.chars().count() <= COMMAND_CHARS_MAX { text } else { text.chars().take(COMMAND_CHARS_MAX).chain(['…']).collect() }
 }
 
-/// The last lines, each with its source.
+/// At most two lines: the last ones, those of a launch with rank and launch, and why they were not read.
 fn last_stderr(stderr: &LastStderr) -> Vec<String> {
     let line = |last: &LastStderrLine| match last.launch {
         0 => last.line.clone(),
@@ -422,7 +422,7 @@ fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     }
 }
 
-/// The reason of its state; while it runs, requests to it.
+/// The reason for its state; without one, its preemption.
 fn reason(a: &v1::Allocation) -> String {
     match end_reason(a) {
         None if a.reason.is_empty() => a.preemption.clone(),
@@ -490,7 +490,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_772_704_812_000 + 51_781_900);
 
     #[test]
-    fn allocations_as_the_documents_list_them() {
+    fn the_table_of_allocations_is_as_documented() {
         let listed = allocations_table(&[running(), pending()], NOW, false, TERSE);
         let want = "\
 ID        NAME          STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUSTER     REASON
@@ -511,7 +511,7 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
     }
 
     #[test]
-    fn what_lives_comes_first_and_what_waits_in_the_order_in_which_it_is_expected() {
+    fn live_allocations_come_first_and_waiting_ones_in_the_order_of_the_queue() {
         let ended = v1::Allocation { id: "e".into(), state: "Failed".into(), submitted_at_ms: 99, ..Default::default() };
         let waits = |id: &str, queue_place| v1::Allocation { id: id.into(), queue_place, ..pending() };
         let mut all = [ended, waits("q2", 2), waits("never", 0), waits("q1", 1), running()];
@@ -560,7 +560,7 @@ vCluster:   ml-training
     }
 
     #[test]
-    fn one_that_has_ended_has_a_summary() {
+    fn an_ended_allocation_has_a_summary() {
         let ended = v1::Allocation {
             state: "Failed".into(),
             reason: "exit_code 3".into(),

@@ -24,7 +24,7 @@ impl<'a> Table<'a> {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    /// As [`Self::text`]; wide with all columns.
+    /// As [`Self::text`]; a wide table has all columns.
     pub fn shown(&self, optional: &[&str], width: Width) -> String {
         match width {
             Width::Terse => self.text(optional),
@@ -32,7 +32,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same; a terse table is made to fit on the screen.
+    /// As [`Self::shown`]; a terse table is made to fit on the screen.
     pub fn on_screen(&self, optional: &[&str], fit: &Fit<'_>, size: TableSize) -> String {
         match size.width {
             Width::Terse => self.fitted(optional, fit, size.columns),
@@ -45,7 +45,7 @@ impl<'a> Table<'a> {
         self.fitted(optional, &Fit::default(), None)
     }
 
-    /// The same, made to fit lines of this many characters, as far as `fit` allows.
+    /// As [`Self::text`], made to fit lines of this many characters, as far as `fit` allows.
     fn fitted(&self, optional: &[&str], fit: &Fit<'_>, columns_max: Option<usize>) -> String {
         let filled = |column: usize| self.rows.iter().any(|row| row[column] != NOTHING);
         let mut columns: Vec<usize> =
@@ -194,7 +194,7 @@ pub fn block(pairs: &[(&str, String)]) -> String {
     shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
 }
 
-/// A server's text without characters that would disturb a terminal.
+/// A server's text with spaces instead of control characters, which would disturb a terminal.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_loses_columns_and_then_the_ends_of_texts() {
+    fn a_table_that_is_too_wide_loses_columns_and_then_the_ends_of_texts() {
         let mut table = Table::new(&["ID", "NAME", "WALLTIME", "REASON"]);
         table.row(vec!["1".into(), "a-long-name".into(), "01:00:00".into(), "behind 2 submitted before it".into()]);
         let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6), ("REASON", 10)], wrapped: &[], given_up: &[] };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_stand_under_their_heading_however_late_they_come() {
+    fn rows_are_aligned_with_their_heading_however_late_they_come() {
         let mut rows = Rows::new(&["ID", "STATE", "REASON"]);
         let row = |cells: [&str; 3]| vec![cells.map(str::to_owned).to_vec()];
         assert_eq!(rows.text(&row(["1", "Pending", ""])), "ID  STATE    REASON\n1   Pending  —\n");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_disturbs_the_terminal() {
+    fn control_characters_become_spaces() {
         assert_eq!(block(&[("Name", "a\u{1b}[31m\nb".into()), ("Node", String::new())]), "Name:  a [31m b\n");
     }
 }

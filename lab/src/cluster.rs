@@ -1,4 +1,4 @@
-//! The record of one lab cluster: `DIR/cluster.json`. `down` and the faults get all their knowledge from it.
+//! The record of one lab cluster: `DIR/cluster.json`. It is all that `down` and the faults know of the cluster.
 
 use crate::networks::Networks;
 use crate::process::Identity;
@@ -159,7 +159,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Writes the record; a crash leaves the old or the new one.
+    /// Writes the record; if this process is killed, the file is the old or the new one.
     pub fn save(&self) -> Result<()> {
         let new = self.dir.join("cluster.json.new");
         std::fs::write(&new, serde_json::to_vec_pretty(self)?).with_context(|| format!("cannot write {}", new.display()))?;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_record_is_refused_in_words() {
+    fn a_folder_without_a_record_is_refused() {
         let error = Cluster::load(Path::new("/nonexistent")).unwrap_err().to_string();
         assert!(error.contains("no lab cluster in /nonexistent"), "{error}");
     }

@@ -39,8 +39,8 @@ impl Durable {
         }
     }
 
-    /// The state of a node whose stored state is lost: `found` is all that is left of its work,
-    /// `outbox` of its reports.
+    /// The state of a node whose stored state is lost: `found` is what is left of its work, `outbox`
+    /// what is left of its reports.
     pub(crate) fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         let list = DesiredList { shares: found.iter().map(|l| l.share.clone()).collect(), ..DesiredList::default() };
         let locals = found.into_iter().map(|l| (l.share.allocation, l)).collect();

@@ -15,10 +15,10 @@
 //! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
-//! | copies | when the next backup is due | snapshots on disk, the store |
-//! | archive | the audit chain in the object store | reads the disk, writes the store |
+//! | copies | when the next backup is due | snapshots on disk, the object store |
+//! | archive | the audit chain in the object store | the disk, the object store |
 //! | turns | this member's first snapshot since its start | openraft |
-//! | one per way to notify | which audit records were sent | reads the disk, network |
+//! | one per means of notification | which audit records were sent | the disk, network |
 //! | revocations | the revoked certificates of this process | watch in |
 //! | metrics, two at most: pushed, and served with one per connection | their buffer; the connections | the disk, network |
 //! | credentials | the current certificate | the files, the authority's key here or at another member; watch out |
@@ -27,13 +27,15 @@
 //! | membership | whether this member was removed | network, watch out |
 //! | one per entry under way (at most two) | the replies to its commands | oneshot out |
 //! | one per step of a membership change | that step; one at a time | proposer, openraft |
-//! | one per removed member | telling it so, for some seconds | network |
+//! | one per removed member | notifies it, for some seconds | network |
+//! | one per run of the fencing hook | that run | mpsc out (bounded) |
+//! | one per fetch of audit records | that fetch | network, the disk |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), history of changes |
 //! | those of `lattice-store` | the files | see there |
 //! | openraft's own | Raft | |
 //!
 //! The order of stopping is in [`member::Member::stop`]: the servers, the tasks that live as long as
-//! the member, the audit records on their way, Raft, then the tasks of single calls.
+//! the member, fetches of audit records, Raft, then the tasks of single calls.
 //!
 //! An agent uses `QuorumClient` of the crate `lattice-quorum-client`. A process that hosts a member
 //! uses [`member::run`], or [`member::Member`] if it must know when the member is ready. The crate

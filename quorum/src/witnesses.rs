@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Number of agents that each member asks.
+/// Number of agents that each member asks one question.
 const WITNESSES: usize = 3;
 /// Largest number of nodes in one question. If there are more, each question, once a second,
 /// contains a random selection.
@@ -35,7 +35,7 @@ pub struct Witnesses {
     answers: Mutex<BTreeSet<WitnessAnswer>>,
 }
 
-/// Registers an agent to be asked, until this is dropped.
+/// The registration of an agent that can be asked; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Witness {
     of: Arc<Witnesses>,
@@ -67,12 +67,12 @@ impl Witnesses {
         }
     }
 
-    /// At most the maximum number of nodes, selected at random.
+    /// At most [`ASKED_MAX`] of these nodes, selected at random.
     pub fn choose<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> Vec<NodeId> {
         nodes.cloned().choose_multiple(&mut rand::rng(), ASKED_MAX)
     }
 
-    /// The agent `by` reaches these nodes.
+    /// Records that the gossip of `by` reaches these nodes.
     pub fn record(&self, by: &NodeId, alive: Vec<NodeId>) {
         let mut answers = lock(&self.answers);
         for node in alive.into_iter().take(ASKED_MAX) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn three_others_are_asked_and_what_they_say_is_bounded() {
+    fn three_others_are_asked_and_their_answers_are_bounded() {
         let all = Arc::new(Witnesses::default());
         let mut attending: Vec<Witness> = (0..5).map(|n| all.attend(node(n))).collect();
         all.ask(&[]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sessions_of_a_node_the_one_that_stays_is_asked() {
+    fn the_remaining_one_of_two_sessions_of_a_node_is_asked() {
         let all = Arc::new(Witnesses::default());
         for first_ends_first in [true, false] {
             let (old, new) = (all.attend(node(1)), all.attend(node(1)));

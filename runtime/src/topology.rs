@@ -46,9 +46,9 @@ const SUPERCHIPS: [&str; 3] = ["GH200", "GB200", "MI300A"];
 pub struct Discovered {
     /// The node.
     pub topology: NodeTopology,
-    /// One line for each vendor whose GPUs were found, with its driver.
+    /// One line for each vendor whose driver answered, with the number of its GPUs.
     pub found: Vec<String>,
-    /// GPUs that the bus shows and no driver reports, each with the remedy.
+    /// GPUs that cannot be used, each with the remedy if one is known.
     pub lacking: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGp
             }
             Err(why) if vendor.vendor() == GpuVendor::Simulated => out.lacking.push(format!("simulated_gpus: {why}")),
             Err(why) if on_bus > 0 => out.lacking.push(format!(
-                "{on_bus} GPU(s) of {} are on the bus, and nobody can speak for them: {why}; install the vendor's driver and library",
+                "{on_bus} GPU(s) of {} are on the bus, and their driver cannot be asked: {why}; install the vendor's driver and library",
                 vendor.vendor()
             )),
             Err(_) => {}

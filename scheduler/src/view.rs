@@ -15,9 +15,9 @@ pub struct View {
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters, by name; `default` has no record.
     pub vclusters: BTreeMap<String, VCluster>,
-    /// Network domains that have a number, by tenant and name.
+    /// The VNIs of network domains that have one, by tenant and name.
     pub domains: BTreeMap<(String, String), u32>,
-    /// The pool of these numbers; `None`: it is not known.
+    /// The pool of VNIs; `None`: it is not known.
     pub vni_pool: Option<VniPool>,
     /// How many allocations of one user may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,

@@ -43,7 +43,7 @@ use waiting::Waiting;
 /// Events taken from the kernel at a time.
 const EVENTS_PER_TURN: usize = 64;
 
-/// Tokens of the waiting points; those of ranks' sockets are beyond.
+/// Tokens of epoll; those of launches' sockets are higher ([`socket_token`]).
 const LISTENER: u64 = 0;
 const AGENT: u64 = 1;
 const SIGNALS: u64 = 2;
@@ -51,11 +51,11 @@ const TIMER: u64 = 3;
 const WORK_EVENTS: u64 = 4;
 const MEMORY_EVENTS: u64 = 5;
 
-/// The outcome of a process that was killed for lack of memory.
+/// The outcome of a process that died of SIGKILL, which is how the kernel kills for lack of memory.
 const KILLED: RankOutcome = RankOutcome::Signalled { signal: 9 };
 
 fn socket_token(number: u32, local: u32) -> u64 {
-    // Launch numbers begin with 1.
+    // Launch numbers begin with 1, so this is above all other tokens.
     u64::from(number) << 32 | u64::from(local)
 }
 
@@ -107,7 +107,7 @@ enum Script {
     Ended(RankOutcome),
 }
 
-/// What a pid of our processes is.
+/// What a child process is.
 #[derive(Clone, Copy)]
 enum Process {
     Script,
@@ -151,7 +151,8 @@ enum Ending {
 }
 
 impl Shim {
-    /// Set up, not yet serving. `failed`: why processes cannot be started here. `open_files`: the limit for them.
+    /// A shim that is set up and does not serve yet. `failed`: why processes cannot be started here. `open_files`: the
+    /// limits of open files for them.
     pub fn new(
         dir: ShimDir,
         config: ShimConfig,
@@ -234,7 +235,7 @@ impl Shim {
         })
     }
 
-    /// Serves until Quit. The order is always: take events, write ends to disk, then report.
+    /// Serves until `Quit` has been carried out. The order is always: take events, write ends to disk, then report.
     pub fn serve(mut self) -> anyhow::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         loop {
@@ -432,7 +433,7 @@ impl Shim {
                 }
                 Some(Process::Bridge { number }) => self.bridge_ended(number),
                 Some(Process::Attached { session }) => self.attached_ended(session, outcome),
-                // An orphan of one of our processes: nobody needs a report.
+                // An orphan that one of our processes left: nobody needs a report.
                 None => {}
             }
         }
@@ -478,7 +479,7 @@ impl Shim {
             match happening {
                 Happening::Fence { number, blob } => self.agent.send(&FromShim::Fence { launch: id, number, blob }),
                 Happening::Call(call) => self.agent.send(&FromShim::Call { launch: id, call }),
-                // We are ending the launch: its ranks die because of that, and their deaths are not the reason.
+                // The shim is ending the launch: its ranks die because of that, and their deaths are not the reason.
                 Happening::Abort { .. } if launch.down != Down::No || !matches!(self.ending, Ending::No) => {}
                 Happening::Abort { code, why } => {
                     launch.aborted = Some((code, why.clone()));

@@ -11,7 +11,7 @@ pub const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Stat {
     pub parent: i32,
     pub minor_faults: u64,
-    /// Includes children that were waited for, and their children.
+    /// Of the children that it has waited for, and of those that they had waited for.
     pub children_minor_faults: u64,
     pub major_faults: u64,
     pub children_major_faults: u64,
@@ -27,7 +27,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Parses a line. The program's name in it may contain spaces and parentheses, and need not be text.
+    /// Parses a line. The program's name in it may contain spaces and parentheses, and need not be UTF-8.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let name_ends = line.iter().rposition(|byte| *byte == b')')?;
         let behind = std::str::from_utf8(&line[name_ends + 1..]).ok()?;
@@ -39,7 +39,7 @@ impl Stat {
             if number == 4 {
                 parent = field.parse().ok()?;
             } else if matches!(number, 10..=17 | 20 | 22..=24) {
-                // Times of children are in a signed field and can be negative, and so is the resident size.
+                // The times of children and the resident size are signed, and can be negative.
                 fields[number] = u64::try_from(field.parse::<i128>().ok()?).unwrap_or(0);
             }
             seen = number;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_everything_in_it_does_not_move_the_fields() {
+    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
         let text = "42 (a) b (c) R 7 42 42 0 -1 4194560 11 12 13 14 15 16 17 18 20 0 3 0 9000 8192 2 18446744073709551615 1 1";
         let stat = Stat::parse(text.as_bytes()).unwrap();
         let expected = Stat {

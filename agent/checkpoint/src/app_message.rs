@@ -11,9 +11,10 @@ use thiserror::Error;
 /// more is never granted.
 const TIME_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Size of one message at most. File names with their BLAKE3 hashes take 64 KiB of it at most.
+/// Largest size of one message, in bytes. The files that it lists become an answer file, which has
+/// at most 64 KiB.
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
-/// More files than fit into an answer: a line has at least 11 bytes.
+/// Most files that fit into an answer file of 64 KiB: a line has at least 11 bytes.
 const FILES_MAX: usize = 64 * 1024 / 11;
 
 /// Why a message of an application is refused.

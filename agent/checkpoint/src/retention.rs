@@ -3,14 +3,14 @@
 //!
 //! The agent that is the broker runs it. A checkpoint's manifest is removed first, so that an
 //! interrupted removal leaves nothing that looks complete; the rest is removed with the
-//! allocation's other objects. Of work that may run again, the last checkpoint that the quorum has
+//! allocation's other objects. For work that may run again, the last checkpoint that the quorum has
 //! always stays, and only its ancestors are removed. Checkpoints of other clusters are left alone.
 //! So are those of an allocation that the quorum does not know and that no agent saw end: a quorum
 //! that was set up anew may still learn of it. An operator removes these by hand.
 //!
-//! The time counts from when the end was recorded in the store. It is over only when the clocks of
-//! this agent, of the store and of the quorum all say so, so that one wrong clock removes nothing
-//! too early.
+//! The retention time counts from the end of the allocation, or from when the store recorded that
+//! end if that is later. It is over only when the clocks of this agent, of the store and of the
+//! quorum all say so, so that one wrong clock removes nothing too early.
 
 use super::handles::Shared;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
@@ -28,9 +28,9 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of the quorum's answer about an allocation.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many allocations unknown to the quorum the log names.
-const UNKNOWN_NAMED: usize = 16;
+const UNKNOWN_LOGGED_MAX: usize = 16;
 
 /// When the checkpoints of an ended allocation expire, in milliseconds since 1970; `None`: never,
 /// an operator removes them.
@@ -38,7 +38,7 @@ pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64
     (settings.retention_seconds > 0).then(|| ended_at_ms.saturating_add(settings.retention_seconds.saturating_mul(1000)))
 }
 
-/// Sweeps periodically until `stop`, while this agent holds the lease.
+/// Sweeps periodically until `stop`, while this agent is the broker.
 pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, settings: CheckpointSettings, stop: CancellationToken) {
     let mut looks = tokio::time::interval(Duration::from_secs(settings.retention_sweep_seconds));
     let sweep = Sweep { context, quorum, placing, settings };
@@ -53,7 +53,7 @@ pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, settin
             swept = sweep.all() => swept,
         };
         if let Err(why) = swept {
-            tracing::info!(%why, "checkpoints that are to go stay for now");
+            tracing::info!(%why, "the sweep of expired checkpoints failed; the next one tries again");
         }
     }
 }
@@ -87,11 +87,11 @@ impl Sweep {
                 Ok(Looked::Anothers) => others += 1,
                 Ok(Looked::Unknown) => {
                     unknown += 1;
-                    if first_unknown.len() < UNKNOWN_NAMED {
+                    if first_unknown.len() < UNKNOWN_LOGGED_MAX {
                         first_unknown.push(allocation.to_string());
                     }
                 }
-                Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
+                Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are skipped in this sweep"),
                 Err(Stopped::Everywhere(why)) => return Err(why),
             }
         }
@@ -110,7 +110,7 @@ impl Sweep {
 
     /// The clock of the member that answers.
     async fn quorums_clock_ms(&self) -> Result<u64, SweepError> {
-        match self.quorum.call(&Request::Status, ANSWER).await {
+        match self.quorum.call(&Request::Status, ANSWER_TIMEOUT).await {
             Ok(Answer::Status(status)) => Ok(status.at.0),
             Ok(_) => Err(SweepError::OtherAnswer),
             Err(error) => Err(error.into()),
@@ -166,7 +166,7 @@ impl Sweep {
         if living.is_some() {
             return Ok(living);
         }
-        match self.quorum.call(&Request::GetAllocation { key: id.to_string() }, ANSWER).await {
+        match self.quorum.call(&Request::GetAllocation { key: id.to_string() }, ANSWER_TIMEOUT).await {
             Ok(Answer::Allocation(allocation)) => Ok(Some(*allocation)),
             Ok(_) => Err(Stopped::Here(SweepError::OtherAnswer)),
             Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => Ok(None),
@@ -174,8 +174,8 @@ impl Sweep {
         }
     }
 
-    /// Of an allocation's last checkpoint and its ancestors, leaves the newest `keep` and removes the
-    /// others.
+    /// Keeps the newest `keep` of an allocation's last checkpoint and its ancestors, and removes the
+    /// other ancestors.
     async fn trim(&self, store: &CheckpointStore, owner: &Owner, allocation: &Allocation) -> Result<(), Stopped> {
         let (keep, Some(last)) = (self.settings.keep, &allocation.checkpoint) else { return Ok(()) };
         if keep == 0 {
@@ -183,7 +183,7 @@ impl Sweep {
         }
         let (all, _) = store.list(owner).await?;
         for manifest in surplus(&all, last.id, keep) {
-            tracing::info!(allocation = %owner.allocation, checkpoint = %manifest.id, keep, "a checkpoint goes: so many newer ones are there");
+            tracing::info!(allocation = %owner.allocation, checkpoint = %manifest.id, keep, "a checkpoint is removed: there are enough newer ones");
             store.remove(owner, manifest.id).await?;
             failpoint::pass(Point::CheckpointGone);
         }
@@ -195,7 +195,7 @@ impl Sweep {
             if !self.placing.leads() {
                 return Ok(());
             }
-            tracing::info!(allocation = %owner.allocation, checkpoint = %id, "a checkpoint goes: its allocation ended long ago");
+            tracing::info!(allocation = %owner.allocation, checkpoint = %id, "a checkpoint is removed: its allocation ended long ago");
             store.remove(owner, id).await?;
             failpoint::pass(Point::CheckpointGone);
         }
@@ -223,8 +223,8 @@ impl Mark {
 /// What to do with an allocation's checkpoints.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It may start from the last one. `again`: its end had been recorded, but the quorum was then
-    /// recovered from a backup.
+    /// The allocation may start from the last one. `again`: its end had been recorded, but then the
+    /// quorum was recovered from a backup.
     Lives { again: bool },
     /// Its end must be recorded: the retention time begins.
     HasEnded { at_ms: u64 },
@@ -242,16 +242,17 @@ fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings
         (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
         (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
         (None, None) => Verdict::Unknown,
-        // It has run again since, under a quorum that was recovered from a backup.
+        // It has run again since its recorded end, under a quorum that was recovered from a backup.
         (Some(Allocation { ended_at: Some(at), .. }), Some(marked)) if at.0 > marked => Verdict::HasEnded { at_ms: at.0 },
-        // The quorum forgets ended allocations, so its end was recorded earlier.
+        // The quorum forgets ended allocations in time: `None` with a recorded end is normal.
         (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
         (Some(_) | None, Some(_)) => Verdict::Stays,
     }
 }
 
 /// The ancestors of the quorum's last checkpoint, found through their parents, that exceed `keep`,
-/// oldest first. All other checkpoints may be under way, whatever the clocks of their heads say.
+/// oldest first. A checkpoint that is not an ancestor may still be in progress, whatever time its
+/// manifest has.
 fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
     let mut by_id: BTreeMap<CheckpointId, &Manifest> = all.iter().map(|manifest| (manifest.id, manifest)).collect();
     let (mut chain, mut next) = (Vec::new(), Some(last));
@@ -265,7 +266,7 @@ fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> 
 /// Which cluster an allocation belongs to.
 enum Looked {
     Ours,
-    /// Perhaps to this one: the quorum does not know it, and no agent saw it end.
+    /// Perhaps to ours: the quorum does not know it, and no agent saw it end.
     Unknown,
     Anothers,
 }
@@ -277,7 +278,7 @@ enum SweepError {
     Store(#[from] StoreError),
     #[error("{}", with_causes(.0))]
     CallQuorum(#[from] CallError),
-    #[error("the quorum answered with something else")]
+    #[error("the quorum gave an answer of another kind")]
     OtherAnswer,
 }
 
@@ -285,7 +286,7 @@ enum SweepError {
 enum Stopped {
     /// Skip this allocation.
     Here(SweepError),
-    /// End the sweep: whoever does not answer now will not answer for the next allocation either.
+    /// End the sweep: the store or the quorum would not answer for the next allocation either.
     Everywhere(SweepError),
 }
 
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_newer_than_the_last_stays_and_so_do_as_many_as_are_kept() {
+    fn only_ancestors_of_the_last_checkpoint_beyond_keep_are_surplus() {
         let all: Vec<Manifest> = (1..=5).map(made).collect();
         let gone = |last, keep| surplus(&all, CheckpointId(Uuid::from_u128(last)), keep).iter().map(|m| m.made_at_ms).collect::<Vec<_>>();
         assert_eq!(gone(4, 1), [1, 2, 3]);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_be_the_last_stays_whatever_its_clock_says() {
+    fn a_checkpoint_in_progress_is_no_surplus_whatever_its_clock_says() {
         let id = |n| CheckpointId(Uuid::from_u128(n));
         // A head whose clock is behind made the second from the first; the quorum has the first.
         let newest = Manifest { made_at_ms: 1, ..made(2) };
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_week_after_its_end_they_go_and_no_day_earlier() {
+    fn checkpoints_expire_a_week_after_the_recorded_end_and_not_earlier() {
         let over = of_state(AllocationState::Completed);
         assert_eq!(
             judged((None, 0), Some(&over), 90 * DAY_MS),
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_work_may_begin_from_stays_for_ever() {
+    fn checkpoints_of_work_that_may_run_again_never_expire() {
         use AllocationState::{Pending, Running, Staging, Suspended};
         for state in [Pending, Staging, Running, Suspended] {
             let living = of_state(state);
@@ -393,19 +394,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_quorum_does_not_know_stays_unless_it_was_seen_to_end() {
+    fn checkpoints_of_an_unknown_allocation_stay_unless_an_agent_saw_it_end() {
         assert_eq!(judged((None, 1), None, u64::MAX), Verdict::Unknown);
         assert_eq!(judged((Some(1), 1), None, u64::MAX), Verdict::Goes);
     }
 
     #[test]
-    fn what_ran_again_after_it_was_seen_to_end_has_its_week_from_its_last_end() {
+    fn the_week_counts_from_the_last_end() {
         let over = of_state(AllocationState::Completed);
         assert_eq!(judged((Some(DAY_MS), DAY_MS), Some(&over), 9 * DAY_MS), Verdict::HasEnded { at_ms: 2 * DAY_MS });
     }
 
     #[test]
-    fn an_end_in_the_past_by_a_wrong_clock_counts_from_when_it_was_written() {
+    fn an_end_with_a_wrong_clock_counts_from_when_it_was_recorded() {
         let over = of_state(AllocationState::Failed);
         assert_eq!(judged((Some(0), 30 * DAY_MS), None, 37 * DAY_MS - 1), Verdict::Stays);
         assert_eq!(
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_time_they_go_by_hand_alone() {
+    fn without_a_retention_time_nothing_expires() {
         let settings = |retention_seconds| CheckpointSettings { retention_seconds, ..Default::default() };
         assert_eq!(goes_at_ms(&settings(0), 5), None);
         assert_eq!(goes_at_ms(&settings(2), 5), Some(2005));

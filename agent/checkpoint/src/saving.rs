@@ -1,4 +1,4 @@
-//! Which work is saving itself now, whoever asked it to: its heads know, and the broker asks them.
+//! Which work is saving itself now, whoever asked it to: the heads know, and the broker asks them.
 //!
 //! ```text
 //!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ which allocations of theirs
@@ -22,15 +22,15 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Timeout of one head's answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of all answers together.
-const ANSWERS: Duration = Duration::from_secs(5);
+const ALL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Heads asked at once.
-const AT_ONCE: usize = 32;
+const HEADS_AT_ONCE_MAX: usize = 32;
 /// Allocations that one agent reports at most.
 const ALLOCATIONS_REPORTED_MAX: usize = 1000;
 
-/// Answers another agent with the allocations of this node.
+/// Answers another agent with the allocations whose head is here and that are saving themselves.
 pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
     let allocations = here(context).into_iter().take(ALLOCATIONS_REPORTED_MAX).map(|id| *id.0.as_bytes()).collect();
     frame::write(send, &SavingNow { allocations }).await
@@ -62,8 +62,8 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
             reported.intersection(&its).copied().collect::<BTreeSet<_>>()
         }
     });
-    let mut answers = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
-    let (mut all, until) = (BTreeSet::new(), tokio::time::Instant::now() + ANSWERS);
+    let mut answers = futures::stream::iter(asked).buffer_unordered(HEADS_AT_ONCE_MAX);
+    let (mut all, until) = (BTreeSet::new(), tokio::time::Instant::now() + ALL_ANSWERS_TIMEOUT);
     while let Ok(Some(some)) = tokio::time::timeout_at(until, answers.next()).await {
         all.extend(some);
     }
@@ -77,10 +77,10 @@ async fn asked(context: &Handles, head: &NodeId, address: Option<String>) -> BTr
         frame::write(&mut send, &Open::Saving).await.map_err(|e| e.to_string())?;
         frame::read::<SavingNow, _>(&mut recv).await.map_err(|e| e.to_string())
     };
-    match tokio::time::timeout(ANSWER, conversation).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, conversation).await {
         Ok(Ok(SavingNow { allocations })) => allocations.into_iter().map(|id| AllocationId(Uuid::from_bytes(id))).collect(),
         Ok(Err(why)) => {
-            tracing::debug!(%head, %why, "it does not report which work saves itself");
+            tracing::debug!(%head, %why, "a head did not report which of its work is saving itself");
             BTreeSet::new()
         }
         Err(_) => BTreeSet::new(),

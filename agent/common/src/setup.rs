@@ -12,20 +12,20 @@ pub struct Setup {
     pub me: NodeId,
     /// The directory of allocations, journal and cache.
     pub state_dir: PathBuf,
-    /// The shim's program.
+    /// The path of the shim's program.
     pub shim: PathBuf,
     /// The path of the API's socket for work on this node.
     pub socket: PathBuf,
     /// Whether work may run as root.
     pub allow_root: bool,
-    /// Whether work may gain rights from setuid programs.
+    /// Whether work may gain privileges from setuid programs.
     pub work_may_gain_privileges: bool,
-    /// Whether work may have images.
+    /// Whether work may use images.
     pub images_from_users: UserImages,
     /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Limits of the size of one running allocation's log files.
     pub log_room: LogRoom,
-    /// How many attached terminals one user has at most.
+    /// How many terminals one user may have attached at once.
     pub attach_max_concurrent: usize,
 }

@@ -9,9 +9,9 @@
 //!                 ╭──┴──╮        ╭──┴──╮
 //! ```
 //!
-//! Each edge is a stream that the parent opens, and reopens when it breaks. After each connect
-//! everything below sends all that it knows, so a restarted head or agent misses nothing. A silent
-//! node is no reason to abort.
+//! Each edge is a stream that the parent opens, and reopens when it breaks. After each connect the
+//! agents below report everything again, so a restarted head or agent misses nothing. A silent node
+//! is no reason to abort.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
@@ -57,8 +57,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Ended launches of one allocation that are remembered for a caller that reconnects.
 const ENDED_REMEMBERED: usize = 256;
-/// Pieces of standard input queued for a head: senders keep within the window.
-const PIECES: usize = 4;
+/// Length of a head's queue for pieces of standard input.
+const PIECES_QUEUE_LEN: usize = 4;
 
 /// The launches whose head is here, by id. All clones share one registry.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ struct Inner {
 #[derive(Default)]
 struct Registry {
     entries: BTreeMap<LaunchId, Entry>,
-    /// The last launch number given, for each allocation that has asked for one.
+    /// The last launch number assigned, for each allocation that has requested one.
     numbers: BTreeMap<AllocationId, u32>,
 }
 
@@ -147,9 +147,9 @@ impl Launches {
     /// log files on disk is never used again.
     pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
         let allocation = spec.allocation;
-        let asked_before = self.registry().numbers.contains_key(&allocation);
-        if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
-            // An earlier run of this agent may have given numbers.
+        let is_known = self.registry().numbers.contains_key(&allocation);
+        if !is_known && let Some(worker) = self.0.handles.workers.get(allocation) {
+            // An earlier run of this agent may have assigned numbers.
             let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
         }
@@ -231,7 +231,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
-    let (pieces, queue) = mpsc::channel(PIECES);
+    let (pieces, queue) = mpsc::channel(PIECES_QUEUE_LEN);
     let (taken, taken_view) = watch::channel(None);
     let input = InputPort { pieces, taken: taken_view };
     let spec = Arc::new(spec);
@@ -268,8 +268,8 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         seek: Seek::default(),
         fence: FenceWatch::new(spec.nodes.len(), millis(handles.fence_timeout)),
     };
-    // This node's shim keeps the launch's memory: other nodes start only once it has the launch, so
-    // that a head that is killed in between leaves no ranks that nobody knows of.
+    // Other nodes start only once this node's shim has the launch: after a crash of this agent the
+    // shim still has it, so no other node has ranks of an unknown launch.
     let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == handles.me);
     if waits_for_own {
         state.branch.serve(Subtree::single(0));
@@ -281,9 +281,9 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     while state.launch.end().is_none() {
         tokio::select! {
             () = stop.cancelled() => return,
-            // A node may have hundreds of heads, which wait for nothing most of the time.
+            // A node may have hundreds of heads, and most of them have nothing to check.
             _ = look.tick(), if !state.branch.is_at_rest() => {
-                // The head cannot ask anybody else to reach what this node does not reach.
+                // Nobody is above the head to whom unreachable parts could be reported.
                 let _unreached = state.branch.look();
                 let open = state.branch.open_fence();
                 state.handle_fence(FenceEvent::Looked { open });
@@ -343,8 +343,8 @@ impl Head {
                 self.seek.begin(&self.branch.around, part);
                 None
             }
-            // The line breaks and is connected again: whoever took the subtree is no parent below
-            // this head.
+            // The line breaks and connects again: the agent that replaced this head as the parent is
+            // not an agent of its tree.
             BranchEvent::Replaced => None,
         };
         self.spread(abort);
@@ -373,8 +373,7 @@ impl Head {
                 self.carry(part, *call);
                 return None;
             }
-            // Lines report these as fences and unreachable parts; `Begun` is handled where it
-            // matters.
+            // A line turns these into other messages, except `Begun`, which the branch has handled.
             ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
         };
         self.launch.handle(part, event)
@@ -384,26 +383,26 @@ impl Head {
     fn carry(&mut self, part: usize, call: WireCall) {
         let parts = self.launch.spec().nodes.len();
         let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
-            tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
+            tracing::warn!(launch = %self.launch.spec().id, part, "an invalid call is dropped");
             return;
         };
         self.branch.send(&DownFrame::new(ToPart::Call(Box::new(call.into()))));
     }
 
-    /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped: its sender
-    /// waits in vain.
+    /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped, and nothing
+    /// reports that to its sender.
     fn feed(&mut self, piece: WirePiece) {
         let down_frame = DownFrame::new(ToPart::Input(Box::new(piece)));
         if let ToPart::Input(piece) = &down_frame.message
             && let Err(error) = self.branch.feed(piece, &down_frame)
         {
-            tracing::debug!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
+            tracing::debug!(launch = %self.launch.spec().id, %error, "an invalid piece of standard input is dropped");
         }
     }
 
     fn spread(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
-        tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
+        tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is aborted");
         self.branch.send(&DownFrame::new(ToPart::Abort { code, why }));
     }
 

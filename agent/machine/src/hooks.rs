@@ -11,8 +11,8 @@
 //! of the agent nothing says how far one got.
 //!
 //! The share is released even if an epilogue fails; `lattice node status` shows the failure until a
-//! later epilogue succeeds. A share that is held for a hook would be a node that nobody can use and
-//! no command can free. An operator who wants the node kept away from work cordons it.
+//! later epilogue succeeds. A share that was held back for a hook would block the node, and no
+//! command could free it. An operator who wants no more work on the node cordons it.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::hooks::SiteHook;
@@ -138,9 +138,9 @@ impl Hooks {
         self.prologue.is_some()
     }
 
-    /// Runs the hook of `moment`, if there is one, until it ends or `cancel`; afterwards none of
-    /// its processes is left. `slice`: the parent of the hook's cgroup. `data`: its variables about
-    /// scratch and output.
+    /// Runs the hook of `moment`, if there is one, until it ends, its timeout is over, or `cancel`.
+    /// `slice`: the parent of the hook's cgroup. `data`: its variables about scratch and output. See
+    /// [`run_program`].
     pub async fn run(
         &self,
         moment: Moment,
@@ -175,11 +175,11 @@ impl Hooks {
 pub enum ProgramEnd {
     Exited(i32),
     Signalled(i32),
-    /// Unknown.
+    /// It is not known how it ended.
     Unknown,
-    /// Killed, because its timeout was over.
+    /// Killed because its timeout was over.
     TooLong,
-    /// Killed, because it is not wanted any more.
+    /// Killed because its run was cancelled.
     Cancelled,
 }
 
@@ -196,8 +196,8 @@ impl fmt::Display for ProgramEnd {
 }
 
 /// Runs a program of the site as root until it ends, for at most `limit`, or until `cancel`.
-/// Afterwards none of its processes is left in `group`, if given, or in its process group. Returns
-/// how it ended and the end of its output.
+/// Afterwards none of its processes is left in `group`, or without one in its process group; a
+/// failure to end `group` is logged. Returns how it ended and the end of its output.
 ///
 /// # Errors
 /// Why the program could not be started.
@@ -392,7 +392,7 @@ fn keep(dir: &ShimDir, moment: Moment, output: &[u8]) {
         file.write_all(&[format!("--- {moment}\n").as_bytes(), output].concat())
     });
     if let Err(error) = kept {
-        tracing::warn!(path = %dir.hooks_log().display(), %error, "a hook's output could not be kept");
+        tracing::warn!(path = %dir.hooks_log().display(), %error, "a hook's output could not be written");
     }
 }
 
@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_of_the_output_is_kept_and_its_last_line_told() {
+    fn the_end_of_the_output_is_kept_and_its_last_line_is_found() {
         let mut tail = VecDeque::new();
         for n in 0..10_000 {
             take(&mut tail, format!("line {n}\n").as_bytes());

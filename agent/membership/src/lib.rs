@@ -54,7 +54,7 @@ pub struct Counted {
 pub struct Change {
     /// The kind of change.
     pub news: News,
-    /// The node after the change; `None`: it was forgotten.
+    /// The node after the change; `None`: it was forgotten, or the change is [`News::Rejoined`].
     pub member: Option<Member>,
 }
 
@@ -196,8 +196,7 @@ impl Task {
                     return;
                 }
                 received = self.socket.recv_from(&mut buffer) => {
-                    // Such an error is an ICMP answer to a datagram of ours: the receiver is
-                    // unreachable.
+                    // An error concerns an earlier datagram of ours, whose receiver is unreachable.
                     if let Ok((n, from)) = received {
                         self.handle(Event::Datagram { from, bytes: &buffer[..n] });
                     }
@@ -271,7 +270,7 @@ impl Task {
         let (path, life) = (self.life_file.clone(), self.core.life());
         self.tasks.spawn_blocking(move || {
             if let Err(error) = files::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {
-                tracing::warn!(%error, path = %path.display(), "this node's incarnation in gossip could not be saved");
+                tracing::warn!(%error, path = %path.display(), "this node's life number in gossip could not be saved");
             }
         });
     }

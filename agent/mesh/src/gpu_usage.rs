@@ -4,12 +4,13 @@ use super::frame::FrameError;
 use super::usage::Shown;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Bounds on what one node may send: GPUs, numbers of each GPU, bytes of each text.
+/// Bounds on what one node may send: GPUs, numbers and reasons for throttling of each GPU, bytes of
+/// each text, characters of `silent`.
 const GPUS_MAX: usize = 64;
 const SHOWN_MAX: usize = 32;
 const THROTTLED_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 128;
-const WHY_BYTES_MAX: usize = 1024;
+const SILENT_CHARS_MAX: usize = 1024;
 
 /// The answer to [`Open::UsageGpus`](super::open::Open::UsageGpus).
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ impl WireGpus {
     pub fn checked(mut self) -> Result<Self, FrameError> {
         for gpu in &mut self.gpus {
             // Part of this text may come from a driver.
-            gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_BYTES_MAX).collect();
+            gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SILENT_CHARS_MAX).collect();
         }
         let plain = |text: &String| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
         let good = |gpu: &WireGpu| {
@@ -66,7 +67,7 @@ mod tests {
     use crate::frame;
 
     #[tokio::test]
-    async fn what_a_node_tells_of_gpus_comes_through_and_what_none_tells_is_refused() {
+    async fn valid_answers_arrive_unchanged_and_invalid_ones_are_refused() {
         let shown = Shown { name: "gpu_utilization".into(), unit: "ratio".into(), source: "nvml".into(), now: 0.5, mean: None, max: None };
         let gpu = WireGpu { id: "GPU-1".into(), model: "H200".into(), silent: String::new(), shown: vec![shown], throttled: vec![] };
         let gpus = WireGpus { age_ms: 7, gpus: vec![gpu.clone()] };

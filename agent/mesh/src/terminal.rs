@@ -44,8 +44,8 @@ impl ToTerminal {
     }
 }
 
-/// Output for the user. The last one is `Ended` or `Refused`; if the stream ends without it, the
-/// stream broke.
+/// Messages to the user. The last one is `Ended` or `Refused`; if the stream ends without it, the
+/// connection broke.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FromTerminal {
     Started,

@@ -6,11 +6,11 @@ use lattice_model::checkpoint::EVERY_SECONDS;
 use lattice_model::{AskBy, Automatic, CheckpointPolicy};
 use std::num::NonZeroU16;
 
-/// Documented ways that are not implemented yet.
+/// Documented strategies that are not implemented yet.
 const LATER: [(&str, &str); 2] = [("manual", "--checkpoint=manual"), ("dmtcp", "--checkpoint=dmtcp")];
 
-/// `signal`, `shmem`, `grpc`, or `auto`, which uses a signal; `none` and an empty string mean no
-/// checkpoints.
+/// `signal`, `shmem`, `grpc`, or `auto`, which uses a signal. Without the message, and with `none`,
+/// there are no checkpoints; an empty strategy is refused.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
     let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
@@ -33,7 +33,7 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
             let port = NonZeroU16::new(port);
             Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(AskBy::Call) }))
         }
-        "none" | "" if automatic.is_some() => Err(invalid("when it is asked is for work that says how: --checkpoint=signal".to_owned())),
+        "none" | "" if automatic.is_some() => Err(invalid("automatic checkpoints need a strategy, such as --checkpoint=signal".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
         "none" | "" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
         other => {
@@ -53,7 +53,7 @@ fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, SpecErro
     match (weighed, every_ms) {
         (false, 0) => Ok(None),
         (true, 0) => Ok(Some(Automatic::Weighed)),
-        (true, _) => Err(invalid("it is asked either when that is worth it (auto) or every so often, not both".to_owned())),
+        (true, _) => Err(invalid("checkpoints are requested when worthwhile (auto) or at an interval, not both".to_owned())),
         (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
             Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_built_is_accepted() {
+    fn a_strategy_is_converted_or_refused() {
         assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR1))));
         assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR2))));
         let some = AskSignal::of_number(37).unwrap().to(SignalTo::Ranks);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_without_a_request_where_it_says_when() {
+    fn automatic_checkpoints_are_weighed_or_at_an_interval() {
         let of = |strategy: &str, auto: bool, every_ms: u64| {
             to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), auto, every_ms, ..Default::default() }))
         };

@@ -15,8 +15,8 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
     let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
     let invalid = |why: String| SpecError::Invalid { field: "constraint", why };
     for (key, value) in resources.into_iter().flat_map(|r| &r.constraints) {
-        // `from_model` writes the key among `features`, where surrounding spaces are removed, so
-        // they are removed here too.
+        // `from_model` writes an unknown key as one of `features`, where surrounding spaces are
+        // removed, so they are removed here too.
         let value = value.trim();
         let at_least = || {
             let number = value.strip_prefix(">=").unwrap_or(value).parse::<u32>();

@@ -27,7 +27,7 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
         session.note(&format!("{} reports nothing: {}", node.node, node.unreached));
     }
     for node in diagnosis.nodes.iter().filter(|node| node.left_out > 0) {
-        session.note(&format!("{} has {} more processes of it, which are not shown", node.node, node.left_out));
+        session.note(&format!("{} has {} more processes of the allocation, which are not shown", node.node, node.left_out));
     }
     if !silent.is_empty() && silent.len() == diagnosis.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported a diagnosis"));
@@ -35,7 +35,7 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How its tables are made narrower.
+/// How the tables are made narrower.
 const PROCESSES_FIT: Fit<'_> =
     Fit { left_out: &["FILES", "MEMORY", "LAUNCH"], shortened: &[("NAME", 8), ("WAITS IN", 12), ("NODE", 8)], wrapped: &[], given_up: &[] };
 const FINDINGS_FIT: Fit<'_> =
@@ -101,7 +101,7 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     parts.join("\n")
 }
 
-/// The greatest age of a finding when it is shown.
+/// The age that a finding has at most when it is shown, in milliseconds.
 fn age_ms(node: &v1::NodeDiagnosis, of: &v1::Finding) -> u64 {
     of.age_ms.unwrap_or(0).saturating_add(node.took_ms)
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_should_look_at_is_marked() {
+    fn findings_and_notes_that_need_attention_are_marked() {
         let rank = v1::ProcessDiagnosis {
             pid: 7,
             launch: Some(1),

@@ -45,7 +45,7 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     }
 }
 
-/// The nodes with these names.
+/// The nodes with these names; an error if one is unknown.
 pub fn pick(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Failure> {
     let wanted: BTreeSet<&String> = names.iter().collect();
     let known: BTreeSet<&String> = nodes.iter().map(|node| &node.id).collect();
@@ -74,7 +74,7 @@ pub async fn list(client: &Client) -> Result<Vec<v1::Node>, Failure> {
 
 /// Every node from the quorum; if it does not answer, from gossip, with a note.
 pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> Result<Vec<v1::Node>, Failure> {
-    // Bare names cannot show that they come from gossip only.
+    // Bare names cannot show that they come from gossip.
     let or_gossip = session.format() != Format::Name;
     let listed = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
     listing::report_age(session, listed.age_ms);

@@ -16,7 +16,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
         ServiceCommand::List(args) => {
             let request = v1::ListServicesRequest { tenant: tenant(session, args) };
             let v1::ListServicesResponse { services, more } = answer(client.admin().list_services(request)).await?;
-            report_more(session, more);
+            report_more(session, "services", more);
             match session.format() {
                 Format::Table => {
                     let mut table = Table::new(&["SERVICE", "TENANT", "ENDPOINTS", "ALLOCATIONS"]);
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
         ServiceCommand::Lookup(args) => {
             let request = v1::LookupServiceRequest { tenant: tenant(session, args.of), name: args.name };
             let v1::LookupServiceResponse { endpoints, more } = answer(client.admin().lookup_service(request)).await?;
-            report_more(session, more);
+            report_more(session, "endpoints", more);
             match session.format() {
                 Format::Table => {
                     let mut table = Table::new(&["ENDPOINT", "PROTOCOL", "NODE", "ALLOCATION", "TENANT"]);
@@ -59,13 +59,14 @@ fn address(e: &Endpoint) -> String {
     format!("{}:{}", e.host, e.port)
 }
 
-fn report_more(session: &Session, more: bool) {
+fn report_more(session: &Session, what: &str, more: bool) {
     if more {
-        session.note("there are more services than one answer can hold");
+        session.note(&format!("there are more {what} than one answer can hold"));
     }
 }
 
-/// The tenant for the names: the one that was given, or outside of an allocation the default of submissions.
+/// The tenant of a request: `--tenant`; without it, and not with `--all` nor inside an allocation, the tenant of
+/// submissions.
 pub fn tenant(session: &Session, of: OfTenant) -> Option<String> {
     let within = std::env::var_os("LATTICE_ALLOC_ID").is_some();
     of.tenant.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !of.all && !within && !tenant.is_empty()))

@@ -18,7 +18,7 @@ pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Fail
     }
 }
 
-/// Refuses by name what is documented and not built.
+/// Refuses documented options and commands that are not implemented, by name.
 pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
     match command.unbuilt() {
         None => Ok(()),
@@ -37,7 +37,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
             let name = args.name.get();
             let VClusterSettings { tenant, nodes, .. } = args.settings;
             let nodes = nodes.as_deref().map(host_list).transpose()?.unwrap_or_default();
-            let tenant = tenant.map(everybody).unwrap_or_default();
+            let tenant = tenant.map(tenant_or_all).unwrap_or_default();
             let request = v1::CreateVClusterRequest { name: name.clone(), scheduler: args.scheduler, tenant, nodes };
             answer(client.vclusters().create(request)).await?;
             show(session, &client, &name).await
@@ -51,7 +51,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
             let nodes = nodes.as_deref().map(host_list).transpose()?;
             let request = v1::SetVClusterRequest {
                 name: name.clone(),
-                tenant: tenant.map(everybody),
+                tenant: tenant.map(tenant_or_all),
                 nodes: nodes.map(|nodes| v1::set_v_cluster_request::NodeSet { nodes }),
             };
             answer(client.vclusters().set_config(request)).await?;
@@ -63,7 +63,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
             let name = args.get();
             answer(client.vclusters().delete(v1::DeleteVClusterRequest { name: name.clone() })).await?;
             match session.format() {
-                Format::Table => print(&format!("vCluster {name} is deleted; its nodes are the default's\n")),
+                Format::Table => print(&format!("vCluster {name} is deleted; its nodes belong to the default vCluster\n")),
                 Format::Data(notation) => notation.print(&name),
                 Format::Name => print_names([name.as_str()]),
             }
@@ -72,8 +72,8 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
     }
 }
 
-/// `none`: all tenants.
-fn everybody(tenant: String) -> String {
+/// The tenant; empty, which means all tenants, for `none`.
+fn tenant_or_all(tenant: String) -> String {
     if tenant == "none" { String::new() } else { tenant }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_with_whose_they_are_and_who_serves_them() {
+    fn the_table_names_tenant_server_and_nodes_of_each_vcluster() {
         let default = v1::VCluster {
             name: "default".into(),
             scheduler: "interactive-fifo".into(),
@@ -163,7 +163,7 @@ default   interactive-fifo  any      0        1        n1         n[1-2]
 guests    interactive-fifo  physics  0        1        —          the default's
 ";
         assert_eq!(table(&[default, guests]), want);
-        assert_eq!((everybody("none".into()), everybody("physics".into())), (String::new(), "physics".into()));
+        assert_eq!((tenant_or_all("none".into()), tenant_or_all("physics".into())), (String::new(), "physics".into()));
         assert_eq!(host_list("none").unwrap(), Vec::<String>::new());
         assert_eq!(host_list("n[1-2]").unwrap(), ["n1", "n2"]);
         assert!(host_list("n[1").unwrap_err().text().contains("--nodes"));

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_knows_every_word_that_is_taken() {
+    fn the_server_accepts_every_value_that_the_options_accept() {
         for line in ["--cpu-bind numa --gpu-bind=closest", "--cpu-bind cores --gpus-per-task 2", "--memory-policy interleave", ""] {
             let flags = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags;
             lattice_api::spec::binding_request(flags.message().as_ref()).unwrap();

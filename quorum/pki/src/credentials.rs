@@ -14,9 +14,9 @@
 //! only these show that its certificate was accepted. Connections are not closed when their
 //! certificate expires, because the peer will have renewed it.
 //!
-//! The kept file (the renewed certificate) is used as long as it is valid and the configured
-//! certificate is the one from which it was renewed. If an operator configures another certificate,
-//! that one is used.
+//! The kept file (the renewed certificate) is used while it is valid and the configured certificate
+//! is the one from which it was renewed, and whenever the configured files cannot be read. If an
+//! operator configures another certificate, that one is used.
 
 mod connections;
 mod material;
@@ -45,7 +45,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// How often the files and the clock are checked.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to renew: a thirtieth of the validity, within these limits.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
@@ -98,7 +98,7 @@ impl Credentials {
         let places = Places { files: files.clone(), kept: kept.to_owned() };
         let Found { material, instead_of } = find(&places)?;
         if let Err(error) = material.verified() {
-            tracing::error!(error = with_causes(&error), "nobody will take this process's certificate as it is");
+            tracing::error!(error = with_causes(&error), "peers will refuse this process's certificate");
         }
         Ok(Self::of(material, Some(places), instead_of))
     }
@@ -125,7 +125,8 @@ impl Credentials {
         &self.0.revoked
     }
 
-    /// Why the current certificate cannot be renewed, if so.
+    /// What is wrong with the current certificate, for people: it has expired, or it could not be
+    /// renewed or replaced.
     pub fn trouble(&self) -> Option<String> {
         let valid = self.present().valid;
         let trouble = lock(&self.0.trouble).clone();
@@ -149,7 +150,7 @@ impl Credentials {
     /// certificate stays in use.
     pub async fn tend(self, ask: AskAuthority, stop: CancellationToken) {
         let Some(places) = self.0.places.clone() else { return };
-        let mut tick = tokio::time::interval(LOOK);
+        let mut tick = tokio::time::interval(CHECK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = None;
         let mut due = due(self.present().valid);
@@ -169,12 +170,12 @@ impl Credentials {
                 match self.reload(&places) {
                     Ok(true) => {
                         due = self::due(self.present().valid);
-                        self.is_well();
+                        self.clear_trouble();
                         tracing::info!(cert = %places.files.cert.display(), "a new certificate is in force");
                     }
                     // Unchanged, or the same content again.
-                    Ok(false) => self.is_well(),
-                    Err(error) => self.is_troubled(format!("the files of `tls` are not used: {}", with_causes(&error))),
+                    Ok(false) => self.clear_trouble(),
+                    Err(error) => self.set_trouble(format!("the files of `tls` are not used: {}", with_causes(&error))),
                 }
                 seen = Some(stamps);
             }
@@ -188,23 +189,23 @@ impl Credentials {
             };
             match renewed {
                 Ok(valid) => {
-                    self.is_well();
+                    self.clear_trouble();
                     tracing::info!(until = valid.until, "the certificate is renewed");
                     due = self::due(valid);
                 }
                 Err(error) => {
-                    self.is_troubled(format!("no new certificate: {}", with_causes(&error)));
+                    self.set_trouble(format!("no new certificate: {}", with_causes(&error)));
                     paused_until = Instant::now() + (valid.life() / 30).clamp(RETRY_MIN, RETRY_MAX);
                 }
             }
         }
     }
 
-    fn is_well(&self) {
+    fn clear_trouble(&self) {
         *lock(&self.0.trouble) = None;
     }
 
-    fn is_troubled(&self, why: String) {
+    fn set_trouble(&self, why: String) {
         tracing::error!(%why, "the certificate in force stays in use");
         *lock(&self.0.trouble) = Some(why);
     }
@@ -246,8 +247,8 @@ impl Credentials {
         };
         let material = Material::new(pem)?;
         let valid = material.valid;
-        // Stored before it is used: if the process dies now, it has one of the two certificates
-        // afterwards.
+        // Stored before it is used: if the process dies in between, the next start finds one of the
+        // two certificates complete.
         material.verified()?;
         kept.write(&places.kept).map_err(|source| RenewError::Write { path: places.kept.clone(), source })?;
         self.take(material)?;

@@ -24,7 +24,7 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// Unusable TLS files.
+/// Why TLS files, or an address, cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     #[error("{}: cannot be read", path.display())]
@@ -67,7 +67,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads all three. A key that its group or others may read is refused.
+    /// Reads all three. A key to which its group or others have any access is refused.
     pub fn read(&self) -> Result<ClientTls, TlsError> {
         let about = std::fs::metadata(&self.key).map_err(|source| TlsError::Read { path: self.key.clone(), source })?;
         let mode = about.permissions().mode() & 0o777;
@@ -79,8 +79,8 @@ impl TlsFiles {
     }
 }
 
-/// Replaces a small file: after a crash there is either the old or the new one, complete, and at no
-/// time can anybody read it who may not read the final file.
+/// Replaces a small file. After a crash there is either the old or the new one, complete. Only those
+/// who may read the final file can ever read the temporary one.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
     match std::fs::remove_file(&temporary) {

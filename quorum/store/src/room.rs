@@ -3,7 +3,7 @@
 //! ```text
 //!   reserve complete, and as much again is free   everything is accepted
 //!   less than that                                nothing new, only what ends work or keeps nodes in contact
-//!   half of the reserve is used                   nothing: the rest is for what is already committed
+//!   more than half of the reserve is used         nothing: the rest is for what is already committed
 //!   all of it is used                             pending writes wait for free space
 //! ```
 //!
@@ -33,7 +33,7 @@ pub const FILE: &str = "reserve";
 const PIECE_BYTES: u64 = 1024 * 1024;
 /// Pause between two attempts to write on a full disk.
 const PAUSE: Duration = Duration::from_millis(200);
-/// When a snapshot that found no space is tried again.
+/// Pause before a snapshot that found no space is tried again.
 const LATER: Duration = Duration::from_secs(5);
 /// How often the free space is checked.
 const LOOK: Duration = Duration::from_millis(250);
@@ -86,8 +86,8 @@ impl Room {
             now = lack.map(|lack| Shortage { dir: self.0.dir.display().to_string(), free_bytes, wanted_bytes, lack });
             let lacked = was.as_ref().map(|was| was.lack);
             match &now {
-                Some(now) if lacked != Some(now.lack) => tracing::error!(reserve, "{now}. Work that runs goes on; make room there"),
-                None if lacked.is_some() => tracing::info!(free_bytes, "there is room on the disk again"),
+                Some(now) if lacked != Some(now.lack) => tracing::error!(reserve, "{now}. Running work continues; free some space there"),
+                None if lacked.is_some() => tracing::info!(free_bytes, "the disk has enough free space again"),
                 Some(_) | None => {}
             }
             std::mem::replace(was, now.clone()) != *was
@@ -118,10 +118,11 @@ impl Room {
         if there >= whole || self.free() < wanted(there, whole, true) {
             return Ok(());
         }
-        posix_fallocate(file, 0, length).map_err(|e| StoreError::io(&path, "no room can be set aside in it")(e.into()))
+        posix_fallocate(file, 0, length).map_err(|e| StoreError::io(&path, "its space cannot be allocated")(e.into()))
     }
 
-    /// Releases a piece of the reserve to the disk. Returns false if nothing of it is left.
+    /// Releases a piece of the reserve to the disk. Returns false if nothing of it is left, or if it
+    /// cannot be released.
     fn give(&self) -> bool {
         let given = {
             let mut reserve = self.reserve();
@@ -129,15 +130,15 @@ impl Room {
             let cut = |file: &File| file.set_len(left.saturating_sub(PIECE_BYTES));
             left > 0
                 && reserve.as_ref().is_some_and(|file| {
-                    cut(file).inspect_err(|error| tracing::error!(%error, "the reserve on the disk cannot be given back")).is_ok()
+                    cut(file).inspect_err(|error| tracing::error!(%error, "the reserve on the disk cannot be released")).is_ok()
                 })
         };
         self.look();
         given
     }
 
-    /// Runs `work`, and repeats it with pieces of the reserve while the disk is full. Accesses the
-    /// disk.
+    /// Runs `work`, and while the disk is full, releases a piece of the reserve and runs it again.
+    /// Blocks on the disk.
     pub fn within<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         loop {
             match work() {
@@ -155,7 +156,7 @@ impl Room {
             match self.within(&mut work) {
                 Err(error) if error.is_full() && !self.0.stop.is_cancelled() => {
                     if !std::mem::replace(&mut waits, true) {
-                        tracing::error!(error = %with_causes(&error), "{what} waits for room on the disk");
+                        tracing::error!(error = %with_causes(&error), "{what} waits for free space on the disk");
                     }
                     std::thread::sleep(PAUSE);
                 }
@@ -169,8 +170,8 @@ impl Room {
         }
     }
 
-    /// Returns when a failed operation may be repeated; returns the error if its cause is not a
-    /// full disk, or if the member stops.
+    /// Waits until a failed operation may be repeated. Returns its error if the cause is not a full
+    /// disk, or if the member stops.
     pub async fn again(&self, error: StoreError) -> Result<(), StoreError> {
         if !error.is_full() {
             return Err(error);
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_follows_from_what_is_free_and_from_the_reserve() {
+    fn the_lack_depends_on_the_free_space_and_on_the_reserve() {
         let lack = |free, reserve, was_short| judge(free, reserve, 100, was_short).0;
         assert_eq!(lack(100, 100, false), None);
         assert_eq!(lack(99, 100, false), Some(Lack::New));
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_given_for_each_try_and_the_reserve_is_filled_again() {
+    fn a_piece_is_released_for_each_attempt_and_the_reserve_is_refilled() {
         let dir = std::env::temp_dir().join(format!("lattice-room-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let stop = CancellationToken::new();

@@ -17,7 +17,7 @@ const MAGIC: &[u8; 12] = b"LATTICE-LOG\0";
 const VERSION: u32 = 1;
 /// The offset of the first record in a segment.
 pub const SEGMENT_HEADER: u64 = 16;
-/// A segment of this size is followed by a new one.
+/// A segment that has reached this size gets no more entries: a new one begins.
 const SEGMENT_BYTES: u64 = 32 * 1024 * 1024;
 /// Zeros are written in advance in pieces of this size.
 const AHEAD_BYTES: u64 = 1024 * 1024;
@@ -160,8 +160,8 @@ impl Segments {
         &self.files
     }
 
-    /// Writes entries, the first of which has the index `first`, and returns their locations. Not
-    /// on disk before [`Self::sync`]. If the disk is full, the same call may be repeated.
+    /// Writes entries, the first of which has the index `first`, and returns their locations. They
+    /// are on disk only after [`Self::sync`]. If the disk is full, the same call may be repeated.
     pub fn append(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<Vec<Place>, StoreError> {
         if self.files.is_empty() || self.end >= SEGMENT_BYTES {
             self.begin_segment(first)?;
@@ -207,8 +207,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Writes how far the log is on disk to the note for the next start. Nobody needs to wait for
-    /// the note.
+    /// Writes to the note, for the next start, how far the log is synced. Nobody needs to wait until
+    /// the note is on disk.
     pub fn note_synced(&mut self) {
         if let Some((segment, _)) = self.files.last_key_value() {
             self.note.raise(End { segment: *segment, offset: self.synced });
@@ -271,7 +271,7 @@ impl Segments {
         let firsts: Vec<u64> = self.files.keys().copied().collect();
         let removed: Vec<u64> = firsts.windows(2).filter(|pair| pair[1] <= upto + 1).map(|pair| pair[0]).collect();
         if let (Some(last), false) = (firsts.last(), removed.is_empty()) {
-            // An older note on the disk may name one of them.
+            // The note on the disk may be older, and name one of them.
             self.note.lower(Some(End { segment: *last, offset: self.synced }))?;
         }
         removed.into_iter().try_for_each(|first| self.remove(first))
@@ -310,8 +310,9 @@ fn missing(dir: &Path, end: End) -> StoreError {
     StoreError::corrupt(&path, 0, format!("it is missing, and was once synced up to byte {}", end.offset))
 }
 
-/// Checks the segments in `dir` without changing anything. A torn tail of the last one is accepted;
-/// the next start cuts it off.
+/// Checks the records of the segments in `dir` without changing anything. Headers, and the order and
+/// content of the entries, are not checked. A torn tail of the last segment is accepted: the next
+/// start cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     let mut paths = Vec::new();
     for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {

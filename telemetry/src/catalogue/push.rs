@@ -1,4 +1,4 @@
-//! What is pushed to a store.
+//! Metrics of pushing samples to a store.
 
 use super::family::families;
 
@@ -8,9 +8,9 @@ families! {
     SAMPLES = Counter "lattice_push_samples_total", Count, [], Both, PUSH,
         "Samples that the store has acknowledged.";
     BATCHES = Counter "lattice_push_batches_total", Count, ["result"], Both, PUSH,
-        "Batches by what became of them: stored; refused by the store; dropped because the buffer or its disk was full, or a file was damaged.";
+        "Batches by result: stored; refused by the store; dropped because the buffer or its disk was full, or a file was damaged.";
     FAILURES = Counter "lattice_push_failures_total", Count, [], Both, PUSH,
-        "Tries that failed and are made again: the store does not answer, or is overloaded.";
+        "Failed attempts that are repeated: the store does not answer, or is overloaded.";
     BUFFERED = Gauge "lattice_push_buffered_bytes", Bytes, [], Both, PUSH,
-        "What waits on the disk for the store.";
+        "Data on the disk that waits for the store.";
 }

@@ -71,7 +71,7 @@ impl Group {
         self.rests
     }
 
-    /// Whether its directory exists. To be called before each of the two methods below.
+    /// Whether its directory exists. Called before each [`Self::stays`] and [`Self::refresh`].
     pub(super) fn is_there(&mut self) -> bool {
         let Some(top) = &mut self.top else { return true };
         let was = top.inode;
@@ -88,7 +88,7 @@ impl Group {
         self.rests = true;
     }
 
-    /// Lists its processes again, at most this many. `false`: its directory is gone.
+    /// Lists its processes again; with more than `processes_max` the list is not used. `false`: its directory is gone.
     pub(super) fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
         self.processes.clear();
         (self.whole, self.rests, self.parts) = (false, false, None);
@@ -213,7 +213,7 @@ impl Directory {
             if !lost {
                 return true;
             }
-            // Repeated once for a directory that replaced a removed one; constant changes are seen at the next
+            // Listed again once, for a directory that replaced a removed one. Further changes are seen at the next
             // measurement.
             if looked_again {
                 return true;
@@ -281,7 +281,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn processes_are_listed_wherever_below_they_are_also_in_what_came_for_what_went() {
+    fn processes_are_listed_in_all_subdirectories_also_in_one_that_replaced_another() {
         let top = std::env::temp_dir().join(format!("lattice-group-{}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
         let put = |below: &str, pid: i32| {
@@ -313,7 +313,7 @@ mod tests {
 
     /// In the kernel's own v2 tree; skipped if there is none, or if no directory can be made.
     #[test]
-    fn in_version_2_one_that_was_made_anew_is_another() {
+    fn in_version_2_a_directory_that_was_made_again_is_another_one() {
         let mounted =
             ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().find(|top| PathBuf::from(top).join("cgroup.controllers").exists());
         let top = PathBuf::from(mounted.unwrap_or("/sys/fs/cgroup")).join(format!("lattice-group-{}", std::process::id()));
@@ -352,7 +352,7 @@ mod tests {
 
     /// Below the kernel's hierarchy that counts processes; skipped if there is none, or if no directory can be made.
     #[test]
-    fn in_version_1_who_comes_is_listed_with_the_next_look() {
+    fn in_version_1_a_new_process_is_in_the_next_list() {
         let top = PathBuf::from(format!("/sys/fs/cgroup/pids/lattice-group-{}", std::process::id()));
         if fs::create_dir(&top).is_err() || !top.join("cgroup.procs").exists() {
             eprintln!("skipped: no group can be made in a hierarchy of version 1");

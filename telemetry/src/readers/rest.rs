@@ -1,5 +1,5 @@
-//! Detects that an allocation's work rests: then the values that only its own processes change are those of the last
-//! reading.
+//! Detects that an allocation's work rests. While it does, the values that only its own processes change are not read
+//! again: those of the last reading are used.
 //!
 //! ```text
 //!   Signs, read first ── same as in the last two measurements ─▶ rests: processes, threads, faults, /proc are not read
@@ -12,22 +12,21 @@
 //! read separately (see `v2`).
 //!
 //! No process of the work is read for this. Changes from outside (a sleeping process that is moved into the group,
-//! memory written by another process) show at the next full reading.
+//! memory written by another process) show at the next full reading, after at most 10 s.
 //!
-//! Two measurements are needed, because a processor without ticks accounts once a second. Pressure of memory and disks
-//! continues to rise while a process waits and does not run; such a wait begins in a running process, so a rising value
-//! is read again. Changes that no count shows (a process that is moved in while it sleeps) are seen after 10 s, when
-//! everything is read.
+//! Pressure of memory and disks continues to rise while a process waits and does not run. Such a wait begins in a
+//! running process, so while work rests, the file is read only as long as its value rises.
 
 use std::time::{Duration, Instant};
 
-/// Measurements in a row that must show the same signs. With one alone, time that a processor has not accounted yet
-/// would be missed: accounting happens at each tick, and a processor without ticks does it once a second.
+/// Measurements in a row that must each show the same signs as the one before. With one alone, time that a processor
+/// has not accounted yet would be missed: accounting happens at each tick, and without ticks once a second.
 const SAME_LOOKS: u32 = 2;
 /// Greatest age of values that are not read again.
 const RESTS_MAX: Duration = Duration::from_secs(10);
 
-/// Counters of which at least one rises when a process of the work runs, begins or ends. `None`: unknown here.
+/// Counters of which at least one rises when a process of the work runs, begins or ends, or when the kernel reclaims
+/// memory. `None`: unknown here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// Its processor time in microseconds.
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn work_rests_from_the_third_look_that_shows_the_same_and_is_read_again_after_ten_seconds() {
+    fn work_rests_from_the_third_look_with_the_same_signs_and_is_read_again_after_ten_seconds() {
         let (mut rest, began) = (Rest::default(), Instant::now());
         let mut look = |second: u64| rest.look(began + Duration::from_secs(second), signs(5, 5, 5));
         let rests: Vec<bool> = (0..14).map(&mut look).collect();
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_never_the_same() {
+    fn unknown_signs_never_count_as_the_same() {
         let whole = signs(1, 1, 1);
         for lacking in [Signs { cpu_us: None, ..whole }, Signs { events: None, ..whole }, Signs { scanned: None, ..whole }] {
             let (mut rest, now) = (Rest::default(), Instant::now());
@@ -124,7 +123,7 @@ mod tests {
         /// The state of the work is the number of changes. A measurement that reads nothing must be right, except for
         /// time that a processor had not accounted at that moment: that shows one measurement later.
         #[test]
-        fn a_change_of_any_kind_is_seen_by_the_next_look_in_which_it_could_be(
+        fn a_change_of_any_kind_is_seen_by_the_first_look_that_can_see_it(
             looks in proptest::collection::vec((0..40u8, 1..4000u64), 1..300),
         ) {
             let (mut rest, mut now) = (Rest::default(), Instant::now());

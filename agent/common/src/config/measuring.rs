@@ -7,8 +7,8 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// How work is measured, and where its measurements are found again. Where they are served and
-/// pushed to is in `telemetry`.
+/// How work is measured, and where commands find the measurements again. The section `telemetry`
+/// says where they are served and pushed to.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeasuringSettings {
@@ -46,7 +46,7 @@ pub enum MeasuringSettingsError {
 }
 
 impl MeasuringSettings {
-    /// Checks the forms.
+    /// Checks that the folder is absolute and that the URL can be used.
     pub fn validate(&self) -> Result<(), MeasuringSettingsError> {
         absolute("measuring.gpu_job_mapping_dir", &self.gpu_job_mapping_dir)?;
         if !self.query_url.is_empty() {

@@ -1,4 +1,4 @@
-//! The versions of this node's software and firmware, as the kernel reports them.
+//! The versions of this node's software and firmware, as the kernel and os-release(5) report them.
 
 use super::plain::plain;
 use lattice_model::conformance::Components;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What could not be read from the kernel.
+/// What could not be read.
 #[derive(Debug, Error)]
 pub(super) enum LookError {
     #[error("{}: {source}", .path.display())]
@@ -20,7 +20,7 @@ pub(super) enum LookError {
     AskDriver { device: String, source: io::Error },
 }
 
-/// The agent's own components that exist here. Names are those of
+/// The components that the agent itself reads, as far as they exist here. Names are those of
 /// [`OWN`](lattice_agent_common::config::conformance::OWN).
 pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
@@ -37,7 +37,8 @@ pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     Ok(found.collect())
 }
 
-/// `None`: the file does not exist, or this agent may not read it.
+/// `None`: the file does not exist or is empty, this agent may not read it, or the device has no
+/// answer.
 fn read(path: &Path) -> Result<Option<String>, LookError> {
     match fs::read(path) {
         // Texts of firmware need not be UTF-8.
@@ -69,7 +70,7 @@ fn together(found: BTreeSet<String>) -> Option<String> {
     (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// Drivers that come with the kernel have its version.
+/// A driver without a version of its own is a part of the kernel and has the kernel's version.
 fn gpu_driver(sys: &Path) -> Result<Option<String>, LookError> {
     let mut found = BTreeSet::new();
     for driver in ["nvidia", "amdgpu"] {
@@ -185,20 +186,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_the_single_node_is_no_part_of_it() {
+    fn ignored_kernel_parameters_are_left_out() {
         let ignored = ["root".to_owned(), "ip".to_owned()];
         assert_eq!(parameters("root=UUID=7 quiet ip=10.0.0.7 hugepages=4 rootwait", &ignored), "quiet hugepages=4 rootwait");
     }
 
     #[test]
-    fn an_image_is_what_os_release_calls_it() {
+    fn the_base_image_is_read_from_os_release() {
         let text = "PRETTY_NAME=\"x\"\nID=sles\nVERSION_ID=\"15.6\"\nBUILD_ID=\nIMAGE_VERSION='7'\n";
         assert_eq!(image(text).as_deref(), Some("sles 15.6 7"));
         assert_eq!(image("NAME=x\n"), None);
     }
 
     #[test]
-    fn what_a_machine_lacks_is_not_there_and_what_it_has_is_never_empty() {
+    fn missing_components_are_absent_and_existing_ones_are_not_empty() {
         let found = all(&[]).unwrap();
         assert!(found.contains_key("kernel") && found.values().all(|value| !value.is_empty()), "{found:?}");
         assert!(found.keys().all(|name| lattice_agent_common::config::conformance::OWN.contains(&name.as_str())), "{found:?}");
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_listed_or_asked_is_not_absent() {
+    fn a_directory_that_cannot_be_listed_is_an_error() {
         let sys = std::env::temp_dir().join(format!("lattice-unlisted-{}", std::process::id()));
         for folder in ["class", "devices"] {
             fs::create_dir_all(sys.join(folder)).unwrap();

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 const INTERFACES_MAX: usize = 64;
 const PORTS_MAX: usize = 64;
 const NAMESPACES_MAX: usize = 8;
-/// How long one Slingshot adapter may take, and until when the others are queried. Together with
-/// mounts that do not answer, the diagnosis is still in time.
-const WITHIN: Duration = Duration::from_secs(1);
-const ALL_WITHIN: Duration = Duration::from_secs(2);
+/// Timeout of one Slingshot adapter, and the time after which no further one is queried. With these,
+/// the diagnosis ends in time even if mounts do not answer either.
+const ADAPTER_TIMEOUT: Duration = Duration::from_secs(1);
+const ADAPTERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The share of retransmitted segments above which a network counts as bad.
 const RETRANSMITTED_BAD: f64 = 0.01;
 
@@ -70,7 +70,7 @@ pub fn fabrics() -> Vec<WireFact> {
             facts.push(fact("network", &format!("{device} port {port}"), "sysfs", format!("{state}; {}", counted.join(", ")), wrong));
         }
     }
-    let (root, until) = (Path::new("/"), Instant::now() + ALL_WITHIN);
+    let (root, until) = (Path::new("/"), Instant::now() + ADAPTERS_TIMEOUT);
     facts.extend(Kind::Cxi.adapters(root).into_iter().map(|device| cassini(root, device, until)));
     facts.truncate(PORTS_MAX);
     facts
@@ -90,7 +90,7 @@ fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
         Some(other) => (format!("link {other}"), true),
         None => ("its link is unknown".to_owned(), false),
     };
-    let Some(ports) = ask(Kind::Cxi, root.to_owned(), device.clone(), WITHIN) else {
+    let Some(ports) = ask(Kind::Cxi, root.to_owned(), device.clone(), ADAPTER_TIMEOUT) else {
         return fact("network", &device, "sysfs", format!("{link}; its counters do not answer"), true);
     };
     let of = |metric| ports.iter().flat_map(move |port| port.of(metric)).collect::<Vec<_>>();
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_counts_are_read_by_their_names() {
+    fn counts_are_found_by_the_names_in_the_first_line() {
         let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm MaxConn OutSegs RetransSegs\nTcp: 1 -1 100 7\n";
         assert_eq!(column(snmp, "Tcp:", "RetransSegs"), Some(7));
         assert_eq!(column(snmp, "Tcp:", "MaxConn"), None);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slingshot_adapter_is_told_with_what_is_wrong_with_it() {
+    fn a_slingshot_adapter_is_reported_with_its_faults() {
         let root = std::env::temp_dir().join(format!("lattice-diag-cxi-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let device = Kind::Cxi.class(&root).join("cxi0/device");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_of_this_process_is_told_of() {
+    fn the_network_of_this_process_is_reported() {
         let me = Listed { pid: i32::try_from(std::process::id()).unwrap(), launch: None };
         let facts = tcp(&[me, me]);
         assert_eq!(facts.len(), 1);

@@ -11,11 +11,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a disk's name is cached.
+/// How long names are cached; then all are looked up again.
 const NAMES_FOR: Duration = Duration::from_secs(30);
 
-/// A cache of disks' names. A number may later belong to another disk, so names are looked up again
-/// now and then.
+/// A cache of disks' names by device number. A number may later belong to another disk, so the cache
+/// is emptied after `NAMES_FOR`.
 #[derive(Default)]
 pub struct Names {
     known: BTreeMap<u64, String>,
@@ -39,9 +39,9 @@ fn device_name(below: &Path, id: u64) -> String {
     name.unwrap_or(numbers)
 }
 
-/// The counts of each disk; those of disks without a place of their own are combined.
+/// The counts of each disk; those of disks without a slot of their own are combined.
 pub fn of(total: &Counts, mut name: impl FnMut(u64) -> String) -> Vec<DeviceIo> {
-    let places = (DEVICES..WORDS).step_by(DEVICE_WORDS).filter_map(|at| {
+    let counts = (DEVICES..WORDS).step_by(DEVICE_WORDS).filter_map(|at| {
         let words = &total[at..at + DEVICE_WORDS];
         let name = match words[DEVICE] {
             _ if at == DEVICES_OTHER && words.iter().all(|word| *word == 0) => return None,
@@ -54,7 +54,7 @@ pub fn of(total: &Counts, mut name: impl FnMut(u64) -> String) -> Vec<DeviceIo> 
         let seconds = ns.map(|at| words[at] as f64 / 1e9);
         Some(DeviceIo { name, bytes: bytes.map(|at| words[at]), requests: requests.map(|at| words[at]), seconds })
     });
-    places.collect()
+    counts.collect()
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     use lattice_ebpf::layout::device_id;
 
     #[test]
-    fn devices_are_told_by_their_names_and_what_has_no_place_together() {
+    fn disks_have_their_names_and_those_without_a_slot_are_combined() {
         let mut total = [0u64; WORDS];
         let sda = DEVICES + DEVICE_WORDS;
         (total[sda + DEVICE], total[sda + DEVICE_READ_BYTES], total[sda + DEVICE_READS]) = (device_id(8, 16), 4096, 1);

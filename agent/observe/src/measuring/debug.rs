@@ -1,5 +1,5 @@
-//! Work in debug mode: each look at it is recorded (see [`crate::traces`]), and the number of
-//! records is among its numbers.
+//! Work in debug mode: each look at it is recorded (see [`crate::traces`]). The number of records is
+//! one of the numbers that are shown for it.
 
 use super::{Known, Measuring};
 use crate::kernel_counts::Key;
@@ -16,7 +16,7 @@ struct Raw {
 }
 
 impl Measuring {
-    /// Records the present look, if that is requested.
+    /// Records the look at `at_ms`, if that is requested.
     pub(super) fn record(&self, recorder: &mut Recorder, audits: &Traces, key: Key, at_ms: u64) {
         if recorder.wants(key) {
             let raw = self.known().raw(key.0, at_ms);
@@ -39,8 +39,8 @@ impl Measuring {
 }
 
 impl Known {
-    /// The newest look, if it is the present one: a look that took long gives no rates, and the
-    /// first one has no numbers.
+    /// The newest look with rates, if it is the one at `at_ms`: a look that took too long gives none.
+    /// The first look has no numbers.
     fn raw(&self, allocation: AllocationId, at_ms: u64) -> Option<Raw> {
         let of = self.running.get(&allocation).filter(|of| of.at_ms == at_ms)?;
         let (at, _) = of.last.as_ref()?;

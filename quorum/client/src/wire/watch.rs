@@ -12,7 +12,7 @@ pub struct WatchRequest {
     pub nodes: bool,
     /// Which allocations to watch.
     pub allocations: WatchAllocations,
-    /// Of these, only this user's.
+    /// If set, only allocations of this user.
     pub uid: Option<u32>,
     /// Whether to watch tenants (all of them).
     pub tenants: bool,
@@ -70,8 +70,8 @@ pub enum WatchMessage {
     Start { generation: Generation, revision: Revision },
     /// A part of the changes of the entry with this revision, or of the list; valid once the last
     /// part has arrived (`complete`). Then everything up to that revision is known, and a watch may
-    /// be opened with `since` at this place, at any member. An empty message says that nothing up
-    /// to there concerns this watch.
+    /// be opened with `since` at this place, at any member. An empty message: nothing up to that
+    /// revision concerns this watch.
     Changes { revision: Revision, changes: Vec<Change>, complete: bool },
     /// The changes after the watcher's place have been dropped: it must start again with a list.
     StartAgain { why: String },
@@ -99,7 +99,7 @@ pub enum Change {
     VClusterDeleted(String),
     /// This network domain has this VNI from now on. Its members are not sent.
     Domain { tenant: String, name: String, vni: u32 },
-    /// Its VNI is free again.
+    /// This network domain was removed: its VNI is free again.
     DomainReleased { tenant: String, name: String },
     /// The VNI pool.
     VniPool(VniPool),

@@ -4,7 +4,7 @@ use crate::catalogue::Family;
 use crate::sample::Samples;
 use std::path::Path;
 
-/// The most ports of each kind that are exported.
+/// Limit on the ports of each kind that are exported, and on the entries of one directory that are read.
 pub const PORTS_MAX: usize = 32;
 
 /// The counters of one port.
@@ -15,7 +15,7 @@ pub struct Port {
     pub(super) counts: Vec<Count>,
 }
 
-/// A series, its last label if it has one besides the port's, and its value.
+/// A series, the value of its label besides the port's if it has one, and its count.
 pub(super) type Count = (&'static Family, Option<&'static str>, u64);
 
 impl Port {
@@ -34,6 +34,7 @@ impl Port {
     }
 }
 
+/// The first [`PORTS_MAX`] entries of a directory, by name.
 pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
