@@ -264,7 +264,14 @@ impl Session {
         let offer = self.registration.offer.borrow_and_update().clone();
         self.begin_beats();
         let register = self.register(&offer);
-        let (through, up, mut down) = self.open(register).await.map_err(|error| Ended::Lost(error.to_string()))?;
+        let (through, up, mut down) = self.open(register).await.map_err(|error| match error {
+            NoSession::Member(CallError::Refused(refusal)) | NoSession::Nowhere { member: CallError::Refused(refusal), .. } => {
+                Ended::Refused(refusal.to_string())
+            }
+            NoSession::Member(CallError::Unavailable { .. }) | NoSession::Nowhere { member: CallError::Unavailable { .. }, .. } => {
+                Ended::Lost(error.to_string())
+            }
+        })?;
         // A relayed session ends when a member can be reached directly: a peer relays only a limited
         // number of sessions.
         let direct = through.is_some().then(|| served_directly(self.quorum.clone()));

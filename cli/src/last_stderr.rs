@@ -34,18 +34,24 @@ pub struct LastStderr {
 }
 
 impl LastStderr {
-    /// From the rank that caused the end of the launch, if one did, else from rank 0. The script counts as rank 0: for
-    /// another rank its line is missing.
+    /// From the rank that caused the end of the launch, if one did, else from rank 0; and from the script.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
         let rank = rank_named(&allocation.brought_down).unwrap_or(0);
         let key = allocation.id.clone();
-        let request = v1::LogsRequest { key, stream: "stderr".to_owned(), rank: Some(rank), tail: Some(1), ..Default::default() };
+        let request = v1::LogsRequest { key, stream: "stderr".to_owned(), tail: Some(1), ..Default::default() };
+        // The script's output is that of rank 0.
+        let ranks = if rank == 0 { vec![0] } else { vec![0, rank] };
         let mut outputs = Outputs::default();
         let reading = async {
-            let mut stream = client.allocations().logs(request).await?.into_inner();
-            for _ in 0..CHUNKS_MAX {
-                let Some(chunk) = stream.message().await? else { break };
-                outputs.take(&chunk);
+            for of in ranks {
+                let request = v1::LogsRequest { rank: Some(of), ..request.clone() };
+                let mut stream = client.allocations().logs(request).await?.into_inner();
+                for _ in 0..CHUNKS_MAX {
+                    let Some(chunk) = stream.message().await? else { break };
+                    if of == rank || chunk.launch == 0 {
+                        outputs.take(&chunk);
+                    }
+                }
             }
             Ok::<(), tonic::Status>(())
         };
@@ -87,7 +93,8 @@ impl Outputs {
             let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
             Some(line.trim_end().chars().take(LINE_CHARS_MAX).collect::<String>())
         };
-        self.0.iter().filter_map(|(&launch, bytes)| Some(LastStderrLine { launch, rank, line: last(bytes)? })).collect()
+        let rank_of = |launch| if launch == 0 { 0 } else { rank };
+        self.0.iter().filter_map(|(&launch, bytes)| Some(LastStderrLine { launch, rank: rank_of(launch), line: last(bytes)? })).collect()
     }
 }
 
@@ -102,8 +109,8 @@ mod tests {
         for (launch, data) in [(1, "old\n"), (2, "segv"), (0, "line 4: foo: not "), (2, "fault\n\n"), (0, "found\n"), (1, "older\n")] {
             outputs.take(&chunk(launch, data));
         }
-        let last_line = |launch, line: &str| LastStderrLine { launch, rank: 3, line: line.to_owned() };
-        assert_eq!(outputs.lines(3), [last_line(0, "line 4: foo: not found"), last_line(2, "segvfault")]);
+        let last_line = |launch, rank, line: &str| LastStderrLine { launch, rank, line: line.to_owned() };
+        assert_eq!(outputs.lines(3), [last_line(0, 0, "line 4: foo: not found"), last_line(2, 3, "segvfault")]);
         let mut long = Outputs::default();
         long.take(&chunk(0, &"x".repeat(3 * TAIL_BYTES_MAX)));
         assert_eq!((long.0[&0].len(), long.lines(0)[0].line.len()), (TAIL_BYTES_MAX, LINE_CHARS_MAX));

@@ -169,7 +169,7 @@ impl Probes {
             counts: counts.try_into().map_err(|_| LoadError::Object("COUNTS is not a per-CPU hash map"))?,
             node: node.try_into().map_err(|_| LoadError::Object("NODE is not a per-CPU array"))?,
             programs,
-            processors: nr_cpus().map_err(|(_, error)| LoadError::Slice(error))?,
+            processors: nr_cpus().map_err(|(_, error)| LoadError::Processors(error))?,
             probes,
             audit,
         })

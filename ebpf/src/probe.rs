@@ -19,6 +19,8 @@ pub enum LoadError {
     Namespace,
     #[error("the cgroups of allocations cannot be looked at")]
     Slice(#[source] std::io::Error),
+    #[error("the number of processors cannot be read")]
+    Processors(#[source] std::io::Error),
     #[error("the programs' maps cannot be made; CAP_BPF and CAP_PERFMON are needed, or root")]
     Maps(#[source] Box<aya::EbpfError>),
     #[error("this build's programs are not as they should be: {0}")]

@@ -111,7 +111,7 @@ fn remove(root: &Path, stuck: &mut Vec<String>) {
 /// Mount points under `dirs`, in this mount namespace, latest first.
 pub fn mounts_under(dirs: &[&Path]) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = text.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " ")));
+    let points = text.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(lattice_runtime::cgroup::unescape(p)));
     let mut found: Vec<PathBuf> = points.filter(|p| dirs.iter().any(|d| p.starts_with(d))).collect();
     found.reverse();
     found

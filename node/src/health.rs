@@ -95,18 +95,21 @@ impl Health {
         };
         let known = self.checks.remove(name);
         let before = known.as_ref().and_then(|c| c.critical.clone());
-        let (critical, wells) = match (&finding, before) {
-            (Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why), _) => (Some(why.clone()), 0),
-            (_, None) => (None, 0),
-            (_, Some(why)) => {
+        // After a restart of the agent, what it found before is not known, but that it asked for a
+        // drain is.
+        let counts_wells = before.is_some() || self.own_drain.checks.contains(name);
+        let (critical, wells) = match &finding {
+            Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why) => (Some(why.clone()), 0),
+            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) if counts_wells => {
                 let wells = known.as_ref().map_or(0, |c| c.wells) + 1;
-                ((wells < WELL_AGAIN).then_some(why), wells)
+                (before.filter(|_| wells < WELL_AGAIN), wells)
             }
+            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) => (None, 0),
         };
         let state = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
         let since =
             known.filter(|c| state(&c.finding, c.critical.is_some()) == state(&finding, critical.is_some())).map_or(now, |c| c.since);
-        if critical.is_none() {
+        if wells >= WELL_AGAIN {
             self.own_drain.checks.remove(name);
         } else if matches!(finding, Finding::Drain(_)) && self.own_drain.checks.insert(name.to_owned()) {
             self.own_drain.asked = Timestamp(now.0.max(self.own_drain.asked.0.saturating_add(1)));
@@ -235,6 +238,10 @@ mod tests {
         assert_eq!(look(&mut health, 5, "gpu 0", drain()), first);
         assert_eq!(look(&mut health, 6, "gpu 0", drain()), first, "the same");
         assert_eq!(look(&mut health, 6, "gpu 1", drain()), both(6), "another one");
+        // To the next agent a problem looks over once, which does not make its return a new request.
+        let mut flapping = Health::of(health.own_drain().clone());
+        assert_eq!(look(&mut flapping, 80, "gpu 0", Finding::Well), None);
+        assert_eq!(look(&mut flapping, 81, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
         // The next agent finds the same problems, one after the other.
         let mut next = Health::of(health.own_drain().clone());
         assert_eq!(next.drains(), None);

@@ -19,7 +19,7 @@
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_ledger::{Action, Asker};
 use lattice_model::operator_token::EXPORT_AUDIT;
-use lattice_model::{Allocation, AllocationId, Principal};
+use lattice_model::{Allocation, AllocationId, NodeId, Principal};
 use lattice_pki::identity::{Caller, Role};
 use lattice_pki::operator::Operator;
 use lattice_quorum_client::wire::{Refusal, Request};
@@ -216,21 +216,30 @@ pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
 pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut Request) -> Result<Grant, Refusal> {
     let grant = granted(Call::of(request), caller)?;
     check_operator(request, operator)?;
-    match request {
-        Request::AcquireLease { holder, .. }
-        | Request::RenewLease { holder, .. }
-        | Request::Command(Action::ReleaseLease { holder, .. })
-            if holder.as_str() != caller.name =>
-        {
-            return Err(Refusal::Malformed { why: format!("{} has no part in leases of {holder}", caller.name) });
-        }
-        Request::RecordAccess(access) => check_access(caller, grant, access)?,
-        _ => {}
+    if let Some(holder) = lease_holder(request)
+        && holder.as_str() != caller.name
+    {
+        return Err(Refusal::Malformed { why: format!("{} has no part in leases of {holder}", caller.name) });
+    }
+    if let Request::RecordAccess(access) = request {
+        check_access(caller, grant, access)?;
     }
     if let Some(name) = name_of_person(request) {
         check_name(name)?;
     }
     Ok(grant)
+}
+
+/// The node in whose name a lease is acquired, renewed or released.
+fn lease_holder(request: &Request) -> Option<&NodeId> {
+    match request {
+        Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } => Some(holder),
+        Request::Command(action) => match &**action {
+            Action::ReleaseLease { holder, .. } => Some(holder),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// The person on whose behalf a request is made.

@@ -180,8 +180,9 @@ fn cgroup2_mount(line: &str) -> Option<PathBuf> {
     (root == "/" && back.split(' ').next()? == "cgroup2").then(|| PathBuf::from(unescape(point)))
 }
 
-/// In mountinfo space, tab, newline and backslash are three octal digits.
-pub(crate) fn unescape(text: &str) -> String {
+/// A path of mountinfo, in which space, tab, newline and backslash are written as three octal
+/// digits.
+pub fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |t, (code, char)| t.replace(code, char))

@@ -62,7 +62,13 @@ pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGp
     for vendor in vendors {
         let on_bus = pci.gpus_of(vendor.vendor());
         match vendor.look(files, &pci) {
-            Ok(found) if found.gpus.is_empty() && on_bus == 0 => out.lacking.extend(found.lacking),
+            Ok(found) if found.gpus.is_empty() => {
+                if on_bus > 0 && found.lacking.is_empty() {
+                    let vendor = vendor.vendor();
+                    out.lacking.push(format!("{on_bus} GPU(s) of {vendor} are on the bus, and {} shows none of them", found.driver));
+                }
+                out.lacking.extend(found.lacking);
+            }
             Ok(found) => {
                 out.lacking.extend(found.lacking.iter().cloned());
                 let names: BTreeSet<&str> = found.gpus.iter().map(|g| g.model.as_str()).collect();

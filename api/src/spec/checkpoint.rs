@@ -34,8 +34,9 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
             Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(AskBy::Call) }))
         }
         "none" | "" if automatic.is_some() => Err(invalid("automatic checkpoints need a strategy, such as --checkpoint=signal".to_owned())),
+        "" => Err(invalid("no strategy is given: signal, shmem, grpc, auto or none".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
-        "none" | "" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
+        "none" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(invalid(format!("{other:?} is none of signal, shmem, grpc, auto, none")))

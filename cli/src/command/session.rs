@@ -61,8 +61,9 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
         code = farewell.comes() => Some(code),
     };
     if let Some(code) = left {
-        answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await?;
-        return Ok(code);
+        let hint = cancel_hint(&id);
+        let cancelled = answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await;
+        return cancelled.map(|_| code).map_err(|failure| failure.hint(hint));
     }
     let request = v1::CreateSessionRequest { id: uuid::Uuid::new_v4().to_string(), allocation: id.clone() };
     let open = match created(session, &mut client, &request).await {
@@ -92,8 +93,12 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
 }
 
 /// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
+fn cancel_hint(id: &str) -> String {
+    format!("`lattice cancel {}` cancels the allocation", short(id))
+}
+
 async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
-    let hint = format!("`lattice cancel {}` cancels the allocation", short(&id));
+    let hint = cancel_hint(&id);
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
         Ok(_) => failure,
         Err(_) => failure.hint(hint),

@@ -24,17 +24,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// After a recovery, numbers that must not be assigned twice continue from the next multiple of
-/// this.
+/// After a recovery, numbers that must not be assigned twice continue from a multiple of this.
 const BEYOND: u64 = 1_000_000_000;
 /// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 16;
 /// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
 
-/// The next multiple of [`BEYOND`]: the lost quorum is assumed not to have reached it.
+/// The first multiple of [`BEYOND`] that is at least half of that away: the lost quorum is assumed
+/// not to have reached it.
 pub fn beyond(number: u64) -> u64 {
-    (number / BEYOND + 1).saturating_mul(BEYOND)
+    number.saturating_add(BEYOND / 2).div_ceil(BEYOND).saturating_mul(BEYOND)
 }
 
 /// One share as reported by its node.

@@ -29,20 +29,20 @@ const OWN_KEY: &str = "audit-signing.key";
 /// Why there is no usable key.
 #[derive(Debug, Error)]
 pub enum SignerError {
-    #[error("audit_signing_key_path {}: it cannot be read", path.display())]
+    #[error("the audit log's signing key {}: it cannot be read", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("audit_signing_key_path {}: others can read it (mode {mode:o}); chmod 600", path.display())]
+    #[error("the audit log's signing key {}: others can read it (mode {mode:o}); chmod 600", path.display())]
     Open { path: PathBuf, mode: u32 },
     #[error(
-        "audit_signing_key_path {}: it is not an Ed25519 key in PEM (PKCS#8); `openssl genpkey -algorithm ed25519 -out FILE` creates one",
+        "the audit log's signing key {}: it is not an Ed25519 key in PEM (PKCS#8); `openssl genpkey -algorithm ed25519 -out FILE` creates one",
         path.display()
     )]
     Foreign { path: PathBuf },
-    #[error("{}: the audit log's signing key cannot be created", path.display())]
+    #[error("the audit log's signing key {}: it cannot be created", path.display())]
     Make {
         path: PathBuf,
         #[source]

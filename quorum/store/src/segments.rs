@@ -109,17 +109,13 @@ impl Segments {
         let path = self.path(first);
         let bytes = fs::read(&path).map_err(StoreError::io(&path, "cannot be read"))?;
         let synced = self.note.noted().filter(|end| end.segment == first).map_or(0, |end| end.offset);
-        let whole_header = bytes.get(..12) == Some(&MAGIC[..]) && bytes.get(12..16) == Some(&VERSION.to_le_bytes()[..]);
-        if !whole_header {
-            // Its header is synced before anything else is written, so without a header it never
-            // had an entry.
-            let never_used = synced == 0 && bytes.get(16..).unwrap_or_default().iter().all(|b| *b == 0);
-            if is_last && never_used {
+        if !has_header(&bytes) {
+            if is_last && is_unused(&bytes, synced) {
                 tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
                 fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
                 return sync_parent(&path);
             }
-            return Err(StoreError::corrupt(&path, 0, "it does not begin as a log segment of this version"));
+            return Err(without_header(&path));
         }
         let (found, ending) = record::scan(&bytes, 16);
         let end = found.last().map_or(16, |f| f.offset + HEADER + f.length);
@@ -295,6 +291,20 @@ impl Segments {
     }
 }
 
+fn has_header(segment: &[u8]) -> bool {
+    segment.get(..12) == Some(&MAGIC[..]) && segment.get(12..16) == Some(&VERSION.to_le_bytes()[..])
+}
+
+/// Whether a segment without a header never had an entry: its header is synced before anything else
+/// is written.
+fn is_unused(segment: &[u8], synced: u64) -> bool {
+    synced == 0 && segment.get(16..).unwrap_or_default().iter().all(|b| *b == 0)
+}
+
+fn without_header(path: &Path) -> StoreError {
+    StoreError::corrupt(path, 0, "it does not begin as a log segment of this version")
+}
+
 /// Checks that the complete records of a segment reach as far as it was synced.
 fn reaches(path: &Path, end: usize, synced: u64) -> Result<(), StoreError> {
     if (end as u64) >= synced {
@@ -310,9 +320,9 @@ fn missing(dir: &Path, end: End) -> StoreError {
     StoreError::corrupt(&path, 0, format!("it is missing, and was once synced up to byte {}", end.offset))
 }
 
-/// Checks the records of the segments in `dir` without changing anything. Headers, and the order and
-/// content of the entries, are not checked. A torn tail of the last segment is accepted: the next
-/// start cuts it off.
+/// Checks the headers and records of the segments in `dir` without changing anything. The order and
+/// content of the entries are not checked. In the last segment a torn tail is accepted, and that its
+/// making was interrupted: the next start cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     let mut paths = Vec::new();
     for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
@@ -329,8 +339,14 @@ pub fn check(dir: &Path) -> Result<(), StoreError> {
         let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
         let is_last = at + 1 == paths.len();
         let start = usize::try_from(SEGMENT_HEADER).unwrap_or(usize::MAX);
-        let (found, ending) = record::scan(&bytes, start);
         let synced = noted.filter(|end| first_of(path) == Some(end.segment)).map_or(0, |end| end.offset);
+        if !has_header(&bytes) {
+            if is_last && is_unused(&bytes, synced) {
+                continue;
+            }
+            return Err(without_header(path));
+        }
+        let (found, ending) = record::scan(&bytes, start);
         reaches(path, found.last().map_or(start, |f| f.offset + HEADER + f.length), synced)?;
         match ending {
             Ending::Clean => {}

@@ -96,7 +96,7 @@ impl CheckpointStore {
         let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(object.key).await?, part_bytes);
         upload.put(first);
         while let Some(next) = rest.recv().await {
-            if let Err(error) = upload.wait_for_capacity(PARTS_AT_ONCE - 1).await {
+            if let Err(error) = upload.wait_for_capacity(PARTS_AT_ONCE).await {
                 let _ = upload.abort().await;
                 return Err(error.into());
             }
@@ -141,7 +141,7 @@ impl CheckpointStore {
             PendingObject::Small(_) => {}
             PendingObject::Written { upload, .. } => drop(upload.abort().await),
             PendingObject::Parts { .. } => {
-                object.uploads.forget(object.name);
+                object.uploads.record_abandoned(object.name);
                 self.remove_left_over(object.uploads).await;
             }
         }

@@ -290,7 +290,7 @@ fn descriptor(syscall: &str) -> Option<u32> {
 fn mount_of(mountinfo: &str, file: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
-        let at = before.split(' ').nth(4)?.replace("\\040", " ");
+        let at = lattice_runtime::cgroup::unescape(before.split(' ').nth(4)?);
         let kind = behind.split(' ').next()?.to_owned();
         file.starts_with(&at).then_some((at, kind))
     };

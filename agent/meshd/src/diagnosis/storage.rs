@@ -75,7 +75,7 @@ pub fn parse(mountinfo: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
         let mut words = before.split(' ');
-        let (device, at) = (words.nth(2)?.to_owned(), words.nth(1)?.replace("\\040", " "));
+        let (device, at) = (words.nth(2)?.to_owned(), lattice_runtime::cgroup::unescape(words.nth(1)?));
         let kind = behind.split(' ').next()?.to_owned();
         Some(Mount { device, at: at.into(), kind })
     };

@@ -87,5 +87,9 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
 /// Answers the request of another agent.
 pub async fn answer_gpus(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    frame::write(send, &GpusAnswer::Answered(measuring.wire_gpus(key))).await
+    let answer = match measuring.0.handles.workers.of_epoch(key.0, key.1) {
+        Some(_) => GpusAnswer::Answered(measuring.wire_gpus(key)),
+        None => GpusAnswer::Refused { why: UsageError::NotHere { allocation: key.0 }.to_string() },
+    };
+    frame::write(send, &answer).await
 }
