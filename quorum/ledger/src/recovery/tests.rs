@@ -4,6 +4,7 @@ mod unreported;
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
+use super::{BEYOND, beyond};
 use crate::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -100,7 +101,7 @@ impl Quorum {
     }
 
     fn recovered(mut self) -> Self {
-        self.at = super::beyond(self.at);
+        self.at = beyond(self.at);
         let head = self.ledger.audit_head().clone();
         let record = self.ledger.recover(Revision(self.at), Timestamp(self.at));
         let mut follows = head;
@@ -117,6 +118,14 @@ fn three_nodes() -> Quorum {
     }
     quorum.lease();
     quorum
+}
+
+#[test]
+fn numbers_after_a_recovery_keep_their_distance_from_those_before() {
+    assert_eq!(beyond(5), BEYOND);
+    for number in [0, 1, BEYOND / 2, BEYOND / 2 + 1, BEYOND - 1, BEYOND, 7 * BEYOND + 3] {
+        assert!(beyond(number) - number >= BEYOND / 2 && beyond(number).is_multiple_of(BEYOND), "{number}");
+    }
 }
 
 #[test]
