@@ -11,7 +11,7 @@
 
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, Ledger};
-use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, NodeState, Timestamp, with_causes};
+use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, Timestamp, with_causes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ impl FencingHook {
             return Vec::new();
         }
         let mut holds: BTreeMap<NodeId, (Fall, BTreeSet<AllocationId>)> = BTreeMap::new();
-        for node in ledger.nodes().filter(|n| n.state == NodeState::Down && !sends_heartbeats(n)) {
+        for node in ledger.nodes_down().filter(|node| !sends_heartbeats(node)) {
             let work: BTreeSet<AllocationId> = ledger.unfenced(&node.id).collect();
             if !work.is_empty() {
                 holds.insert(node.id.clone(), ((node.incarnation, node.state_since), work));

@@ -96,9 +96,6 @@ impl Ledger {
             (allocation.quick_requeues, allocation.waits_until) = (quick, waits_until);
             allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
         }
-        if waits_until.is_some() {
-            self.waiting.insert(id);
-        }
         let number = if is_counted { format!("requeue {count}") } else { "requeued, not counted: it had not begun".to_owned() };
         let detail = format!("{number}: {reason}");
         self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
@@ -114,8 +111,6 @@ impl Ledger {
         self.usage_shrinks(id);
         self.leave_domain(context, id);
         self.close_services(id);
-        self.forget_telemetry(id);
-        self.waiting.remove(&id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // The checkpoint was meant for another claim, and there will be none.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
@@ -137,7 +132,6 @@ impl Ledger {
         self.usage_shrinks(id);
         self.leave_domain(context, id);
         self.close_services(id);
-        self.forget_telemetry(id);
         let (at, by) = (context.at, self.ended_by(&reason, actor));
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // Whatever ended the claim, a pending order to release the nodes is fulfilled.

@@ -1,8 +1,10 @@
 //! The context in which a command is applied, and the ways in which it changes the ledger.
 
 use super::outcome::Changed;
-use super::state::Ledger;
+use super::state::allocation_index::AllocationFacts;
+use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
+use super::state::{Domain, DomainKey, Ledger};
 use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Node, NodeId, Revision, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +18,25 @@ pub(super) struct ApplyContext {
     /// The counts of allocations before this command changed them; `None`: the allocation did not
     /// exist.
     pub(super) before: BTreeMap<AllocationId, Option<Counts>>,
+    /// What the indexes have of records that this command has changed since they were last updated;
+    /// `None`: the record did not exist.
+    pub(super) nodes_before: BTreeMap<NodeId, Option<NodeFacts>>,
+    pub(super) allocations_before: BTreeMap<AllocationId, Option<AllocationFacts>>,
+    pub(super) domains_before: BTreeMap<DomainKey, Option<Arc<Domain>>>,
 }
 
 impl ApplyContext {
     pub(super) fn new(revision: Revision, at: Timestamp) -> Self {
-        Self { revision, at, audit: Vec::new(), changed: Changed::default(), before: BTreeMap::new() }
+        Self {
+            revision,
+            at,
+            audit: Vec::new(),
+            changed: Changed::default(),
+            before: BTreeMap::new(),
+            nodes_before: BTreeMap::new(),
+            allocations_before: BTreeMap::new(),
+            domains_before: BTreeMap::new(),
+        }
     }
 }
 
@@ -51,6 +67,7 @@ impl Ledger {
 
     /// The node, to be changed by this command.
     pub(super) fn node_mut(&mut self, context: &mut ApplyContext, id: &NodeId) -> Option<&mut Node> {
+        self.note_node(context, id);
         let node = Arc::make_mut(self.nodes.get_mut(id)?);
         node.revision = context.revision;
         context.changed.nodes.insert(id.clone());

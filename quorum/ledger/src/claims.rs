@@ -65,7 +65,7 @@ impl Ledger {
         self.epoch = epoch;
         for share in &claim.shares {
             let held = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
-            self.holdings.entry(share.node.clone()).or_default().push(held);
+            self.holdings.add(&share.node, held);
             context.changed.desired.insert(share.node.clone());
         }
         let at = context.at;
@@ -119,7 +119,7 @@ impl Ledger {
         // A node that shrank may have given away more than its size: resources that are not
         // requested must not count as missing.
         if !node.size.minus(&held).holds(&share.resources) {
-            let holder = self.holdings.get(&share.node).and_then(|h| h.first());
+            let holder = self.holdings(&share.node).first();
             let why = match holder {
                 Some(h) => {
                     let free = node.size.minus(&held);
@@ -160,8 +160,7 @@ impl Ledger {
     /// The part of the node that is not free: current claims, and ended ones that it has not yet
     /// reported as released.
     pub fn held(&self, node: &NodeId) -> Resources {
-        let holdings = self.holdings.get(node).map_or(&[][..], Vec::as_slice);
-        holdings.iter().fold(Resources::default(), |sum, h| sum.plus(&h.resources))
+        self.holdings(node).iter().fold(Resources::default(), |sum, h| sum.plus(&h.resources))
     }
 }
 

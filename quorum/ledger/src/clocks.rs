@@ -15,10 +15,16 @@
 //! once for each request time (`Node::drain_asked`), so the next heartbeat or leader does not
 //! override an operator who lifts it. The table of GPU errors does not use `fail` by default: a
 //! node that is Down because of one GPU would end the work of the other seven.
+//!
+//! An evaluation examines only nodes for which something may have changed: their record, their
+//! health, a first heartbeat, a proposal that may not have been committed, or a time that has
+//! passed. A heartbeat moves no entry of the queue: an entry that comes due is put back with the
+//! time that follows from the latest heartbeat.
 
 use crate::node_use::NodeUse;
 use crate::{Action, DrainWish, Ledger, NodeHealth, NodeStanding};
-use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL, millis};
+use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, Revision, UNWELL, millis};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -80,6 +86,42 @@ impl Limits {
     }
 }
 
+/// The registered nodes, as the clocks read them.
+pub trait ClockedNodes {
+    /// The node of this name.
+    fn get(&self, id: &NodeId) -> Option<&Node>;
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The revision of this state.
+    fn revision(&self) -> Revision;
+    /// The nodes that changed at this revision or later.
+    fn changed_since(&self, revision: Revision) -> impl Iterator<Item = &Node>;
+    /// What decides how long the node's silence is tolerated.
+    fn use_of(&self, node: &Node) -> NodeUse;
+}
+
+impl ClockedNodes for Ledger {
+    fn get(&self, id: &NodeId) -> Option<&Node> {
+        self.node(id).map(|node| -> &Node { node })
+    }
+
+    fn count(&self) -> usize {
+        self.node_count()
+    }
+
+    fn revision(&self) -> Revision {
+        Self::revision(self)
+    }
+
+    fn changed_since(&self, revision: Revision) -> impl Iterator<Item = &Node> {
+        self.nodes_changed_since(revision).map(|node| -> &Node { node })
+    }
+
+    fn use_of(&self, node: &Node) -> NodeUse {
+        Self::use_of(self, node)
+    }
+}
+
 /// When a node was last heard.
 #[derive(Clone, Copy, Debug)]
 struct LastHeartbeat {
@@ -89,6 +131,17 @@ struct LastHeartbeat {
     really: bool,
     /// The node's state when it was last examined.
     stood: NodeState,
+    /// Whether it was registered when it was last examined, and whether its silence then counted.
+    is_known: bool,
+    is_counted: bool,
+    /// Whether it has an entry in the queue.
+    is_queued: bool,
+}
+
+impl LastHeartbeat {
+    fn new(incarnation: Incarnation, at: Duration, really: bool, stood: NodeState) -> Self {
+        Self { incarnation, at, really, stood, is_known: false, is_counted: false, is_queued: false }
+    }
 }
 
 /// The names of the checks in a reason; each precedes its message: `not well: disk: full; nic eth0:
@@ -116,6 +169,19 @@ pub struct Clocks {
     cut_off: BTreeSet<NodeId>,
     /// When the next node may change its state because of silence; `None`: no clock is running.
     due: Option<Duration>,
+    /// The revision of the nodes at the last evaluation.
+    seen: Revision,
+    /// Nodes to examine because of a heartbeat, a health report or a proposal.
+    pending: BTreeSet<NodeId>,
+    /// Nodes whose silence may soon have an effect: at this time, or later if they were heard since.
+    queue: BTreeSet<(Duration, NodeId)>,
+    /// Nodes that are silent for longer than that: examined each time.
+    silent: BTreeSet<NodeId>,
+    /// Nodes whose latest health report is not a good one.
+    unwell: BTreeSet<NodeId>,
+    /// How many nodes were registered at the last evaluation, and of how many the silence counts.
+    known: usize,
+    counted: usize,
 }
 
 impl Clocks {
@@ -130,6 +196,13 @@ impl Clocks {
             asked: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             due: None,
+            seen: Revision(0),
+            pending: BTreeSet::new(),
+            queue: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            unwell: BTreeSet::new(),
+            known: 0,
+            counted: 0,
         }
     }
 
@@ -161,15 +234,32 @@ impl Clocks {
 
     /// A heartbeat of the node arrived at `at`.
     pub fn record_heartbeat(&mut self, node: NodeId, incarnation: Incarnation, at: Duration) {
-        let clock = self.heartbeats.entry(node).or_insert(LastHeartbeat { incarnation, at, really: true, stood: NodeState::Ready });
-        if incarnation >= clock.incarnation {
-            *clock = LastHeartbeat { incarnation, at: clock.at.max(at), really: true, stood: clock.stood };
+        match self.heartbeats.entry(node) {
+            Entry::Vacant(new) => {
+                self.pending.insert(new.key().clone());
+                new.insert(LastHeartbeat::new(incarnation, at, true, NodeState::Ready));
+            }
+            Entry::Occupied(mut known) => {
+                let clock = *known.get();
+                if incarnation < clock.incarnation {
+                    return;
+                }
+                if !clock.really || incarnation > clock.incarnation {
+                    self.pending.insert(known.key().clone());
+                }
+                known.insert(LastHeartbeat { incarnation, at: clock.at.max(at), really: true, ..clock });
+            }
         }
     }
 
     /// The node's agent reported this health in this incarnation.
     pub fn record_health(&mut self, node: NodeId, incarnation: Incarnation, health: NodeHealth) {
         if self.health.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
+            self.pending.insert(node.clone());
+            match &health {
+                NodeHealth::Well => drop(self.unwell.remove(&node)),
+                NodeHealth::Unwell { .. } | NodeHealth::Failed { .. } => drop(self.unwell.insert(node.clone())),
+            }
             self.health.insert(node, (incarnation, health));
         }
     }
@@ -213,57 +303,122 @@ impl Clocks {
         }
     }
 
-    /// The nodes whose state must change.
-    pub fn standings<'a>(
-        &mut self,
-        now: Duration,
-        nodes: impl Iterator<Item = &'a Node>,
-        used: impl Fn(&Node) -> NodeUse,
-    ) -> Vec<NodeStanding> {
-        let mut all = 0;
-        // Silent nodes: when they were last heard, and how long their silence is tolerated.
-        let mut silent: Vec<(&Node, Duration, Patience)> = Vec::new();
-        let mut standings = Vec::new();
-        let shortest = self.limits.shortest();
-        let mut due: Option<Duration> = None;
-        let mut is_due = |moment: Duration| {
-            if moment >= now {
-                due = Some(due.map_or(moment, |earlier| earlier.min(moment)));
-            }
+    /// Follows the node's record. Returns when it was last heard, if its silence counts.
+    fn follow(&mut self, now: Duration, node: &Node) -> Option<Duration> {
+        let clock = match self.heartbeats.entry(node.id.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(LastHeartbeat::new(node.incarnation, now, false, node.state)),
         };
-        for node in nodes {
-            let fresh = LastHeartbeat { incarnation: node.incarnation, at: now, really: false, stood: node.state };
-            let clock = self.heartbeats.entry(node.id.clone()).or_insert(fresh);
-            let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-            let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
-            if clock.incarnation < node.incarnation || came_back {
-                // It has registered again, which counts as heard, although its heartbeat may still
-                // be on the way.
-                *clock = LastHeartbeat { incarnation: node.incarnation, at: now, really: true, stood: node.state };
-            }
-            if !is_expected(node) {
-                // Its silence still counts for the run leases of its work.
-                continue;
-            }
+        self.known += usize::from(!std::mem::replace(&mut clock.is_known, true));
+        let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+        let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
+        if clock.incarnation < node.incarnation || came_back {
+            // It has registered again, which counts as heard, although its heartbeat may still be
+            // on the way.
+            (clock.incarnation, clock.at, clock.really, clock.stood) = (node.incarnation, now, true, node.state);
+        }
+        // The silence of a node that is not expected still counts for the run leases of its work.
+        if is_expected(node) {
             clock.stood = node.state;
-            if node.state == NodeState::Down && !clock.really {
-                // It was Down before this leader's term, so it says nothing about how many nodes
-                // fall silent in this term.
-                continue;
+        }
+        // A node that was Down before this leader's term says nothing about how many nodes fall
+        // silent in this term.
+        let counts = is_expected(node) && (node.state != NodeState::Down || clock.really);
+        let counted_before = std::mem::replace(&mut clock.is_counted, counts);
+        self.counted = self.counted + usize::from(counts) - usize::from(counted_before);
+        counts.then_some(clock.at)
+    }
+
+    /// Takes the entries that may be due before the next evaluation from the queue, and puts those
+    /// back whose node was heard since. Returns the others.
+    fn overdue(&mut self, now: Duration) -> Vec<NodeId> {
+        let shortest = self.limits.shortest();
+        let (mut overdue, mut again) = (Vec::new(), Vec::new());
+        while let Some((at, id)) = self.queue.pop_first() {
+            // Later than the next evaluation in any case.
+            if at > now + shortest / 2 {
+                self.queue.insert((at, id));
+                break;
             }
-            all += 1;
-            let silence = now.saturating_sub(clock.at);
+            let Some(clock) = self.heartbeats.get_mut(&id) else { continue };
+            clock.is_queued = clock.at + shortest >= now;
+            if clock.is_queued { again.push((clock.at + shortest, id)) } else { overdue.push(id) }
+        }
+        self.queue.extend(again);
+        overdue
+    }
+
+    /// Forgets nodes that are not registered any more.
+    fn forget_removed(&mut self, nodes: &impl ClockedNodes) {
+        if self.known == nodes.count() {
+            return;
+        }
+        let is_removed = |(id, clock): &(&NodeId, &LastHeartbeat)| clock.is_known && nodes.get(id).is_none();
+        let removed: Vec<NodeId> = self.heartbeats.iter().filter(is_removed).map(|(id, _)| id.clone()).collect();
+        for id in removed {
+            let counted = self.heartbeats.remove(&id).is_some_and(|clock| clock.is_counted);
+            (self.known, self.counted) = (self.known - 1, self.counted - usize::from(counted));
+            self.silent.remove(&id);
+            self.unwell.remove(&id);
+            self.health.remove(&id);
+        }
+    }
+
+    /// Examines the nodes for which something may have changed. Returns the state changes of nodes
+    /// that are not silent, and the silent nodes, with when they were last heard and how long their
+    /// silence is tolerated.
+    fn examine<'a>(&mut self, now: Duration, nodes: &'a impl ClockedNodes) -> (Vec<NodeStanding>, Vec<(&'a Node, Duration, Patience)>) {
+        let mut ids = std::mem::take(&mut self.pending);
+        ids.extend(nodes.changed_since(self.seen).map(|node| node.id.clone()));
+        self.seen = nodes.revision();
+        ids.extend(self.silent.iter().cloned());
+        ids.extend(self.overdue(now));
+        let shortest = self.limits.shortest();
+        let (mut standings, mut silent) = (Vec::new(), Vec::new());
+        let mut due: Option<Duration> = None;
+        for id in ids {
+            let Some((node, at)) = nodes.get(&id).and_then(|node| Some((node, self.follow(now, node)?))) else {
+                self.silent.remove(&id);
+                continue;
+            };
+            let silence = now.saturating_sub(at);
             // The use of a node is determined only for nodes that have been silent for a while.
-            let patience = if silence > shortest { Some(self.limits.of(used(node))) } else { None };
-            for after in patience.map_or([shortest; 2], |patience| [patience.degraded_after, patience.all()]) {
-                is_due(clock.at + after);
+            let patience = (silence > shortest).then(|| self.limits.of(nodes.use_of(node)));
+            match patience {
+                None => {
+                    self.silent.remove(&id);
+                    if let Some(clock) = self.heartbeats.get_mut(&id).filter(|clock| !clock.is_queued) {
+                        clock.is_queued = true;
+                        self.queue.insert((at + shortest, id.clone()));
+                    }
+                }
+                Some(patience) => {
+                    self.silent.insert(id.clone());
+                    let moments = [patience.degraded_after, patience.all()].map(|after| at + after);
+                    due = moments.into_iter().filter(|moment| *moment >= now).chain(due).min();
+                }
             }
             if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
-                silent.push((node, clock.at, patience));
-            } else if clock.really && clock.incarnation == node.incarnation {
-                standings.extend(self.live_standings(node));
+                silent.push((node, at, patience));
+            } else if self.heartbeats.get(&id).is_some_and(|clock| clock.really && clock.incarnation == node.incarnation) {
+                let live = self.live_standings(node);
+                if !live.is_empty() {
+                    // Proposed again until it is committed.
+                    self.pending.insert(id);
+                }
+                standings.extend(live);
             }
         }
+        let queued = self.queue.first().map(|(at, _)| *at).filter(|at| *at >= now);
+        self.due = queued.into_iter().chain(due).min();
+        (standings, silent)
+    }
+
+    /// The nodes whose state must change.
+    pub fn standings(&mut self, now: Duration, nodes: &impl ClockedNodes) -> Vec<NodeStanding> {
+        let (mut standings, silent) = self.examine(now, nodes);
+        self.forget_removed(nodes);
+        let all = self.counted;
         let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
         times.sort_unstable();
         let together = |at: Duration| {
@@ -309,7 +464,6 @@ impl Clocks {
             }
         }
         self.asked = asked;
-        self.due = due;
         standings
     }
 
@@ -322,12 +476,13 @@ impl Clocks {
     /// Hardware failure holds for nodes whose checks report one and that have no such hold yet.
     /// Reports of a node that is silent by now are ignored: it may have been switched off for
     /// repair.
-    pub fn failures<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
+    pub fn failures(&self, now: Duration, nodes: &impl ClockedNodes) -> Vec<Action> {
         let failed = |node: &Node| match self.health.get(&node.id) {
             Some((incarnation, NodeHealth::Failed { why })) if *incarnation == node.incarnation => Some(why.clone()),
             Some(_) | None => None,
         };
-        let new = nodes.filter(|node| node.hold(HoldKind::Failure).is_none() && self.has_recent_heartbeat(now, node));
+        let new = self.unwell.iter().filter_map(|id| nodes.get(id));
+        let new = new.filter(|node| node.hold(HoldKind::Failure).is_none() && self.has_recent_heartbeat(now, node));
         let new = new.filter_map(|node| Some((node, failed(node).filter(|why| !why.is_empty())?)));
         let hold = |(node, reason): (&Node, String)| {
             let by = format!("node:{}", node.id);
@@ -338,12 +493,13 @@ impl Clocks {
 
     /// Drain requests of nodes' checks that were not granted yet. The ledger records granted
     /// requests, so a new leader does not repeat them.
-    pub fn drains<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
+    pub fn drains(&self, now: Duration, nodes: &impl ClockedNodes) -> Vec<Action> {
         let wishes = |node: &Node| match self.health.get(&node.id) {
             Some((incarnation, NodeHealth::Unwell { drain, .. })) if *incarnation == node.incarnation => drain.clone(),
             Some(_) | None => None,
         };
-        let new = nodes.filter(|node| self.has_recent_heartbeat(now, node)).filter_map(|node| Some((node, wishes(node)?)));
+        let new = self.unwell.iter().filter_map(|id| nodes.get(id));
+        let new = new.filter(|node| self.has_recent_heartbeat(now, node)).filter_map(|node| Some((node, wishes(node)?)));
         let new = new.filter(|(node, wish)| node.drain_asked != Some(wish.asked) && !wish.why.is_empty());
         new.map(|(node, DrainWish { asked, why })| Action::AskDrain {
             node: node.id.clone(),
@@ -363,8 +519,9 @@ impl Clocks {
     /// Nodes whose work is known to have ended by itself: they are Down, or would be if witnesses
     /// did not reach them, and have been silent for longer than the run leases there.
     pub fn fences(&self, now: Duration, ledger: &Ledger) -> Vec<Action> {
-        let down = ledger.nodes().filter(|n| n.state == NodeState::Down || self.cut_off.contains(&n.id));
-        let due = down.filter_map(|n| {
+        let ids: BTreeSet<&NodeId> = ledger.nodes_down().map(|node| &node.id).chain(&self.cut_off).collect();
+        let away = ids.into_iter().filter(|id| !ledger.holdings(id).is_empty()).filter_map(|id| ledger.node(id));
+        let due = away.filter_map(|n| {
             let silent_ms = millis(self.silence(now, &n.id, n.incarnation)?);
             let due = ledger.fenced_after_ms(&n.id)? <= silent_ms;
             due.then(|| Action::Fence { node: n.id.clone(), incarnation: n.incarnation, silent_ms })

@@ -30,8 +30,11 @@ impl Ledger {
         self.time = self.time_of(command);
         let mut context = ApplyContext::new(index, self.time);
         self.revision = index;
+        let was_waiting = self.placing_waits();
         let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut context));
         self.count_changed(&mut context);
+        self.update_indexes(&mut context);
+        self.placing_may_go_on(&mut context, was_waiting);
         Applied { result, audit: context.audit, changed: context.changed }
     }
 

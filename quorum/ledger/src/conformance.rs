@@ -20,7 +20,7 @@ use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::{Conflict, Refusal};
 use super::{Action, ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::claim::Claim;
-use lattice_model::conformance::{self, Components, Conformance, Drift, short};
+use lattice_model::conformance::{self, Components, Conformance, short};
 use lattice_model::{Allocation, AuditAction, HoldKind, Incarnation, NodeId, Timestamp};
 
 /// The actor that sets the holds.
@@ -35,12 +35,6 @@ pub struct DriftLimits {
     pub ordinary_ms: u64,
     /// For nodes that had sensitive work since the drift began.
     pub sensitive_ms: u64,
-}
-
-impl DriftLimits {
-    fn of(&self, drift: &Drift) -> u64 {
-        if drift.sensitive { self.sensitive_ms } else { self.ordinary_ms }
-    }
 }
 
 impl Ledger {
@@ -61,7 +55,7 @@ impl Ledger {
         if before.as_ref().is_some_and(|before| before.components == *components) {
             return Ok(Outcome::Done);
         }
-        let sensitive = self.sensitive_nodes().contains(id);
+        let sensitive = self.is_sensitive(id);
         let now = match &before {
             None => Conformance::first(components.clone()),
             Some(before) => before.then(components.clone(), context.at, sensitive),
@@ -145,11 +139,12 @@ impl Ledger {
 
     /// The commands due at `now` according to the leader's clock.
     pub fn drifts_due(&self, now: Timestamp, limits: DriftLimits) -> Vec<Action> {
-        let due = self.nodes.values().filter_map(|node| {
-            let drift = node.conformance.as_ref()?.drift.as_ref().filter(|drift| !drift.over)?;
-            (now.since_ms(drift.since) >= limits.of(drift)).then(|| Action::DriftOver { node: node.id.clone(), since: drift.since })
-        });
-        due.collect()
+        let index = &self.node_index;
+        let ordinary = index.drifts.iter().take_while(|(since, _)| now.since_ms(*since) >= limits.ordinary_ms);
+        let sensitive = index.sensitive_drifts.iter().take_while(|(since, _)| now.since_ms(*since) >= limits.sensitive_ms);
+        let mut due: Vec<&(Timestamp, NodeId)> = ordinary.chain(sensitive).collect();
+        due.sort_unstable_by_key(|(_, node)| node);
+        due.into_iter().map(|(since, node)| Action::DriftOver { node: node.clone(), since: *since }).collect()
     }
 
     /// If all shares of a claim must be in one conformance group: those whose group differs from

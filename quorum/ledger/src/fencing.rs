@@ -15,11 +15,14 @@
 
 use super::claims::CONFLICTS_MAX;
 use super::refusal::{Conflict, Refusal};
-use super::{ApplyContext, Ledger, Outcome, Subject};
+use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use crate::node_use::NodeUse;
 use lattice_model::lifecycle::Event;
 use lattice_model::run_lease::over_after_ms;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, OnIsolation};
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, OnIsolation, hostlist,
+};
+use std::collections::BTreeMap;
 
 /// Largest size of an operator's reason, in bytes.
 const REASON_BYTES_MAX: usize = 256;
@@ -58,10 +61,9 @@ impl Ledger {
         if allocation.spec.on_isolation != OnIsolation::Stop || allocation.epoch.0 == 0 {
             return Ok(());
         }
-        let of_it = self.holdings.iter().flat_map(|(node, held)| held.iter().map(move |h| (node, h)));
-        let of_it = of_it.filter(|(_, h)| h.allocation == allocation.id && !h.fenced);
-        let conflicts: Vec<Conflict> = of_it
-            .take(CONFLICTS_MAX)
+        let conflicts: Vec<Conflict> = self
+            .unfenced_shares(allocation)
+            .into_iter()
             .map(|(node, h)| Conflict {
                 node: node.clone(),
                 holder: Some(h.allocation),
@@ -72,6 +74,29 @@ impl Ledger {
             })
             .collect();
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
+    }
+
+    /// The nodes with holdings of this allocation that are not fenced, at most [`CONFLICTS_MAX`]
+    /// holdings. All nodes are searched only if they are not those of its latest attempts, as after
+    /// a recovery.
+    fn unfenced_shares(&self, allocation: &Allocation) -> Vec<(&NodeId, &Holding)> {
+        let wanted = self.holdings.unfenced_of(allocation.id).min(CONFLICTS_MAX);
+        let is_it = |holding: &&Holding| holding.allocation == allocation.id && !holding.fenced;
+        let mut found: BTreeMap<&NodeId, Vec<&Holding>> = BTreeMap::new();
+        for attempt in allocation.attempts.iter().rev() {
+            if found.values().map(Vec::len).sum::<usize>() >= wanted {
+                break;
+            }
+            for node in hostlist::expand(&attempt.nodes).unwrap_or_default() {
+                if let Some((node, _)) = self.nodes.get_key_value(&node) {
+                    found.entry(node).or_insert_with(|| self.holdings(node).iter().filter(is_it).collect());
+                }
+            }
+        }
+        if found.values().map(Vec::len).sum::<usize>() < wanted {
+            found = self.holdings.iter().map(|(node, held)| (node, held.iter().filter(is_it).collect())).collect();
+        }
+        found.into_iter().flat_map(|(node, held)| held.into_iter().map(move |holding| (node, holding))).take(CONFLICTS_MAX).collect()
     }
 
     /// The silence of the node, in milliseconds, after which some of its work is known to have
@@ -150,17 +175,12 @@ impl Ledger {
             known.state_reason.clone_from(&why);
         }
         self.fence_those(context, node, by, &why, |_| true);
-        self.placing_may_go_on(context);
         Ok(Outcome::Done)
     }
 
     /// Removes the work whose lease satisfies `over` from the node.
     fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
-        let mut taken = Vec::new();
-        for held in self.holdings.get_mut(node).into_iter().flatten().filter(|h| !h.fenced && over(h.run_lease_ms)) {
-            held.fenced = true;
-            taken.push((held.allocation, held.epoch));
-        }
+        let taken = self.holdings.fence(node, |held| over(held.run_lease_ms));
         for (id, epoch) in taken {
             let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
             if self.is_live(id, epoch) && self.awaits(node) {

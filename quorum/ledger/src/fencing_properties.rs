@@ -10,12 +10,11 @@ use super::fencing_scenarios::fencing;
 use super::scenarios::{SIZE, id, node, spec, user};
 use super::{Action, Command, Ledger, Outcome, SCHEDULER_LEASE};
 use crate::clocks::{Clocks, Limits, Patience};
-use crate::node_use::NodeUse;
 use lattice_model::claim::ClaimShare;
 use lattice_model::run_lease::{Heartbeats, first_until_ms};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Claim, DesiredList, Epoch, Node, NodeReport, OnIsolation, ReportItem, RequeuePolicy,
-    Revision, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, Claim, DesiredList, Epoch, NodeReport, OnIsolation, ReportItem, RequeuePolicy, Revision,
+    Timestamp,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -279,7 +278,7 @@ impl World {
             }
         }
         let now = Duration::from_millis(self.now - self.since);
-        let standings = self.clocks.standings(now, self.ledger.nodes().map(|n| -> &Node { n }), |_| NodeUse::Own);
+        let standings = self.clocks.standings(now, &self.ledger);
         if !standings.is_empty() {
             self.proposed.push(Action::NodeStates(standings));
         }

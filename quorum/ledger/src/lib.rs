@@ -66,6 +66,7 @@ mod conformance;
 mod ended;
 mod fencing;
 mod holds;
+mod indexes;
 mod key_rotation;
 mod leases;
 mod level;

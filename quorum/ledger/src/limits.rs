@@ -1,12 +1,10 @@
 //! Cluster-wide limits.
 
 use super::refusal::Refusal;
-use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, ClusterLimits, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// The cluster-wide limits, and the current usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +17,7 @@ pub struct LimitsStanding {
 impl Ledger {
     /// The limits and the current usage.
     pub fn limits(&self) -> LimitsStanding {
-        LimitsStanding { limits: self.limits, sensitive_nodes: count(self.sensitive_nodes().len()) }
+        LimitsStanding { limits: self.limits, sensitive_nodes: count(self.usage.sensitive.len()) }
     }
 
     /// The limits only.
@@ -49,17 +47,16 @@ impl Ledger {
     /// The limit that a claim of nodes for sensitive work would exceed.
     pub(super) fn excess_of_sensitive(&self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
         let limit = self.limits.sensitive_pool_size.filter(|_| allocation.spec.sensitive)?;
-        let nodes = self.sensitive_nodes();
+        let nodes = &self.usage.sensitive;
         let current = count(nodes.len());
-        let requested = count(claim.shares.iter().filter(|s| !nodes.contains(&s.node)).count());
+        let requested = count(claim.shares.iter().filter(|s| !nodes.contains_key(&s.node)).count());
         let over = requested > 0 && current.saturating_add(requested) > limit;
         over.then(|| Excess { tenant: String::new(), quota: Quota::SensitivePoolSize, current, requested, limit })
     }
 
-    /// The nodes claimed for sensitive work.
-    pub(super) fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
-        let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && holds_nodes(a.state);
-        self.allocations.values().filter(live).flat_map(|a| a.nodes()).collect()
+    /// Whether the node is claimed for sensitive work.
+    pub(super) fn is_sensitive(&self, node: &NodeId) -> bool {
+        self.usage.sensitive.contains_key(node)
     }
 }
 

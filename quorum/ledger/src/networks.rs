@@ -137,6 +137,7 @@ impl Ledger {
         by: &str,
     ) -> Result<Outcome, Refusal> {
         VniPool { grace_ms, ..self.vni_pool }.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        self.note_domain(context, key);
         let Some(domain) = self.domains.get_mut(key) else { return Err(Refusal::NoSuchDomain { name: key.1.clone() }) };
         if domain.grace_ms == Some(grace_ms) {
             return Ok(Outcome::Done);
@@ -158,23 +159,23 @@ impl Ledger {
             return Ok(Some(domain.vni));
         }
         // Nodes that have not reported their work yet may use any VNI.
-        if let Some(node) = self.placing_waits_for().into_iter().next() {
+        if let Some(node) = self.node_index.waited_for.get_min().cloned() {
             let why = "may use any VNI: the quorum was recovered from a backup, and this node has not reported yet what it has".to_owned();
             return Err(Refusal::Conflict { conflicts: vec![Conflict { node, holder: None, why }] });
         }
-        let held = self.holdings.values().flatten().filter_map(|h| h.vni);
-        let used: BTreeSet<u32> =
-            self.domains.values().map(|d| d.vni).chain(held).filter(|vni| self.vni_pool.numbers().contains(vni)).collect();
-        let of_tenant = self.domains.keys().filter(|(tenant, _)| *tenant == key.0).count();
-        if let Some(obstacle) = self.vni_pool.obstacle(&key.1, count(used.len()), count(of_tenant)) {
+        let vnis = &self.holdings.vnis;
+        // No tenant has more than a small number of domains.
+        let of_tenant = self.domains.range((key.0.clone(), String::new())..).take_while(|((tenant, _), _)| *tenant == key.0).count();
+        if let Some(obstacle) = self.vni_pool.obstacle(&key.1, vnis.used_of(&self.vni_pool), count(of_tenant)) {
             return Err(Refusal::NoVni(obstacle));
         }
-        Ok(self.vni_pool.numbers().find(|vni| !used.contains(vni)))
+        Ok(vnis.lowest_free(&self.vni_pool))
     }
 
     /// The allocation gets nodes, and with them this VNI.
     pub(super) fn join_domain(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
+        self.note_domain(context, &key);
         if let Some(domain) = self.domains.get_mut(&key) {
             let domain = Arc::make_mut(domain);
             domain.members.insert(id);
@@ -183,6 +184,7 @@ impl Ledger {
         }
         context.changed.domains.insert(key.clone());
         let detail = describe(&key, vni);
+        self.holdings.vnis.assign(vni);
         self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None, grace_ms: None }));
         self.record(context, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
     }
@@ -208,8 +210,9 @@ impl Ledger {
     }
 
     /// The allocation loses its nodes.
-    pub(super) fn leave_domain(&mut self, context: &ApplyContext, id: AllocationId) {
+    pub(super) fn leave_domain(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
+        self.note_domain(context, &key);
         let Some(domain) = self.domains.get_mut(&key).filter(|d| d.members.contains(&id)) else { return };
         let domain = Arc::make_mut(domain);
         domain.members.remove(&id);
@@ -220,13 +223,13 @@ impl Ledger {
 
     /// Domains whose grace period is over at `now` and whose VNI no node may still use.
     pub fn domains_due(&self, now: Timestamp) -> Vec<DomainKey> {
-        let over = |d: &Domain| d.idle_since.is_some_and(|since| now.since_ms(since) >= self.grace_ms(d));
-        let over: Vec<_> = self.domains.iter().filter(|(_, d)| d.members.is_empty() && over(d)).collect();
-        if over.is_empty() {
-            return Vec::new();
-        }
-        let held: BTreeSet<u32> = self.holdings.values().flatten().filter_map(|h| h.vni).collect();
-        over.into_iter().filter(|(_, d)| !held.contains(&d.vni)).map(|(key, _)| key.clone()).collect()
+        let index = &self.domain_index;
+        let common = index.idle_since.iter().take_while(|(since, _)| now.since_ms(*since) >= self.vni_pool.grace_ms);
+        let own = index.grace_ends.iter().take_while(|(end, _)| *end <= now);
+        let is_held = |key: &DomainKey| self.domains.get(key).is_some_and(|domain| self.holdings.vnis.is_held(domain.vni));
+        let mut due: Vec<DomainKey> = common.chain(own).map(|(_, key)| key).filter(|key| !is_held(key)).cloned().collect();
+        due.sort_unstable();
+        due
     }
 
     pub(super) fn release_domains(&mut self, context: &mut ApplyContext) -> Result<Outcome, Refusal> {
@@ -237,12 +240,17 @@ impl Ledger {
     }
 
     fn release_domain(&mut self, context: &mut ApplyContext, key: &DomainKey) {
+        self.note_domain(context, key);
         let Some(domain) = self.domains.remove(key) else { return };
+        self.holdings.vnis.free(domain.vni);
         context.changed.domains.insert(key.clone());
         self.record(context, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), describe(key, domain.vni));
     }
 
     fn nodes_that_hold(&self, vni: u32) -> Vec<NodeId> {
+        if !self.holdings.vnis.is_held(vni) {
+            return Vec::new();
+        }
         self.holdings.iter().filter(|(_, held)| held.iter().any(|h| h.vni == Some(vni))).map(|(node, _)| node.clone()).collect()
     }
 }

@@ -10,6 +10,7 @@ use lattice_model::lifecycle::{self, Event, Facts, Illegal};
 use lattice_model::{
     AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL, conformance,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Largest size of an address, in bytes.
@@ -93,9 +94,9 @@ impl Ledger {
             report_seq: 0,
             revision: context.revision,
         };
+        self.await_stranger(context, new);
         self.nodes.insert(new.node.clone(), Arc::new(node));
         self.use_admission(&new.node);
-        self.await_stranger(new);
         context.changed.nodes.insert(new.node.clone());
         context.changed.desired.insert(new.node.clone());
         self.record_registration(context, new, incarnation);
@@ -196,7 +197,7 @@ impl Ledger {
     /// The work found by an agent that lost its state; `None` for an agent that has its state.
     fn found(&self, new: &Registration) -> Option<Vec<(AllocationId, Epoch)>> {
         let live = || {
-            let held = self.holdings.get(&new.node).into_iter().flatten();
+            let held = self.holdings(&new.node).iter();
             held.filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| (h.allocation, h.epoch)).collect()
         };
         // An agent that does not report what it found ends the work that it had to end, and keeps
@@ -207,12 +208,7 @@ impl Ledger {
 
     /// Of all shares that the quorum records for the node, only those in `found` exist.
     fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
-        let held = self.holdings.remove(node).unwrap_or_default();
-        let (there, lost): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| found.contains(&(h.allocation, h.epoch)));
-        if !there.is_empty() {
-            self.holdings.insert(node.clone(), there);
-        }
-        for held in lost {
+        for held in self.holdings.retain(node, |h| found.contains(&(h.allocation, h.epoch))) {
             let live = self.is_live(held.allocation, held.epoch);
             self.mark_released(context, held.allocation, held.epoch, node);
             if live {
@@ -230,7 +226,7 @@ impl Ledger {
 
     /// Nodes that share an allocation with `node` must learn its new address.
     fn notify_peers(&self, context: &mut ApplyContext, node: &NodeId) {
-        for held in self.holdings.get(node).into_iter().flatten() {
+        for held in self.holdings(node) {
             if self.is_live(held.allocation, held.epoch)
                 && let Some(allocation) = self.allocations.get(&held.allocation)
             {
@@ -305,7 +301,10 @@ impl Ledger {
     pub fn nodes_due(&self, now: Timestamp, boot_ms: u64) -> Vec<Action> {
         let mut due = Vec::new();
         let mut late = Vec::new();
-        for node in self.nodes.values() {
+        let over = self.node_index.hold_ends.iter().take_while(|(end, _)| *end <= now);
+        let booted = self.node_index.booting.iter().take_while(|(since, _)| now.since_ms(*since) >= boot_ms);
+        let ids: BTreeSet<&NodeId> = over.chain(booted).map(|(_, id)| id).collect();
+        for node in ids.into_iter().filter_map(|id| self.nodes.get(id)) {
             for hold in &node.holds {
                 if let Some(until) = hold.until.filter(|until| *until <= now) {
                     due.push(Action::LiftHold { node: node.id.clone(), kind: hold.kind, by: "quorum".to_owned(), until: Some(until) });
@@ -386,7 +385,6 @@ impl Ledger {
         if is_well_again {
             self.end_exclusions(context, id);
         }
-        self.placing_may_go_on(context);
     }
 }
 

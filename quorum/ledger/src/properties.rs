@@ -3,6 +3,7 @@
 mod commands;
 mod invariants;
 mod moves;
+mod scans;
 mod watcher;
 
 use super::{Action, AuditHead, Command, Ledger, Outcome};
@@ -19,6 +20,7 @@ use invariants::{
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, Revision, Timestamp};
 use moves::{Move, a_move};
 use proptest::prelude::*;
+use scans::invariant_indexes_equal_scans;
 use watcher::Watcher;
 
 const NODES: u8 = 4;
@@ -69,6 +71,7 @@ fn play(moves: &[Move]) -> History {
         invariant_sensitive_nodes_are_limited(&before, &ledger);
         invariant_waits_end(&ledger);
         invariant_users_run_what_they_may(&before, &ledger);
+        invariant_indexes_equal_scans(&ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");

@@ -12,7 +12,6 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
-use super::state::tenant_usage::TenantUsage;
 use super::state::user_usage::script_of;
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
@@ -79,6 +78,7 @@ impl Ledger {
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
+        self.build_indexes();
         let mut context = ApplyContext::new(revision, at);
         let detail = format!("generation {} from a backup of revision {was}", self.generation);
         self.record(&mut context, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
@@ -97,7 +97,8 @@ impl Ledger {
 
     /// A node that is not in the backup but was registered before: it may run work of the lost
     /// quorum.
-    pub(super) fn await_stranger(&mut self, new: &Registration) {
+    pub(super) fn await_stranger(&mut self, context: &mut ApplyContext, new: &Registration) {
+        self.note_node(context, &new.node);
         if new.incarnation > Incarnation(0)
             && let Some(recovery) = &mut self.recovery
         {
@@ -105,36 +106,38 @@ impl Ledger {
         }
     }
 
-    /// Awaited nodes that may run work now.
-    fn waited_for<'a>(&'a self, recovery: &'a Recovery) -> impl Iterator<Item = &'a NodeId> {
-        recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| !n.state.is_away()))
-    }
-
     /// The nodes that may run allocations which were waiting in the backup.
     pub fn placing_waits_for(&self) -> Vec<NodeId> {
-        self.recovery.iter().flat_map(|recovery| self.waited_for(recovery)).cloned().collect()
+        self.node_index.waited_for.iter().cloned().collect()
+    }
+
+    /// Whether there are such nodes.
+    pub(super) fn placing_waits(&self) -> bool {
+        !self.node_index.waited_for.is_empty()
     }
 
     /// Refuses to place this allocation while a node may already run it.
     pub(super) fn not_before_adoption(&self, id: AllocationId) -> Result<(), Refusal> {
-        let Some(recovery) = self.recovery.as_ref().filter(|r| r.pending.contains(&id)) else { return Ok(()) };
+        if self.recovery.as_ref().is_none_or(|recovery| !recovery.pending.contains(&id)) {
+            return Ok(());
+        }
         let why = "may run it: the quorum was recovered from a backup, and this node has not reported yet what it has";
         let against = |node: &NodeId| Conflict { node: node.clone(), holder: None, why: why.to_owned() };
-        let conflicts: Vec<Conflict> = self.waited_for(recovery).take(NAMED_MAX).map(against).collect();
+        let conflicts: Vec<Conflict> = self.node_index.waited_for.iter().take(NAMED_MAX).map(against).collect();
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
     }
 
-    /// Once no node may run them, shows the allocations that were waiting in the backup to the
-    /// schedulers again.
-    pub(super) fn placing_may_go_on(&mut self, context: &mut ApplyContext) {
-        let Some(recovery) = &self.recovery else { return };
-        if self.waited_for(recovery).next().is_some() {
+    /// After a command: once no node may run them, shows the allocations that were waiting in the
+    /// backup to the schedulers again. `was_waiting`: whether nodes might run them before it.
+    pub(super) fn placing_may_go_on(&mut self, context: &mut ApplyContext, was_waiting: bool) {
+        if self.placing_waits() {
             return;
         }
-        context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
-        if recovery.awaited.is_empty()
-            && let Some(recovery) = &mut self.recovery
-        {
+        let Some(recovery) = &mut self.recovery else { return };
+        if was_waiting {
+            context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
+        }
+        if recovery.awaited.is_empty() {
             recovery.pending.clear();
         }
     }
@@ -172,12 +175,11 @@ impl Ledger {
             })
             .collect();
         let epochs = recovery.epochs;
+        self.note_node(context, node);
         if let Some(recovery) = &mut self.recovery {
             recovery.awaited.remove(node);
         }
-        // The tenants' usage is counted again when it is next needed.
-        self.usage = TenantUsage::default();
-        let believed = self.holdings.remove(node).unwrap_or_default();
+        let believed = self.holdings.retain(node, |_| false);
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(context, node, held, ended);
@@ -221,7 +223,6 @@ impl Ledger {
         }
         context.changed.desired.insert(node.clone());
         context.changed.nodes.insert(node.clone());
-        self.placing_may_go_on(context);
         Ok(Outcome::Done)
     }
 
@@ -271,7 +272,7 @@ impl Ledger {
         let (id, epoch) = (share.allocation, share.epoch);
         let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
         let holding = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
-        self.holdings.entry(node.clone()).or_default().push(holding);
+        self.holdings.add(node, holding);
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
         match held.phase {
@@ -340,7 +341,6 @@ impl Ledger {
         allocation.state = AllocationState::Staging;
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
-        self.forget_telemetry(id);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;
@@ -358,15 +358,17 @@ impl Ledger {
         let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);
         let others: Vec<Share> = allocation.shares.iter().filter(silent).cloned().collect();
         for other in others {
-            let holdings = self.holdings.entry(other.node).or_default();
-            if !holdings.iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
+            if !self.holdings(&other.node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
                 let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
-                holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false });
+                let holding = Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false };
+                self.holdings.add(&other.node, holding);
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
         self.note_before(context, id);
+        self.usage_shrinks(id);
         self.allocations.insert(id, Arc::new(allocation));
+        self.usage_grows(id);
         context.changed.allocations.insert(id);
         self.close_services(id);
         let about = Subject { allocation: Some(id), node: Some(node) };

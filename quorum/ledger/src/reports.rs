@@ -181,14 +181,8 @@ impl Ledger {
     }
 
     fn released(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
-        let Some(holdings) = self.holdings.get_mut(node) else { return };
-        let before = holdings.len();
-        holdings.retain(|h| (h.allocation, h.epoch) != (id, epoch));
-        if holdings.len() == before {
+        if self.holdings.retain(node, |h| (h.allocation, h.epoch) != (id, epoch)).is_empty() {
             return;
-        }
-        if holdings.is_empty() {
-            self.holdings.remove(node);
         }
         // A node that has released a claim which is still current has lost it.
         let live = self.is_live(id, epoch);

@@ -1,23 +1,34 @@
 //! The replicated state and its records. The command files beside this one change them.
 
+pub mod allocation_index;
+pub mod domains;
+pub mod holdings;
 pub mod keyring;
+pub mod node_index;
 pub mod revocations;
 pub mod scripts;
 pub mod submission_rates;
 pub mod tenant_usage;
 pub mod user_limits;
 pub mod user_usage;
+pub mod vni_use;
 
 use super::audit_chain::AuditHead;
+use allocation_index::AllocationIndex;
+use domains::DomainIndex;
+pub use domains::{Domain, DomainKey};
+pub use holdings::Holding;
+use holdings::Holdings;
 use imbl::OrdMap;
 use keyring::Keyring;
 use lattice_model::{
-    Allocation, AllocationId, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Resources, Revision, Tenant,
-    Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision, Tenant, Timestamp,
+    VCluster, VniPool,
 };
+use node_index::NodeIndex;
 use revocations::Revocations;
 use scripts::Scripts;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +52,11 @@ pub const NODES_MAX: usize = 100_000;
 /// The replicated state. Entries are behind `Arc`, so that a snapshot or a watcher shares them
 /// instead of copying. The large maps are persistent data structures, because the copy for a
 /// snapshot is made between two commits and delays them.
+///
+/// Fields that are skipped in a snapshot are derived from the others: counts and indexes, so that
+/// no command and no clock of the leader scans all nodes or allocations (see [`super::indexes`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Ledger {
     pub(super) cluster: String,
     pub(super) generation: Generation,
@@ -52,12 +67,13 @@ pub struct Ledger {
     pub(super) epoch: Epoch,
     #[serde(deserialize_with = "one_by_one")]
     pub(super) nodes: OrdMap<NodeId, Arc<Node>>,
-    /// The holdings of each node, current or leaving. Their sum never exceeds the registered size
-    /// when a claim is added.
-    #[serde(deserialize_with = "one_by_one")]
-    pub(super) holdings: OrdMap<NodeId, Vec<Holding>>,
+    #[serde(skip)]
+    pub(super) node_index: NodeIndex,
+    pub(super) holdings: Holdings,
     #[serde(with = "scripts")]
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
+    #[serde(skip)]
+    pub(super) allocation_index: AllocationIndex,
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
@@ -84,6 +100,8 @@ pub struct Ledger {
     pub(super) vni_pool: VniPool,
     /// Network domains that have a VNI.
     pub(super) domains: BTreeMap<DomainKey, Arc<Domain>>,
+    #[serde(skip)]
+    pub(super) domain_index: DomainIndex,
     /// Running allocations that expose services.
     pub(super) offering: BTreeSet<AllocationId>,
     pub(super) limits: ClusterLimits,
@@ -91,13 +109,6 @@ pub struct Ledger {
     pub(super) run_lease_ms: u64,
     /// For each kind of notification, the last audit record that was delivered.
     pub(super) notified: BTreeMap<NotifyWay, u64>,
-    /// Allocations that are measured in more detail now.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(super) closely: BTreeSet<AllocationId>,
-    /// Allocations with a wait that the leader's clock ends, or that had one recently; see
-    /// [`super::waits`].
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(super) waiting: BTreeSet<AllocationId>,
     /// The users' submission rates.
     #[serde(default, skip_serializing_if = "SubmissionRates::is_empty")]
     pub(super) rates: SubmissionRates,
@@ -119,8 +130,10 @@ impl Default for Ledger {
             time: Timestamp(0),
             epoch: Epoch(0),
             nodes: OrdMap::new(),
-            holdings: OrdMap::new(),
+            node_index: NodeIndex::default(),
+            holdings: Holdings::default(),
             allocations: OrdMap::new(),
+            allocation_index: AllocationIndex::default(),
             scripts: Scripts::default(),
             ended: VecDeque::new(),
             leases: BTreeMap::new(),
@@ -137,17 +150,31 @@ impl Default for Ledger {
             keyring: Keyring::default(),
             vni_pool: VniPool::default(),
             domains: BTreeMap::new(),
+            domain_index: DomainIndex::default(),
             offering: BTreeSet::new(),
             limits: ClusterLimits::default(),
             run_lease_ms: 0,
             notified: BTreeMap::new(),
-            closely: BTreeSet::new(),
-            waiting: BTreeSet::new(),
             rates: SubmissionRates::default(),
             user_usage: UserUsage::default(),
             revocations: Revocations::default(),
             admitted: BTreeMap::new(),
         }
+    }
+}
+
+impl Serialize for Ledger {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+/// With all derived fields.
+impl<'de> Deserialize<'de> for Ledger {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut ledger = Self::deserialize(deserializer)?;
+        ledger.build_indexes();
+        Ok(ledger)
     }
 }
 
@@ -160,24 +187,6 @@ where
     D: Deserializer<'de>,
 {
     Ok(BTreeMap::deserialize(from)?.into_iter().collect())
-}
-
-/// A part of a node that a claim took and the node has not reported as released.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
-    /// The allocation.
-    pub allocation: AllocationId,
-    /// The epoch of the claim.
-    pub epoch: Epoch,
-    /// The amount.
-    pub resources: Resources,
-    /// The VNI of the network domain under this claim.
-    pub vni: Option<u32>,
-    /// The length of its run lease in milliseconds; `None`: it has no lease.
-    pub run_lease_ms: Option<u64>,
-    /// Whether it is known or confirmed that nothing of it runs any more, although its node has not
-    /// reported that.
-    pub fenced: bool,
 }
 
 /// One lease.
@@ -216,23 +225,6 @@ pub struct Recovery {
     pub pending: BTreeSet<AllocationId>,
     /// Epochs up to this one may have been issued by the lost quorum.
     pub epochs: Epoch,
-}
-
-/// Tenant and name: two tenants may use one name for two domains.
-pub type DomainKey = (String, String);
-
-/// A network domain that has a VNI.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Domain {
-    /// Its VNI.
-    pub vni: u32,
-    /// Its allocations that have nodes.
-    pub members: BTreeSet<AllocationId>,
-    /// When the last of them lost its nodes.
-    pub idle_since: Option<Timestamp>,
-    /// How long it then keeps its VNI, if an operator has set it; otherwise the pool's value
-    /// applies.
-    pub grace_ms: Option<u64>,
 }
 
 /// The state of signing.

@@ -10,6 +10,7 @@ use super::{Action, ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG, has};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Largest number of nodes named in a refusal.
@@ -84,11 +85,6 @@ impl Ledger {
         Outcome::Done
     }
 
-    /// It ends with the claim, because the next claim has other nodes.
-    pub(super) fn forget_telemetry(&mut self, id: AllocationId) {
-        self.closely.remove(&id);
-    }
-
     /// After a recovery: a node reports an earlier order. The order is sent to all nodes of the
     /// allocation again, so it is checked like a new request.
     pub(super) fn adopt_telemetry(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
@@ -109,11 +105,6 @@ impl Ledger {
     }
 
     fn measure(&mut self, context: &mut ApplyContext, id: AllocationId, order: Option<TelemetryOrder>) {
-        if order.is_some() {
-            self.closely.insert(id);
-        } else {
-            self.closely.remove(&id);
-        }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         allocation.telemetry = order.map(Box::new);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
@@ -123,8 +114,9 @@ impl Ledger {
     /// The orders that are over at `now`, by the clock that stamped them: if it jumps, an order may
     /// end early, and its owner must repeat it.
     pub fn telemetry_due(&self, now: Timestamp) -> Vec<Action> {
-        let orders = self.closely.iter().filter_map(|id| Some((*id, self.allocations.get(id)?.telemetry.as_ref()?)));
-        let over = orders.filter(|(_, order)| order.is_over(now));
-        over.map(|(allocation, order)| Action::EndTelemetry { allocation, order: order.id }).collect()
+        let over = self.allocation_index.telemetry_ends.iter().take_while(|(end, _)| *end <= now).map(|(_, id)| *id);
+        let over: BTreeSet<AllocationId> = over.collect();
+        let orders = over.into_iter().filter_map(|id| Some((id, self.allocations.get(&id)?.telemetry.as_ref()?.id)));
+        orders.map(|(allocation, order)| Action::EndTelemetry { allocation, order }).collect()
     }
 }

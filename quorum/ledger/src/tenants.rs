@@ -5,14 +5,11 @@
 //! exceed a quota even if the tenant had nothing else (decision 0068).
 
 use super::refusal::Refusal;
-use super::state::tenant_usage::TenantUse;
-use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::config::nearest;
 use lattice_model::tenant::{Demand, Excess};
-use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, Revision, Tenant};
+use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, Revision, Tenant};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Largest number of tenants.
@@ -84,9 +81,8 @@ impl Ledger {
 
     /// All tenants and their usage, by name.
     pub fn tenant_standings(&self) -> Vec<TenantStanding> {
-        let used = self.count_usage();
         let standing = |tenant: &Arc<Tenant>| {
-            let used = used.get(&tenant.name);
+            let used = self.usage.tenants.get(&tenant.name);
             TenantStanding {
                 tenant: Tenant::clone(tenant),
                 nodes: used.map_or(0, |u| u32::try_from(u.nodes.len()).unwrap_or(u32::MAX)),
@@ -135,9 +131,8 @@ impl Ledger {
         if !self.tenants.contains_key(name) {
             return Err(self.no_such_tenant(name));
         }
-        let live = self.allocations.values().filter(|a| !a.state.is_terminal() && a.spec.tenant == name).count();
-        if live > 0 {
-            return Err(Refusal::TenantHasWork { name: name.to_owned(), live: live as u64 });
+        if let Some(live) = self.allocation_index.live_of_tenant.get(name) {
+            return Err(Refusal::TenantHasWork { name: name.to_owned(), live: u64::from(*live) });
         }
         self.tenants.remove(name);
         context.changed.tenants.insert(name.to_owned());
@@ -166,46 +161,12 @@ impl Ledger {
     }
 
     /// The quota that a claim would exceed.
-    pub(super) fn excess_of_claim(&mut self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
+    pub(super) fn excess_of_claim(&self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
         let tenant = Arc::clone(self.tenants.get(&allocation.spec.tenant)?);
-        let used = self.used(&allocation.spec.tenant);
-        let more = claim.shares.iter().filter(|s| !used.nodes.contains_key(&s.node)).count();
-        let (nodes, more_nodes) = (u32::try_from(used.nodes.len()).unwrap_or(u32::MAX), u32::try_from(more).unwrap_or(u32::MAX));
-        tenant.excess(Demand { nodes, more_nodes, allocations: used.allocations })
-    }
-
-    /// The allocation gets nodes.
-    pub(super) fn usage_grows(&mut self, id: AllocationId) {
-        if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id)) {
-            usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
-        }
-    }
-
-    /// The allocation loses its nodes, if it has any.
-    pub(super) fn usage_shrinks(&mut self, id: AllocationId) {
-        if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id).filter(|a| holds_nodes(a.state)))
-            && let Some(used) = usage.get_mut(&allocation.spec.tenant)
-        {
-            used.remove(allocation);
-            if used.allocations == 0 {
-                usage.remove(&allocation.spec.tenant);
-            }
-        }
-    }
-
-    fn used(&mut self, tenant: &str) -> &TenantUse {
-        if self.usage.0.is_none() {
-            self.usage.0 = Some(self.count_usage());
-        }
-        static NOTHING: TenantUse = TenantUse { allocations: 0, nodes: BTreeMap::new() };
-        self.usage.0.as_ref().and_then(|usage| usage.get(tenant)).unwrap_or(&NOTHING)
-    }
-
-    fn count_usage(&self) -> BTreeMap<String, TenantUse> {
-        let mut usage: BTreeMap<String, TenantUse> = BTreeMap::new();
-        for allocation in self.allocations.values().filter(|a| holds_nodes(a.state)) {
-            usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
-        }
-        usage
+        let used = self.usage.tenants.get(&allocation.spec.tenant);
+        let more = claim.shares.iter().filter(|s| used.is_none_or(|used| !used.nodes.contains_key(&s.node))).count();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (nodes, allocations) = used.map_or((0, 0), |used| (count(used.nodes.len()), used.allocations));
+        tenant.excess(Demand { nodes, more_nodes: count(more), allocations })
     }
 }

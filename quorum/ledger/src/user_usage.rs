@@ -1,5 +1,6 @@
 //! Updates the usage counts of users; see [`super::state::user_usage`].
 
+use super::state::allocation_index::AllocationFacts;
 use super::state::user_usage::{Counted, Counts, User};
 use super::{ApplyContext, Ledger};
 use lattice_model::AllocationId;
@@ -7,8 +8,10 @@ use lattice_model::AllocationId;
 use std::collections::BTreeMap;
 
 impl Ledger {
-    /// Must be called before a command changes or adds the allocation.
+    /// Must be called before a command changes, adds or removes the allocation.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
+        let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
+        context.allocations_before.entry(id).or_insert_with(facts);
         if self.user_usage.0.is_some() {
             context.before.entry(id).or_insert_with(|| self.allocations.get(&id).map(|a| Counts::of(a)));
         }
@@ -44,7 +47,7 @@ impl Ledger {
         self.user_usage.0.get_or_insert_default()
     }
 
-    fn count_users(&self) -> Counted {
+    pub(super) fn count_users(&self) -> Counted {
         let mut counted = Counted::default();
         for allocation in self.allocations.values() {
             counted.add(&Counts::of(allocation));

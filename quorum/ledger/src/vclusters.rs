@@ -9,7 +9,7 @@ use super::claims::{ROLE_PREFIX, scheduler_lease};
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::vcluster::{DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
-use lattice_model::{AllocationSpec, AllocationState, AuditAction, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, hostlist};
+use lattice_model::{AllocationSpec, AuditAction, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, hostlist};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -181,9 +181,8 @@ impl Ledger {
         if !self.vclusters.contains_key(name) {
             return Err(self.no_such_vcluster(name));
         }
-        let live = self.allocations.values().filter(|a| !a.state.is_terminal() && a.spec.vcluster == name).count();
-        if live > 0 {
-            return Err(Refusal::VClusterHasWork { name: name.to_owned(), live: live as u64 });
+        if let Some(queue) = self.allocation_index.queues.get(name) {
+            return Err(Refusal::VClusterHasWork { name: name.to_owned(), live: u64::from(queue.live()) });
         }
         for id in self.at_home(name) {
             if let Some(node) = self.node_mut(context, &id) {
@@ -197,8 +196,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
+    /// The nodes that belong to this vCluster, which is not `default`.
     fn at_home(&self, name: &str) -> BTreeSet<NodeId> {
-        self.nodes.values().filter(|n| n.home == name).map(|n| n.id.clone()).collect()
+        self.node_index.homes.get(name).into_iter().flatten().cloned().collect()
     }
 
     /// All vClusters with their current usage: `default` first, then by name.
@@ -215,20 +215,20 @@ impl Ledger {
         let mut standings: Vec<VClusterStanding> = std::iter::once(default)
             .chain(self.vclusters.values().map(|v| VCluster::clone(v)))
             .map(|vcluster| {
-                let home = if vcluster.name == DEFAULT_VCLUSTER { "" } else { &vcluster.name };
-                let nodes = self.at_home(home);
+                let nodes = if vcluster.name == DEFAULT_VCLUSTER {
+                    self.nodes.values().filter(|node| node.home.is_empty()).map(|node| node.id.clone()).collect()
+                } else {
+                    self.at_home(&vcluster.name)
+                };
                 let served_by = self.lease(&scheduler_lease(&vcluster.name)).map(|lease| lease.holder.clone());
                 VClusterStanding { vcluster, nodes, pending: 0, running: 0, served_by }
             })
             .collect();
-        for allocation in self.allocations.values() {
-            let queue = self.queue_of(&allocation.spec.vcluster);
+        for (label, counts) in &self.allocation_index.queues {
+            let queue = self.queue_of(label);
             if let Some(standing) = standings.iter_mut().find(|s| s.vcluster.name == queue) {
-                match allocation.state {
-                    AllocationState::Pending | AllocationState::Suspended => standing.pending += u32::from(!allocation.held),
-                    AllocationState::Staging | AllocationState::Running => standing.running += 1,
-                    AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {}
-                }
+                standing.pending += counts.pending;
+                standing.running += counts.running;
             }
         }
         standings

@@ -7,7 +7,6 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -98,6 +97,22 @@ impl Ledger {
         self.nodes.values()
     }
 
+    /// The number of nodes.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The nodes that are Down, by name.
+    pub fn nodes_down(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.node_index.down.iter().filter_map(|id| self.nodes.get(id))
+    }
+
+    /// The nodes that changed at this revision or later, the latest first.
+    pub fn nodes_changed_since(&self, revision: Revision) -> impl Iterator<Item = &Arc<Node>> {
+        let changed = self.node_index.by_revision.iter().rev().take_while(move |(at, _)| *at >= revision);
+        changed.filter_map(|(_, id)| self.nodes.get(id))
+    }
+
     /// One allocation.
     pub fn allocation(&self, id: AllocationId) -> Option<&Arc<Allocation>> {
         self.allocations.get(&id)
@@ -110,7 +125,7 @@ impl Ledger {
 
     /// The holdings of a node.
     pub fn holdings(&self, node: &NodeId) -> &[Holding] {
-        self.holdings.get(node).map_or(&[], Vec::as_slice)
+        self.holdings.of(node)
     }
 
     /// Everything that `node` must do.
@@ -205,26 +220,16 @@ impl Ledger {
 
     /// The number of nodes in each state.
     pub fn node_counts(&self) -> Vec<(NodeState, u32)> {
-        let mut counts = BTreeMap::new();
-        for node in self.nodes.values() {
-            *counts.entry(node.state).or_insert(0) += 1;
-        }
-        counts.into_iter().collect()
+        self.node_index.states.iter().map(|(state, count)| (*state, *count)).collect()
     }
 
     /// The number of nodes with a failed wipe, and of nodes whose time limit for drift has passed.
     pub fn nodes_amiss(&self) -> [u32; 2] {
-        let wipe = |node: &Node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some());
-        let drift = |node: &Node| node.conformance.as_ref().and_then(|now| now.drift.as_ref()).is_some_and(|drift| drift.over);
-        self.nodes.values().fold([0, 0], |[wipes, drifts], node| [wipes + u32::from(wipe(node)), drifts + u32::from(drift(node))])
+        [self.node_index.failed_wipes, self.node_index.drifts_over]
     }
 
     /// The number of allocations in each state.
     pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
-        let mut counts = BTreeMap::new();
-        for allocation in self.allocations.values() {
-            *counts.entry(allocation.state).or_insert(0) += 1;
-        }
-        counts.into_iter().collect()
+        self.allocation_index.states.iter().map(|(state, count)| (*state, *count)).collect()
     }
 }

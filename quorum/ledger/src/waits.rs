@@ -14,7 +14,10 @@
 //! allocation's record shows whether it waits.
 
 use super::{ApplyContext, Ledger, Outcome};
+use imbl::OrdSet;
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Exclusion, NodeId, RequeuePolicy, Timestamp};
+use std::collections::BTreeSet;
+use uuid::Uuid;
 
 /// The first wait of work whose claim ended soon, in milliseconds; it doubles with each consecutive
 /// such claim.
@@ -107,39 +110,33 @@ fn exclusion_is_over(excluded: &Exclusion, now: Timestamp) -> bool {
     excluded.until.is_some_and(|until| is_over(until, now, EXCLUSION_MS_MAX))
 }
 
-/// Whether it has a wait that the leader's clock ends.
-fn has_waits(allocation: &Allocation) -> bool {
-    allocation.waits_until.is_some() || allocation.excluded.iter().any(|excluded| excluded.until.is_some())
+/// Those of these ends that are over, as [`is_over`] decides.
+fn ends_over(ends: &OrdSet<(Timestamp, AllocationId)>, now: Timestamp, longest_ms: u64) -> impl Iterator<Item = AllocationId> {
+    let passed = ends.iter().take_while(move |(end, _)| *end <= now);
+    let far = ends.iter().rev().take_while(move |(end, _)| *end > now && is_over(*end, now, longest_ms));
+    passed.chain(far).map(|(_, id)| *id)
 }
 
 impl Ledger {
     /// Whether a wait or an exclusion is over at `now`, by the leader's clock.
     pub fn waits_are_due(&self, now: Timestamp) -> bool {
-        self.waiting.iter().any(|id| self.is_due(*id, now))
+        self.waits_due(now).next().is_some()
     }
 
-    fn is_due(&self, id: AllocationId, now: Timestamp) -> bool {
-        self.allocations.get(&id).is_none_or(|allocation| {
-            !has_waits(allocation)
-                || wait_is_over(allocation, now)
-                || allocation.excluded.iter().any(|excluded| exclusion_is_over(excluded, now))
-        })
+    /// The allocations whose wait, or one of whose exclusions, is over; some repeatedly.
+    fn waits_due(&self, now: Timestamp) -> impl Iterator<Item = AllocationId> {
+        let index = &self.allocation_index;
+        ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX))
     }
 
     pub(super) fn end_waits(&mut self, context: &mut ApplyContext, now: Timestamp) -> Outcome {
-        for id in self.waiting.iter().copied().filter(|id| self.is_due(*id, now)).collect::<Vec<_>>() {
-            if self.allocations.get(&id).is_some_and(|allocation| has_waits(allocation))
-                && let Some(allocation) = self.allocation_mut(context, id)
-            {
-                if wait_is_over(allocation, now) {
-                    allocation.waits_until = None;
-                }
-                for excluded in allocation.excluded.iter_mut().filter(|excluded| exclusion_is_over(excluded, now)) {
-                    excluded.until = None;
-                }
+        for id in self.waits_due(now).collect::<BTreeSet<_>>() {
+            let Some(allocation) = self.allocation_mut(context, id) else { continue };
+            if wait_is_over(allocation, now) {
+                allocation.waits_until = None;
             }
-            if self.allocations.get(&id).is_none_or(|allocation| !has_waits(allocation)) {
-                self.waiting.remove(&id);
+            for excluded in allocation.excluded.iter_mut().filter(|excluded| exclusion_is_over(excluded, now)) {
+                excluded.until = None;
             }
         }
         Outcome::Done
@@ -155,15 +152,15 @@ impl Ledger {
         allocation.excluded.retain(|excluded| excluded.node != *node);
         let until = Some(Timestamp(at.0.saturating_add(exclusion_ms(failures))));
         allocation.excluded.push(Exclusion { node: node.clone(), why: why.to_owned(), failures, until });
-        let failed_nodes = allocation.excluded.len();
-        self.waiting.insert(id);
-        failed_nodes
+        allocation.excluded.len()
     }
 
     /// The node's problem is solved, or somebody says so: ends its exclusions.
     pub(super) fn end_exclusions(&mut self, context: &mut ApplyContext, node: &NodeId) {
-        let excludes = |id: &AllocationId| self.allocations.get(id).is_some_and(|allocation| allocation.exclusion(node).is_some());
-        for id in self.waiting.iter().copied().filter(excludes).collect::<Vec<_>>() {
+        self.update_indexes(context);
+        let first = (node.clone(), AllocationId(Uuid::nil()));
+        let excluding = self.allocation_index.excluded.range(first..).take_while(|(excluded, _)| excluded == node);
+        for id in excluding.map(|(_, id)| *id).collect::<Vec<_>>() {
             if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.excluded.iter_mut().filter(|excluded| excluded.node == *node).for_each(|excluded| excluded.until = None);
             }

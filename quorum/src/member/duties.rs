@@ -12,7 +12,7 @@ use crate::witnesses::Witnesses;
 use crate::{membership, relief};
 use lattice_ledger::clocks::Clocks;
 use lattice_ledger::{Action, Urgency};
-use lattice_model::{MemberId, Node, Principal, millis, with_causes};
+use lattice_model::{MemberId, Principal, millis, with_causes};
 use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -211,7 +211,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         if ledger.cluster().is_empty() {
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
-        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        let standings = clocks.standings(now, &*ledger);
         let silent = Witnesses::choose(clocks.asked().iter());
         core.leading.witnesses.ask(&silent);
         core.leading.silent.send_replace(silent);
@@ -221,10 +221,10 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         let ms = core.config.run_lease_ms();
         actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
         actions.extend(clocks.fences(now, &ledger));
-        actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
+        actions.extend(clocks.failures(now, &*ledger));
         // After the node states: an unwell node becomes Degraded and then drains, in the same
         // command.
-        actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
+        actions.extend(clocks.drains(now, &*ledger));
         actions.extend(fencing_hook.look(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.identity.signer));
         if let Some(clocks) = &mut *core.leading.lease_clocks.lock() {

@@ -4,8 +4,42 @@ use lattice_model::{Hold, Timestamp};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
+/// Nodes of a test.
+struct All<'a> {
+    nodes: &'a [Node],
+    used: NodeUse,
+    revision: Revision,
+}
+
+impl ClockedNodes for All<'_> {
+    fn get(&self, id: &NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id == *id)
+    }
+
+    fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    fn changed_since(&self, revision: Revision) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| node.revision >= revision)
+    }
+
+    fn use_of(&self, _node: &Node) -> NodeUse {
+        self.used
+    }
+}
+
+/// Each evaluation examines all of them.
+fn all(nodes: &[Node]) -> All<'_> {
+    All { nodes, used: NodeUse::Own, revision: Revision(0) }
+}
+
 fn states(clocks: &mut Clocks, now: u64, nodes: &[Node]) -> Vec<(String, NodeState)> {
-    clocks.standings(S(now), nodes.iter(), |_| NodeUse::Own).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
+    clocks.standings(S(now), &all(nodes)).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
 }
 
 fn clocks() -> Clocks {
@@ -26,7 +60,7 @@ fn patience_is_that_of_what_the_node_is_used_for() {
     let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
     for (used, degraded, down) in table {
         let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
-        let mut at = |now, n: &[Node]| c.standings(S(now), n.iter(), |_| used).first().map(|s| s.state);
+        let mut at = |now, n: &[Node]| c.standings(S(now), &All { nodes: n, used, revision: Revision(0) }).first().map(|s| s.state);
         assert_eq!(at(0, &n), None);
         assert_eq!((at(degraded, &n), at(degraded + 1, &n)), (None, Some(NodeState::Degraded)), "{used:?}");
         n[0].state = NodeState::Degraded;
@@ -46,7 +80,7 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
     assert!(c.asked().contains(&id));
     c.witnessed(&id, id.clone(), S(88));
     c.witnessed(&id, by(), S(88));
-    let standings = c.standings(S(89), n.iter(), |_| NodeUse::Own);
+    let standings = c.standings(S(89), &all(&n));
     assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
     n[0].state_reason.clone_from(&standings[0].reason);
     assert_eq!(states(&mut c, 91, &n), []);
@@ -86,7 +120,7 @@ proptest::proptest! {
                     1 if *asks => c.witnessed(&ids[who], ids[by].clone(), S(now)),
                     _ => {}
                 }
-                let all: Vec<_> = c.standings(S(now), nodes.iter(), |_| NodeUse::Own);
+                let all: Vec<_> = c.standings(S(now), &all(nodes));
                 for standing in all {
                     let node = nodes.iter_mut().find(|n| n.id == standing.node).unwrap();
                     (node.state, node.state_reason) = (standing.state, standing.reason);
@@ -144,7 +178,7 @@ proptest::proptest! {
                 if has_heartbeat {
                     c.record_heartbeat(nodes[who].id.clone(), Incarnation(1), S(now));
                 }
-                for standing in c.standings(S(now), nodes.iter(), |_| NodeUse::Own) {
+                for standing in c.standings(S(now), &all(nodes)) {
                     nodes.iter_mut().find(|n| n.id == standing.node).unwrap().state = standing.state;
                 }
             }
@@ -180,7 +214,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
     c.record_heartbeat(id(), Incarnation(1), S(1));
     c.record_health(id(), Incarnation(1), unwell());
-    let standings = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    let standings = c.standings(S(2), &all(&n));
     assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
     (n[0].state, n[0].state_reason) = (NodeState::Degraded, standings[0].reason.clone());
     assert_eq!(states(&mut c, 3, &n), []);
@@ -189,7 +223,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
         [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
     {
         c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
-        let again = c.standings(S(3), n.iter(), |_| NodeUse::Own);
+        let again = c.standings(S(3), &all(&n));
         assert_eq!(again.first().map(|standing| standing.reason.as_str()), expected);
         assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
     }
@@ -201,7 +235,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
     // Silence still counts, and is the reason from then on; a node that returns from it is first
     // heard again.
-    let silent = c.standings(S(32), n.iter(), |_| NodeUse::Own);
+    let silent = c.standings(S(32), &all(&n));
     assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
     n[0].state_reason.clone_from(&silent[0].reason);
     assert!(!n[0].is_unwell());
@@ -232,7 +266,7 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     c.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut c, 1, &n), []);
     c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
-    let standings = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    let standings = c.standings(S(2), &all(&n));
     assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
     n[0].state_reason.clone_from(&standings[0].reason);
     assert_eq!(states(&mut c, 3, &n), [], "said once");
@@ -246,7 +280,7 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     next.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut next, 2, &n), []);
     next.record_health(id(), Incarnation(1), NodeHealth::Well);
-    assert_eq!(next.standings(S(2), n.iter(), |_| NodeUse::Own)[0].reason, "");
+    assert_eq!(next.standings(S(2), &all(&n))[0].reason, "");
 }
 
 #[test]
@@ -254,20 +288,20 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
     c.record_health("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
     c.record_heartbeat("n1".parse().unwrap(), Incarnation(1), S(1));
-    assert_eq!(c.failures(S(32), n.iter()), [], "it is switched off by now");
-    let holds = c.failures(S(1), n.iter());
+    assert_eq!(c.failures(S(32), &all(&n)), [], "it is switched off by now");
+    let holds = c.failures(S(1), &all(&n));
     assert!(
         matches!(&holds[..], [Action::SetHold { kind: HoldKind::Failure, by, reason, .. }] if by == "node:n1" && reason == "ecc: uncorrectable"),
         "{holds:?}"
     );
     n[0].incarnation = Incarnation(2);
-    assert_eq!(c.failures(S(1), n.iter()), []);
+    assert_eq!(c.failures(S(1), &all(&n)), []);
     c.record_health("n1".parse().unwrap(), Incarnation(2), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
     c.record_heartbeat("n1".parse().unwrap(), Incarnation(2), S(1));
-    assert_eq!(c.failures(S(1), n.iter()).len(), 1);
+    assert_eq!(c.failures(S(1), &all(&n)).len(), 1);
     let (by, reason) = ("root".to_owned(), "x".to_owned());
     n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
-    assert_eq!(c.failures(S(1), n.iter()), [], "it is under one");
+    assert_eq!(c.failures(S(1), &all(&n)), [], "it is under one");
     // A leader that never heard it still knows how long it has been silent: run leases there expire
     // eventually.
     n[0].state = NodeState::Down;
@@ -288,17 +322,17 @@ fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
     c.record_health(id(), Incarnation(1), wish(5, "gpu 0: XID 79"));
     let asked =
         |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
-    assert_eq!(c.drains(S(1), n.iter()), [asked(5)]);
-    assert_eq!(c.drains(S(32), n.iter()), [], "it is not heard by now");
+    assert_eq!(c.drains(S(1), &all(&n)), [asked(5)]);
+    assert_eq!(c.drains(S(32), &all(&n)), [], "it is not heard by now");
     n[0].drain_asked = Some(Timestamp(5));
-    assert_eq!(c.drains(S(1), n.iter()), [], "granted, whether it stands or not");
+    assert_eq!(c.drains(S(1), &all(&n)), [], "granted, whether it stands or not");
     c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
-    assert_eq!(c.drains(S(1), n.iter()), [asked(9)], "another request");
+    assert_eq!(c.drains(S(1), &all(&n)), [asked(9)], "another request");
     c.record_health(id(), Incarnation(1), wish(10, ""));
-    assert_eq!(c.drains(S(1), n.iter()), []);
+    assert_eq!(c.drains(S(1), &all(&n)), []);
     c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     n[0].incarnation = Incarnation(2);
-    assert_eq!(c.drains(S(1), n.iter()), [], "of another life");
+    assert_eq!(c.drains(S(1), &all(&n)), [], "of another life");
 }
 
 #[test]
@@ -355,4 +389,97 @@ fn when_many_fall_silent_together_none_goes_down() {
     let down: Vec<_> = states(&mut c, 92, &many).into_iter().filter(|(_, s)| *s == NodeState::Down).collect();
     assert_eq!(down.len(), 2);
     assert!(c.held_back == 0);
+}
+
+/// What happens between two evaluations.
+type Happening = (u64, usize, u8, bool);
+
+/// A cluster whose clocks are evaluated twice: with all nodes, and with those alone for which
+/// something may have changed.
+struct Twins {
+    whole: Clocks,
+    changed: Clocks,
+    nodes: Vec<Node>,
+    incarnations: [u64; 8],
+    revision: u64,
+    now: u64,
+}
+
+impl Twins {
+    fn both(&mut self, each: impl Fn(&mut Clocks)) {
+        [&mut self.whole, &mut self.changed].into_iter().for_each(each);
+    }
+
+    fn happen(&mut self, (pause, who, what, _): Happening) {
+        self.now += pause;
+        self.revision += 1;
+        let id: NodeId = format!("n{who}").parse().unwrap();
+        let there = self.nodes.iter().position(|node| node.id == id);
+        let (at, revision, incarnation) = (S(self.now), Revision(self.revision), Incarnation(self.incarnations[who]));
+        let wish = DrainWish { asked: Timestamp(self.now), why: "x".into() };
+        let health = match what {
+            4 => NodeHealth::Well,
+            5 => NodeHealth::Unwell { why: "disk: full".into(), drain: Some(wish) },
+            _ => NodeHealth::Failed { why: "gpu: gone".into() },
+        };
+        match (what, there) {
+            (0..=3, _) => self.both(|c| c.record_heartbeat(id.clone(), incarnation, at)),
+            (4..=6, _) => self.both(|c| c.record_health(id.clone(), incarnation, health.clone())),
+            (7, _) => self.both(|c| c.witnessed(&id, format!("n{}", (who + 1) % 8).parse().unwrap(), at)),
+            // It is removed, and registers anew.
+            (8, Some(place)) => drop(self.nodes.remove(place)),
+            (8, None) => {
+                self.incarnations[who] += 1;
+                let incarnation = Incarnation(self.incarnations[who]);
+                self.nodes.push(Node { revision, incarnation, ..node(id.as_str(), NodeState::Ready) });
+            }
+            (9, Some(place)) => {
+                self.incarnations[who] += 1;
+                let incarnation = Incarnation(self.incarnations[who]);
+                self.nodes[place] = Node { revision, incarnation, state: NodeState::Ready, ..self.nodes[place].clone() };
+            }
+            (_, Some(place)) => {
+                let state = [NodeState::Booting, NodeState::Drained, NodeState::Down, NodeState::Degraded][who % 4];
+                self.nodes[place] = Node { revision, state, ..self.nodes[place].clone() };
+            }
+            (_, None) => {}
+        }
+        self.nodes.sort_by(|a, b| a.id.cmp(&b.id));
+    }
+
+    fn evaluate(&mut self, commits: bool) {
+        let (now, revision) = (S(self.now), Revision(self.revision));
+        let wanted = self.whole.standings(now, &all(&self.nodes));
+        let (whole, changed) = (&mut self.whole, &mut self.changed);
+        let found = changed.standings(now, &All { nodes: &self.nodes, used: NodeUse::Own, revision });
+        assert_eq!(format!("{found:?}"), format!("{wanted:?}"));
+        assert_eq!((changed.held_back, changed.asked(), &changed.cut_off), (whole.held_back, whole.asked(), &whole.cut_off));
+        assert_eq!((changed.known, changed.counted), (whole.known, whole.counted));
+        let holds = |c: &Clocks| (c.failures(now, &all(&self.nodes)), c.drains(now, &all(&self.nodes)));
+        assert_eq!(holds(changed), holds(whole));
+        // A member looks again within half of the shortest time: until then nothing is missed.
+        let soon = |c: &Clocks| c.due().filter(|due| *due <= now + LIMITS.shortest() / 2);
+        assert_eq!(soon(changed), soon(whole));
+        self.revision += 1;
+        for standing in wanted.into_iter().filter(|_| commits) {
+            let known = self.nodes.iter_mut().find(|node| node.id == standing.node).unwrap();
+            (known.state, known.state_reason, known.revision) = (standing.state, standing.reason, Revision(self.revision));
+        }
+    }
+}
+
+proptest::proptest! {
+    /// The proposals are the same, whether they are committed or not, and whoever is removed.
+    #[test]
+    fn what_is_not_examined_has_not_changed(
+        history in proptest::collection::vec((0u64..25, 0usize..8, 0u8..12, proptest::bool::weighted(0.7)), 1..100),
+    ) {
+        let states = (0..8).map(|i| node(&format!("n{i}"), if i == 0 { NodeState::Down } else { NodeState::Ready }));
+        let nodes = states.collect();
+        let mut twins = Twins { whole: clocks(), changed: clocks(), nodes, incarnations: [1; 8], revision: 1, now: 0 };
+        for happening in history {
+            twins.happen(happening);
+            twins.evaluate(happening.3);
+        }
+    }
 }

@@ -1,54 +1,65 @@
-//! The usage of tenants, derived from the allocations: counted once and then updated. Not part of
-//! the replicated state.
+//! The usage of nodes by allocations that have some: of each tenant, and by sensitive work. Not
+//! part of the replicated state: counted when a snapshot is read, and then updated.
 
+use imbl::OrdMap;
 use lattice_model::{Allocation, NodeId};
-use std::collections::BTreeMap;
 
 /// See the module documentation.
-#[derive(Debug, Default)]
-pub struct TenantUsage(pub Option<BTreeMap<String, TenantUse>>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantUsage {
+    /// Tenants without any are absent.
+    pub tenants: OrdMap<String, TenantUse>,
+    /// Nodes claimed for sensitive work, with the number of such allocations.
+    pub sensitive: OrdMap<NodeId, u32>,
+}
 
 /// The usage of one tenant.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantUse {
     pub allocations: u32,
     /// For each node, the number of the tenant's allocations that have a part of it.
-    pub nodes: BTreeMap<NodeId, u32>,
+    pub nodes: OrdMap<NodeId, u32>,
 }
 
-impl TenantUse {
+impl TenantUsage {
+    /// The allocation has nodes from now on.
     pub fn add(&mut self, allocation: &Allocation) {
-        self.allocations += 1;
+        let used = self.tenants.entry(allocation.spec.tenant.clone()).or_default();
+        used.allocations += 1;
         for node in allocation.nodes() {
-            *self.nodes.entry(node.clone()).or_default() += 1;
-        }
-    }
-
-    pub fn remove(&mut self, allocation: &Allocation) {
-        self.allocations = self.allocations.saturating_sub(1);
-        for node in allocation.nodes() {
-            if let Some(count) = self.nodes.get_mut(node) {
-                *count -= 1;
-                if *count == 0 {
-                    self.nodes.remove(node);
-                }
+            grow(&mut used.nodes, node);
+            if allocation.spec.sensitive {
+                grow(&mut self.sensitive, node);
             }
         }
     }
-}
 
-/// A copy starts without counts, and counts when needed.
-impl Clone for TenantUsage {
-    fn clone(&self) -> Self {
-        Self::default()
+    /// The allocation has no nodes any more.
+    pub fn remove(&mut self, allocation: &Allocation) {
+        let Some(used) = self.tenants.get_mut(&allocation.spec.tenant) else { return };
+        used.allocations = used.allocations.saturating_sub(1);
+        for node in allocation.nodes() {
+            shrink(&mut used.nodes, node);
+            if allocation.spec.sensitive {
+                shrink(&mut self.sensitive, node);
+            }
+        }
+        if used.allocations == 0 {
+            self.tenants.remove(&allocation.spec.tenant);
+        }
     }
 }
 
-/// The counts do not matter when two ledgers are compared.
-impl PartialEq for TenantUsage {
-    fn eq(&self, _other: &Self) -> bool {
-        true
+fn grow(counts: &mut OrdMap<NodeId, u32>, node: &NodeId) {
+    match counts.get_mut(node) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(node.clone(), 1)),
     }
 }
 
-impl Eq for TenantUsage {}
+fn shrink(counts: &mut OrdMap<NodeId, u32>, node: &NodeId) {
+    match counts.get_mut(node) {
+        Some(count) if *count > 1 => *count -= 1,
+        Some(_) | None => drop(counts.remove(node)),
+    }
+}

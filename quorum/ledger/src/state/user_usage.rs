@@ -1,5 +1,5 @@
-//! The usage of users, derived from the allocations: counted once and then updated. Not part of the
-//! replicated state.
+//! The usage of users, derived from the allocations: counted when a snapshot is read, and then
+//! updated. Not part of the replicated state.
 
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,14 +25,14 @@ impl PartialEq for UserUsage {
 
 impl Eq for UserUsage {}
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub users: BTreeMap<u32, User>,
     /// Number of allocations without nodes, for each tenant that has some.
     pub tenant_pending: BTreeMap<String, u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub pending: u32,
     /// Number of allocations that hold nodes.
@@ -46,7 +46,7 @@ pub struct User {
     pub live_script_bytes: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     by_all: u32,
     pub by_live: u32,

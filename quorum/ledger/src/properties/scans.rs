@@ -1,0 +1,173 @@
+//! Counts and indexes equal a scan of everything. The scans here are independent of the code that
+//! keeps the counts.
+
+use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStanding, holds};
+use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// After each command, with everything that is derived.
+pub(super) fn invariant_indexes_equal_scans(ledger: &Ledger) {
+    let mut built = ledger.clone();
+    built.holdings = rmp_serde::from_slice(&rmp_serde::to_vec_named(&ledger.holdings).unwrap()).unwrap();
+    built.build_indexes();
+    assert_eq!(built, *ledger, "built anew and kept");
+    if let (Some(kept), Some(counted)) = (&ledger.user_usage.0, &built.user_usage.0) {
+        assert_eq!(kept, counted);
+    }
+    assert_eq!(ledger.node_counts(), states(ledger.nodes().map(|node| node.state)));
+    assert_eq!(ledger.allocation_counts(), states(ledger.allocations().map(|allocation| allocation.state)));
+    assert_eq!(ledger.nodes_amiss(), amiss(ledger));
+    assert_eq!(ledger.placing_waits_for(), waited_for(ledger));
+    let down: Vec<_> = ledger.nodes().filter(|node| node.state == NodeState::Down).collect();
+    assert_eq!(ledger.nodes_down().collect::<Vec<_>>(), down);
+    the_latest_changes_are_those_of_the_nodes(ledger);
+    usage_is_counted(ledger);
+    vnis_are_counted(ledger);
+    what_is_due_is_found(ledger);
+}
+
+fn states<S: Ord>(each: impl Iterator<Item = S>) -> Vec<(S, u32)> {
+    let mut counts = BTreeMap::new();
+    each.for_each(|state| *counts.entry(state).or_insert(0) += 1);
+    counts.into_iter().collect()
+}
+
+fn amiss(ledger: &Ledger) -> [u32; 2] {
+    let wipes = ledger.nodes().filter(|node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some())).count();
+    let drifts = ledger.nodes().filter_map(|node| node.conformance.as_ref()?.drift.as_ref()).filter(|drift| drift.over).count();
+    [wipes, drifts].map(|count| u32::try_from(count).unwrap())
+}
+
+fn waited_for(ledger: &Ledger) -> Vec<NodeId> {
+    let awaited = ledger.recovery().into_iter().flat_map(|recovery| &recovery.awaited);
+    awaited.filter(|id| ledger.node(id).is_some_and(|node| !node.state.is_away())).cloned().collect()
+}
+
+fn the_latest_changes_are_those_of_the_nodes(ledger: &Ledger) {
+    let revisions: BTreeSet<_> = ledger.nodes().map(|node| node.revision).chain([ledger.revision()]).collect();
+    for revision in revisions {
+        let found: BTreeSet<&NodeId> = ledger.nodes_changed_since(revision).map(|node| &node.id).collect();
+        let scanned: BTreeSet<&NodeId> = ledger.nodes().filter(|node| node.revision >= revision).map(|node| &node.id).collect();
+        assert_eq!(found, scanned);
+    }
+}
+
+fn has_nodes(allocation: &Allocation) -> bool {
+    matches!(allocation.state, AllocationState::Staging | AllocationState::Running)
+}
+
+/// What tenants and sensitive work use, and what waits and runs in each vCluster.
+fn usage_is_counted(ledger: &Ledger) {
+    let running: Vec<&Arc<Allocation>> = ledger.allocations().filter(|allocation| has_nodes(allocation)).collect();
+    let nodes_of = |wanted: &dyn Fn(&Allocation) -> bool| {
+        running.iter().filter(|allocation| wanted(allocation)).flat_map(|allocation| allocation.nodes()).collect::<BTreeSet<_>>().len()
+    };
+    assert_eq!(ledger.limits().sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
+    for standing in ledger.tenant_standings() {
+        let name = &standing.tenant.name;
+        assert_eq!(standing.nodes as usize, nodes_of(&|allocation| allocation.spec.tenant == *name));
+        assert_eq!(standing.allocations as usize, running.iter().filter(|allocation| allocation.spec.tenant == *name).count());
+        let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.tenant == *name).count();
+        assert_eq!(ledger.allocation_index.live_of_tenant.get(name).map_or(0, |live| *live as usize), live);
+    }
+    for standing in ledger.vcluster_standings() {
+        let name = &standing.vcluster.name;
+        let home = if name == "default" { "" } else { name };
+        let nodes: BTreeSet<NodeId> = ledger.nodes().filter(|node| node.home == home).map(|node| node.id.clone()).collect();
+        assert_eq!(standing.nodes, nodes, "{name}");
+        let queued: Vec<_> = ledger.allocations().filter(|a| ledger.queue_of(&a.spec.vcluster) == name).collect();
+        let waits = |a: &&&Arc<Allocation>| matches!(a.state, AllocationState::Pending | AllocationState::Suspended) && !a.held;
+        assert_eq!(standing.pending as usize, queued.iter().filter(waits).count(), "{name}");
+        assert_eq!(standing.running as usize, queued.iter().filter(|a| has_nodes(a)).count(), "{name}");
+        let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.vcluster == *name).count();
+        assert_eq!(ledger.allocation_index.queues.get(name).map_or(0, |queue| queue.live() as usize), live, "{name}");
+    }
+}
+
+fn vnis_are_counted(ledger: &Ledger) {
+    let held: Vec<(&NodeId, &crate::Holding)> =
+        ledger.holdings.iter().flat_map(|(node, held)| held.iter().map(move |holding| (node, holding))).collect();
+    let pool = ledger.vni_pool();
+    let of_holdings: BTreeSet<u32> = held.iter().filter_map(|(_, holding)| holding.vni).collect();
+    let used: BTreeSet<u32> = ledger.domains().map(|(_, domain)| domain.vni).chain(of_holdings.iter().copied()).collect();
+    let vnis = &ledger.holdings.vnis;
+    assert_eq!(vnis.used_of(&pool) as usize, used.iter().filter(|vni| pool.numbers().contains(vni)).count());
+    assert_eq!(vnis.lowest_free(&pool), pool.numbers().find(|vni| !used.contains(vni)));
+    for allocation in ledger.allocations() {
+        let unfenced = held.iter().filter(|(_, holding)| holding.allocation == allocation.id && !holding.fenced).count();
+        assert_eq!(ledger.holdings.unfenced_of(allocation.id), unfenced);
+    }
+}
+
+/// The proposals of the leader's clocks now and at some later times.
+fn what_is_due_is_found(ledger: &Ledger) {
+    let limits = DriftLimits { ordinary_ms: 100, sensitive_ms: 20 };
+    for later in [0, 15, 120, 400_000, u64::MAX] {
+        let now = Timestamp(ledger.time().0.saturating_add(later));
+        assert_eq!(ledger.nodes_due(now, 60), nodes_due(ledger, now, 60));
+        assert_eq!(ledger.drifts_due(now, limits), drifts_due(ledger, now, limits));
+        assert_eq!(ledger.telemetry_due(now), telemetry_due(ledger, now));
+        assert_eq!(ledger.domains_due(now), domains_due(ledger, now));
+        assert_eq!(ledger.waits_are_due(now), waits_are_due(ledger, now));
+    }
+}
+
+fn nodes_due(ledger: &Ledger, now: Timestamp, boot_ms: u64) -> Vec<Action> {
+    let (mut due, mut late) = (Vec::new(), Vec::new());
+    for node in ledger.nodes() {
+        for hold in &node.holds {
+            if let Some(until) = hold.until.filter(|until| *until <= now) {
+                due.push(Action::LiftHold { node: node.id.clone(), kind: hold.kind, by: "quorum".to_owned(), until: Some(until) });
+            }
+        }
+        let has_work = ledger.holdings(&node.id).iter().any(|h| ledger.is_live(h.allocation, h.epoch));
+        if let Some(deadline) = node.hold(HoldKind::Drain).and_then(|hold| hold.deadline)
+            && holds::drain_is_over(node, now)
+            && has_work
+        {
+            due.push(Action::EndDrained { node: node.id.clone(), deadline });
+        }
+        if node.state == NodeState::Booting && now.since_ms(node.state_since) >= boot_ms {
+            let reason = "it did not register under another boot id within 0 s".to_owned();
+            late.push(NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
+        }
+    }
+    due.extend((!late.is_empty()).then_some(Action::NodeStates(late)));
+    due
+}
+
+fn drifts_due(ledger: &Ledger, now: Timestamp, limits: DriftLimits) -> Vec<Action> {
+    let due = ledger.nodes().filter_map(|node| {
+        let drift = node.conformance.as_ref()?.drift.as_ref().filter(|drift| !drift.over)?;
+        let limit_ms = if drift.sensitive { limits.sensitive_ms } else { limits.ordinary_ms };
+        (now.since_ms(drift.since) >= limit_ms).then(|| Action::DriftOver { node: node.id.clone(), since: drift.since })
+    });
+    due.collect()
+}
+
+fn telemetry_due(ledger: &Ledger, now: Timestamp) -> Vec<Action> {
+    let orders = ledger.allocations().filter_map(|allocation| Some((allocation.id, allocation.telemetry.as_ref()?)));
+    let over = orders.filter(|(_, order)| order.is_over(now));
+    over.map(|(allocation, order)| Action::EndTelemetry { allocation, order: order.id }).collect()
+}
+
+fn domains_due(ledger: &Ledger, now: Timestamp) -> Vec<DomainKey> {
+    let held: BTreeSet<u32> = ledger.holdings.iter().flat_map(|(_, held)| held).filter_map(|holding| holding.vni).collect();
+    let due = ledger.domains().filter(|(_, domain)| {
+        let grace_ms = domain.grace_ms.unwrap_or(ledger.vni_pool().grace_ms);
+        let is_over = domain.idle_since.is_some_and(|since| now.since_ms(since) >= grace_ms);
+        domain.members.is_empty() && is_over && !held.contains(&domain.vni)
+    });
+    due.map(|(key, _)| key.clone()).collect()
+}
+
+fn waits_are_due(ledger: &Ledger, now: Timestamp) -> bool {
+    // The longest waits, in milliseconds; a later end was set by a clock that has gone back since.
+    let is_over = |until: Timestamp, longest_ms| until <= now || until.since_ms(now) > longest_ms;
+    let is_due = |allocation: &Allocation| {
+        allocation.waits_until.is_some_and(|until| is_over(until, 5 * 60_000))
+            || allocation.excluded.iter().filter_map(|excluded| excluded.until).any(|until| is_over(until, 30 * 60_000))
+    };
+    ledger.allocations().filter(|allocation| !allocation.state.is_terminal()).any(|allocation| is_due(allocation))
+}
