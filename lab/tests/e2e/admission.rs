@@ -88,7 +88,7 @@ async fn comes(client: &QuorumClient, gpus: u32, incarnation: Incarnation) -> Re
                 client.leave(down.member());
                 "another member takes it".to_owned()
             }
-            Ok(Down::Close { why }) => return Err(why),
+            Ok(Down::Close { why } | Down::Removed { why }) => return Err(why),
             other => format!("{other:?}"),
         };
         assert!(Instant::now() < end, "no answer to a registration: {why}");

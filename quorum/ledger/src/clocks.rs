@@ -174,6 +174,14 @@ impl Clocks {
         }
     }
 
+    /// Forgets the nodes that were removed.
+    pub fn forget_removed(&mut self, ledger: &Ledger) {
+        if self.heartbeats.len().max(self.health.len()) > ledger.nodes_len() {
+            self.heartbeats.retain(|node, _| ledger.node(node).is_some());
+            self.health.retain(|node, _| ledger.node(node).is_some());
+        }
+    }
+
     /// The state changes, in order, for a node that sends heartbeats.
     fn live_standings(&self, node: &Node) -> Vec<NodeStanding> {
         let health = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);

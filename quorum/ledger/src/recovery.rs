@@ -105,6 +105,13 @@ impl Ledger {
         }
     }
 
+    /// The node is removed: nobody waits for its report.
+    pub(super) fn stop_awaiting(&mut self, node: &NodeId) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.awaited.remove(node);
+        }
+    }
+
     /// Awaited nodes that may run work now.
     fn waited_for<'a>(&'a self, recovery: &'a Recovery) -> impl Iterator<Item = &'a NodeId> {
         recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| !n.state.is_away()))
@@ -148,7 +155,7 @@ impl Ledger {
         incarnation: Incarnation,
         (held, unreported): (&[HeldShare], &[ReportItem]),
     ) -> Result<Outcome, Refusal> {
-        let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
+        let Some(known) = self.nodes.get(node) else { return Err(self.not_registered(node)) };
         if known.incarnation != incarnation {
             return Err(Refusal::StaleIncarnation { node: node.clone(), seen: incarnation, now: known.incarnation });
         }

@@ -1,6 +1,7 @@
 //! The replicated state and its records. The command files beside this one change them.
 
 pub mod keyring;
+pub mod removals;
 pub mod revocations;
 pub mod scripts;
 pub mod submission_rates;
@@ -15,6 +16,7 @@ use lattice_model::{
     Allocation, AllocationId, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Resources, Revision, Tenant,
     Timestamp, VCluster, VniPool,
 };
+use removals::Removals;
 use revocations::Revocations;
 use scripts::Scripts;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -108,6 +110,9 @@ pub struct Ledger {
     /// Names that an operator has admitted and that have not registered yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) admitted: BTreeMap<NodeId, Admission>,
+    /// Names that an operator has removed and that have not registered since.
+    #[serde(default, skip_serializing_if = "Removals::is_empty")]
+    pub(super) removed: Removals,
 }
 
 impl Default for Ledger {
@@ -147,6 +152,7 @@ impl Default for Ledger {
             user_usage: UserUsage::default(),
             revocations: Revocations::default(),
             admitted: BTreeMap::new(),
+            removed: Removals::default(),
         }
     }
 }

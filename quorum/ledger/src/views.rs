@@ -98,6 +98,11 @@ impl Ledger {
         self.nodes.values()
     }
 
+    /// The number of nodes.
+    pub fn nodes_len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// One allocation.
     pub fn allocation(&self, id: AllocationId) -> Option<&Arc<Allocation>> {
         self.allocations.get(&id)
