@@ -10,11 +10,11 @@ use lattice_agent_common::session_state::{SessionState, describe};
 use lattice_machine::conformance::MadeOf;
 use lattice_machine::gpu_standings::Offer;
 use lattice_machine::wipe::Wipes;
-use lattice_membership::Membership;
 use lattice_membership::gossip_keys::GossipKeys;
 use lattice_membership::quorum_list::QuorumList;
 use lattice_membership::relay::{Relay, RelayError, Through};
 use lattice_membership::revocations::Revocations;
+use lattice_membership::{Ask, Membership};
 use lattice_meshd::context::Shared;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
@@ -42,6 +42,9 @@ const LINGER: Duration = Duration::from_millis(5);
 /// The first pause before another session is tried; it doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often the agent of a removed node asks whether the node was admitted again, on average.
+const REMOVED_PAUSE: Duration = Duration::from_secs(4);
 
 /// How long registration waits for the first health checks and the first reading of the node's
 /// software. After that the node registers as unwell until the checks are done, and in no
@@ -128,6 +131,7 @@ pub async fn run(
         acknowledged,
         received_health,
         registered: None,
+        is_removed: false,
     };
     // A node that registers before these are done is unwell and in no conformance group.
     let context = session.context.clone();
@@ -145,13 +149,14 @@ pub async fn run(
             Ended::Moved | Ended::Resized => continue,
             Ended::Lost(why) => session.lost(why),
             Ended::Refused(why) => session.refused(why),
+            Ended::Removed(why) => session.removed(why).await,
         }
         if began.elapsed() > Duration::from_secs(5) {
             pauses.reset();
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))) => {}
+            () = tokio::time::sleep(session.pause(&mut pauses)) => {}
         }
     }
 }
@@ -167,6 +172,8 @@ enum Ended {
     Lost(String),
     /// A member closed the session before it registered the node, for this reason.
     Refused(String),
+    /// The node was removed from the cluster, for this reason.
+    Removed(String),
 }
 
 /// An open session.
@@ -224,6 +231,8 @@ struct Session {
     received_health: watch::Sender<NodeHealth>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
+    /// Whether the node was removed from the cluster and has not registered since.
+    is_removed: bool,
 }
 
 impl Session {
@@ -252,6 +261,25 @@ impl Session {
             tracing::warn!(%why, "the quorum does not register this node; it tries again");
         }
         self.lost(why);
+    }
+
+    /// The node was removed from the cluster: it leaves gossip until it registers again.
+    async fn removed(&mut self, why: String) {
+        if !self.is_removed {
+            self.is_removed = true;
+            tracing::error!(%why, "this node was removed from the cluster: it leaves gossip, and registers when it is admitted again");
+            self.membership.ask(Ask::Leave).await;
+        }
+        self.state.send_modify(|state| match state {
+            SessionState::Lost { why: known, .. } => *known = why,
+            SessionState::Connected { .. } => *state = SessionState::Lost { since: Instant::now(), why },
+        });
+    }
+
+    /// How long to wait before the next session.
+    fn pause(&self, pauses: &mut Backoff) -> Duration {
+        let spread = rand::random_range(0.5..1.0);
+        if self.is_removed { REMOVED_PAUSE.mul_f64(0.5 + spread) } else { pauses.next_pause().mul_f64(spread) }
     }
 
     /// One session, from registration to its end.
@@ -373,6 +401,7 @@ impl Session {
                 self.quorum.leave(&line.member);
                 return Err(if line.incarnation.is_none() { Ended::Refused(why) } else { Ended::Lost(why) });
             }
+            Down::Removed { why } => return Err(Ended::Removed(why)),
             Down::Move => {
                 self.quorum.leave(&line.member);
                 return Err(Ended::Moved);
@@ -390,6 +419,9 @@ impl Session {
                 self.members.learn(&members);
                 line.incarnation = Some(incarnation);
                 self.registered = Some(incarnation);
+                if std::mem::take(&mut self.is_removed) {
+                    self.membership.ask(Ask::Return).await;
+                }
                 // Before any report, which may be about work that the quorum does not know yet.
                 if let Some(holds) = self.unknown_to(generation, incarnation) {
                     line.send(holds).await?;

@@ -27,7 +27,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods that only operators may call. A client with a credential signs its calls of these.
-pub const METHODS: [&str; 27] = [
+pub const METHODS: [&str; 28] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
@@ -49,6 +49,7 @@ pub const METHODS: [&str; 27] = [
     "NodeService/Fingerprint",
     "NodeService/LiftHold",
     "NodeService/ListAdmissions",
+    "NodeService/Remove",
     "NodeService/SetHold",
     "NodeService/Wipe",
     "NodeService/WithdrawAdmission",

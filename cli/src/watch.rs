@@ -113,7 +113,8 @@ impl Watch<'_> {
                         gone.join(" ")
                     ));
                 }
-                Watched::Allocations { .. } | Watched::Nodes { .. } => {}
+                Watched::Nodes { .. } => lines.extend(gone.into_iter().map(removed_node)),
+                Watched::Allocations { .. } => {}
             }
         }
         let over = matches!(self.watched, Watched::Allocations { until_ended: true, .. }) && lines.iter().any(|line| line.ended);
@@ -231,6 +232,7 @@ fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
     whole.list |= part.list;
     whole.place = part.place;
     whole.nodes.extend(part.nodes);
+    whole.nodes_removed.extend(part.nodes_removed);
     whole.allocations.extend(part.allocations);
     whole.leases.extend(part.leases);
     whole.leases_ended.extend(part.leases_ended);
@@ -246,14 +248,7 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
         let is_wanted = watched.wants(a, state);
         Line { name: a.id.clone(), cells: allocation_row(a), json: json!(AllocationJson::from(a)), ended, is_wanted }
     });
-    let nodes = event.nodes.iter().map(|n| {
-        let mut json = json!(NodeJson::from(n));
-        if let Some(fields) = json.as_object_mut() {
-            // The work on a node changes without the node, and is not watched.
-            fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
-        }
-        Line { name: n.id.clone(), cells: node_row(n), json, ended: false, is_wanted: true }
-    });
+    let nodes = event.nodes.iter().map(|n| node_line(n, false)).chain(event.nodes_removed.iter().cloned().map(removed_node));
     let leases = event.leases.iter().map(|l| {
         let ttl = clock_text(Duration::from_millis(l.ttl_ms));
         let cells = vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
@@ -264,6 +259,19 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
     });
     let ended = event.leases_ended.iter().cloned().map(ended_lease);
     allocations.chain(nodes).chain(leases).chain(ended).collect()
+}
+
+fn node_line(n: &v1::Node, ended: bool) -> Line {
+    let mut json = json!(NodeJson::from(n));
+    if let Some(fields) = json.as_object_mut() {
+        // The work on a node changes without the node, and is not watched.
+        fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
+    }
+    Line { name: n.id.clone(), cells: node_row(n), json, ended, is_wanted: true }
+}
+
+fn removed_node(id: String) -> Line {
+    node_line(&v1::Node { id, state: "Removed".to_owned(), ..Default::default() }, true)
 }
 
 fn ended_lease(name: String) -> Line {
@@ -313,6 +321,20 @@ mod tests {
         assert!(shown.gone(&[]).is_empty(), "its end was shown");
         assert_eq!(names(&mut shown, &granted), ["l"]);
         assert_eq!(shown.gone(&[]), ["l"]);
+    }
+
+    #[test]
+    fn a_node_that_is_removed_is_shown_once_and_again_when_it_returns() {
+        let mut shown = Shown::new(&Watched::Nodes { only: None });
+        let node = v1::Node { id: "n3".into(), state: "Ready".into(), ..Default::default() };
+        let ready = v1::WatchEvent { nodes: vec![node], ..Default::default() };
+        let removed = v1::WatchEvent { nodes_removed: vec!["n3".into()], ..Default::default() };
+        for event in [&ready, &removed, &ready, &removed] {
+            assert_eq!(names(&mut shown, event), ["n3"]);
+            assert_eq!(names(&mut shown, event), Vec::<String>::new());
+        }
+        assert!(shown.gone(&[]).is_empty(), "its removal was shown");
+        assert!(lines(&removed, &Watched::Leases)[0].cells.iter().any(|cell| cell == "Removed"));
     }
 
     #[test]

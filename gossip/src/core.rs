@@ -3,7 +3,7 @@
 //! ```text
 //!   Apart ──a node answers──▶ Joined ──declared Down──▶ Defunct ──at once, then after a growing pause──▶ Apart
 //!     ▲                         │                                           (under a renewed identity)
-//!     └──no active node is left─┘              any ──Leave──▶ Left
+//!     └──no active node is left─┘              any ──Leave──▶ Left ──Return──▶ Apart
 //! ```
 
 use crate::config::Config;
@@ -66,9 +66,11 @@ pub enum Event<'a> {
     SetFact(Fact),
     /// The keys from now on: each of them opens received datagrams, one of them seals what we send.
     SetKeys(&'a Keyring),
-    /// This node leaves. A few other nodes are notified and pass it on. Every later event is
-    /// ignored.
+    /// This node leaves. A few other nodes are notified and pass it on. Until [`Event::Return`],
+    /// datagrams and new addresses are ignored, and nothing is sent.
     Leave,
+    /// This node returns under a renewed identity, if it has left.
+    Return,
 }
 
 /// What the caller has to do, in this order.
@@ -285,6 +287,7 @@ impl Core {
     /// outputs are appended to `out`.
     pub fn handle(&mut self, now_ms: u64, event: Event<'_>, out: &mut Vec<Output>) {
         if let Stage::Left = self.stage {
+            self.handle_left(now_ms, event, out);
             return;
         }
         if !self.started {
@@ -314,12 +317,8 @@ impl Core {
             },
             Event::Join(addr) => self.join(addr),
             Event::SetFact(fact) => self.set_fact(fact),
-            Event::SetKeys(keys) => {
-                self.sealer.rekey(keys);
-                if self.opener.rekey(keys) {
-                    self.end_contradiction();
-                }
-            }
+            Event::SetKeys(keys) => self.set_keys(keys),
+            Event::Return => {}
             Event::Leave => {
                 // Only encoding could fail, and our own encoding of ourselves fits.
                 let _ = self.foca.leave_cluster(&mut self.wishes);
@@ -328,6 +327,29 @@ impl Core {
             }
         }
         self.settle(now_ms, sender, out);
+    }
+
+    /// A node that has left keeps its clock, its keys and its fact for its return.
+    fn handle_left(&mut self, now_ms: u64, event: Event<'_>, out: &mut Vec<Output>) {
+        self.facts.book().set_newest_life(self.newest_life(now_ms));
+        match event {
+            Event::Datagram { .. } | Event::Join(_) | Event::Leave => return,
+            Event::Timer(token) => match self.timers.remove(&token) {
+                Some(Armed { what: Pending::Tick, .. }) => self.arm(now_ms, self.config.probe_period_ms, Pending::Tick, out),
+                Some(_) | None => return,
+            },
+            Event::SetFact(fact) => self.set_fact(fact),
+            Event::SetKeys(keys) => self.set_keys(keys),
+            Event::Return => self.rejoin(now_ms, None, out),
+        }
+        self.settle(now_ms, None, out);
+    }
+
+    fn set_keys(&mut self, keys: &Keyring) {
+        self.sealer.rekey(keys);
+        if self.opener.rekey(keys) {
+            self.end_contradiction();
+        }
     }
 
     /// Every known node, ourselves included, in order of their ids.

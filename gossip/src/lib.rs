@@ -4,7 +4,7 @@
 //!                    ┌──────────────────────── Core ────────────────────────┐
 //!   Datagram ──▶ seal::Opener ──▶ wire ──▶ foca ──▶ view ──▶ News ──▶ agent
 //!   Timer    ──▶ suspicion ────────────▶     │  ▲
-//!   Join, SetFact, SetKeys, Leave ──▶        │  └── sync: records pulled from a random peer
+//!   Join, SetFact, SetKeys, Leave, Return ─▶ │  └── sync: records pulled from a random peer
 //!                                            ▼
 //!            Datagram ◀── seal::Sealer ◀── wire        Timer ◀── armed by the caller
 //! ```

@@ -2,7 +2,7 @@
 
 mod sim;
 
-use lattice_gossip::{Config, Event, Liveness, News};
+use lattice_gossip::{Config, Core, Event, Fact, Liveness, News};
 use proptest::prelude::*;
 use sim::{Sim, fact, keys};
 
@@ -129,6 +129,30 @@ fn one_that_leaves_is_down_at_once() {
     sim.run_until("nine know", 2_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
     sim.run(20_000);
     assert!(!sim.core(7).is_alive(&id) && sim.living().all(|(_, core)| !core.is_alive(&id)), "it stays away");
+}
+
+#[test]
+fn one_that_left_returns_with_the_fact_and_the_keys_that_it_was_given_meanwhile() {
+    let mut sim = Sim::up(4, 10, Config::default());
+    sim.run_until("ten see ten", 5_000, |sim| sim.all_agree() && sim.all_facts_known());
+    sim.handle(7, Event::Return);
+    assert!(sim.all_agree(), "it has not left");
+    sim.handle(7, Event::Leave);
+    let id = sim.nodes[7].id.clone();
+    sim.run_until("nine know", 2_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
+    let sent = sim.core(7).counters().datagrams_out;
+    let held = Fact { held: true, ..sim.core(7).member(&id).unwrap().fact.unwrap() };
+    sim.handle(7, Event::SetFact(held));
+    sim.run(60_000);
+    assert_eq!(sim.core(7).counters().datagrams_out, sent, "it sends nothing");
+    assert!(sim.living().all(|(_, core)| !core.is_alive(&id)));
+    sim.handle(7, Event::Return);
+    let knows = |core: &Core| core.member(&id).and_then(|member| member.fact) == Some(held);
+    sim.run_until("ten see ten again", 10_000, |sim| sim.all_agree() && sim.living().all(|(_, core)| knows(core)));
+    sim.run(60_000);
+    assert!(sim.all_agree(), "and it stays so");
+    sim.handle(7, Event::Leave);
+    sim.run_until("nine know again", 2_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
 }
 
 #[test]

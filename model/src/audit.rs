@@ -166,12 +166,14 @@ actions! {
     AdmissionWithdrawn,
     /// A node registered with more cores, memory or GPUs than the quorum had recorded.
     CapacityGrew,
+    /// An operator removed a node: it is refused until its name is admitted again.
+    NodeRemoved,
 }
 
 impl AuditAction {
     /// The actions that concern a node itself: its history, and the subject of notifications.
     /// Actions that concern allocations on the node are not among them.
-    pub const OF_NODES: [Self; 13] = [
+    pub const OF_NODES: [Self; 14] = [
         Self::NodeRegistered,
         Self::NodeStateChanged,
         Self::HoldSet,
@@ -185,6 +187,7 @@ impl AuditAction {
         Self::NodeAdmitted,
         Self::AdmissionWithdrawn,
         Self::CapacityGrew,
+        Self::NodeRemoved,
     ];
 }
 

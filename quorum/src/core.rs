@@ -270,11 +270,11 @@ impl Core {
         Ok(results)
     }
 
-    /// Refuses a node without admission, before anything is written to the log, and records that it
-    /// waits.
+    /// Refuses a node without admission, or a removed one, before anything is written to the log, and
+    /// records that it waits.
     async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
-        let may_register = || self.agreed.ledger().may_register(&registration.node);
-        if !self.leads() || registration.automatic || may_register().is_ok() {
+        let may_register = || self.agreed.ledger().may_register(registration);
+        if !self.leads() || may_register().is_ok() {
             return Ok(Ok(()));
         }
         // A new leader may not have applied the admission yet.

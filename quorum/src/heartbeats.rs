@@ -1,6 +1,7 @@
 //! Heartbeats received by this member: in memory, combined into one summary a second for the
 //! leader.
 
+use lattice_ledger::Ledger;
 use lattice_model::{Incarnation, NodeId};
 use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use parking_lot::Mutex;
@@ -79,6 +80,13 @@ impl<T: Clone + PartialEq> SentToLeader<T> {
         let reports = heartbeats.iter().filter_map(|(node, heartbeat)| Some((node, heartbeat.incarnation, of(heartbeat)?)));
         let new = reports.filter(|(node, life, report)| self.all.get(*node).is_none_or(|(of, known)| (of, known) != (life, *report)));
         new.map(|(node, _, report)| (node.clone(), report.clone())).collect()
+    }
+
+    /// Forgets the nodes that were removed.
+    pub fn forget_removed(&mut self, ledger: &Ledger) {
+        if self.all.len() > ledger.node_count() {
+            self.all.retain(|node, _| ledger.node(node).is_some());
+        }
     }
 
     /// The leader has received all of this.

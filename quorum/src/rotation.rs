@@ -43,6 +43,14 @@ impl KeysHeld {
         self.0.lock().clear();
     }
 
+    /// Discards the reports of nodes that were removed.
+    pub fn forget_removed(&self, ledger: &Ledger) {
+        let mut all = self.0.lock();
+        if all.len() > ledger.node_count() {
+            all.retain(|node, _| ledger.node(node).is_some());
+        }
+    }
+
     /// The results of `look` for all nodes that are neither revoked nor away, each with the report
     /// of its current incarnation.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {

@@ -1,4 +1,5 @@
-//! Nodes whose registration was refused because nobody has admitted them. In memory while this
+//! Nodes whose registration was refused because nobody has admitted them, or because they were
+//! removed. In memory while this
 //! member is the leader: their agents retry every second, so the next leader soon knows them.
 
 use lattice_ledger::{Ledger, Registration};
@@ -41,7 +42,7 @@ impl WaitingNodes {
     pub fn standing(&self, ledger: &Ledger) -> AdmissionsStanding {
         let mut waiting: Vec<WaitingNode> = {
             let mut waiting = self.0.lock();
-            waiting.retain(|node, _| ledger.may_register(node).is_err());
+            waiting.retain(|node, _| !ledger.is_admitted(node));
             waiting.values().cloned().collect()
         };
         waiting.sort_by(|a, b| b.asked.cmp(&a.asked).then_with(|| a.node.cmp(&b.node)));

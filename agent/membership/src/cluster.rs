@@ -51,6 +51,9 @@ fn apply(cluster: &mut Cluster, change: Change) {
         Change::Node(node) => {
             cluster.nodes.insert(node.id.clone(), *node);
         }
+        Change::NodeRemoved(node) => {
+            cluster.nodes.remove(&node);
+        }
         Change::Tenant(tenant) => {
             cluster.tenants.insert(tenant.name.clone(), *tenant);
         }

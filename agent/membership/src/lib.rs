@@ -32,6 +32,10 @@ pub enum Ask {
     Join(SocketAddr),
     /// Publish this fact about this node.
     SetFact(Fact),
+    /// Leave gossip until [`Ask::Return`].
+    Leave,
+    /// Return to gossip, after [`Ask::Leave`].
+    Return,
     /// Use these keys, and answer when they are in use.
     Rekey(Box<Keyring>, oneshot::Sender<()>),
 }
@@ -204,6 +208,8 @@ impl Task {
                 ask = asks.recv() => match ask {
                     Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
                     Some(Ask::SetFact(fact)) => self.handle(Event::SetFact(fact)),
+                    Some(Ask::Leave) => self.handle(Event::Leave),
+                    Some(Ask::Return) => self.handle(Event::Return),
                     Some(Ask::Rekey(keys, done)) => {
                         self.handle(Event::SetKeys(&keys));
                         let _nobody_waits = done.send(());

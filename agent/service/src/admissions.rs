@@ -1,4 +1,5 @@
-//! Which nodes may register: `NodeService.Admit`, `WithdrawAdmission` and `ListAdmissions`.
+//! Which nodes may register: `NodeService.Admit`, `WithdrawAdmission`, `Remove` and
+//! `ListAdmissions`.
 
 use super::Api;
 use super::api::ANSWER;
@@ -24,6 +25,15 @@ pub(super) async fn withdraw(api: &Api, request: Request<v1::WithdrawAdmissionRe
     let ask = operator.asks(Action::WithdrawAdmission { node: node_id(&request.into_inner().node)?, by });
     api.done(&ask).await?;
     Ok(v1::WithdrawAdmissionResponse {})
+}
+
+pub(super) async fn remove(api: &Api, request: Request<v1::RemoveNodeRequest>) -> Result<v1::RemoveNodeResponse, Status> {
+    let operator = api.operator(&request).await?;
+    let by = operator.name.clone();
+    let v1::RemoveNodeRequest { node, reason } = request.into_inner();
+    let ask = operator.asks(Action::RemoveNode { node: node_id(&node)?, by, reason });
+    api.done(&ask).await?;
+    Ok(v1::RemoveNodeResponse {})
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListAdmissionsRequest>) -> Result<v1::ListAdmissionsResponse, Status> {

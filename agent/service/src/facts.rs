@@ -31,6 +31,10 @@ impl Api {
         let known: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
         let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known).into_iter().map(|node| (node.id.clone(), node)).collect();
         for member in self.membership.members().iter() {
+            // A node that was removed has left gossip, which lists it as Down for a while.
+            if member.liveness == Liveness::Down && !known.is_empty() && !nodes.contains_key(member.node.as_str()) {
+                continue;
+            }
             let unknown = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };
             apply_gossip(nodes.entry(member.node.to_string()).or_insert_with(unknown), member);
         }

@@ -211,6 +211,10 @@ impl NodeService for Api {
         admissions::withdraw(self, request).await.map(Response::new)
     }
 
+    async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::RemoveNodeResponse>, Status> {
+        admissions::remove(self, request).await.map(Response::new)
+    }
+
     async fn list_admissions(&self, request: Request<v1::ListAdmissionsRequest>) -> Result<Response<v1::ListAdmissionsResponse>, Status> {
         admissions::list(self, request).await.map(Response::new)
     }

@@ -150,6 +150,7 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
     for change in changes {
         match change {
             Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
+            Change::NodeRemoved(node) => event.nodes_removed.push(node.to_string()),
             Change::Allocation(allocation) => {
                 event.allocations.push(sees.allocation(&allocation.owner, lattice_api::allocation::to_proto(allocation)));
             }

@@ -9,6 +9,7 @@ mod fact;
 mod fingerprint;
 mod history;
 mod hold;
+mod remove;
 mod status;
 mod waits;
 
@@ -23,6 +24,7 @@ pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
         NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),
         NodeCommand::List(args) => nodes::run(session, args).await.map(|()| 0),
         NodeCommand::Admit(args) => admit::run(session, &args).await,
+        NodeCommand::Remove(args) => remove::run(session, &args).await,
         NodeCommand::History(args) => history::run(session, args).await,
         NodeCommand::Cordon(args) => hold::cordon(session, args).await,
         NodeCommand::Uncordon(args) => hold::uncordon(session, &args).await,

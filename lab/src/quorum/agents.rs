@@ -130,7 +130,7 @@ impl Session {
     /// Waits until the member ends this session; returns its text.
     pub async fn sent_away(&mut self) -> Result<String> {
         loop {
-            if let Down::Close { why } = self.down.next().await? {
+            if let Down::Close { why } | Down::Removed { why } = self.down.next().await? {
                 return Ok(why);
             }
         }
@@ -162,7 +162,7 @@ impl Agent {
                     Down::HeartbeatAck { .. } => {
                         acknowledged.fetch_add(1, Ordering::Relaxed);
                     }
-                    Down::Close { why } => bail!("{} was sent away: {why}", self.name),
+                    Down::Close { why } | Down::Removed { why } => bail!("{} was sent away: {why}", self.name),
                     Down::Move => bail!("{} was sent to another member", self.name),
                     Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } | Down::Revoked { .. } | Down::Hear { .. } => {}
                 },

@@ -88,7 +88,7 @@ async fn register(client: &QuorumClient, gpus: u32, incarnation: Incarnation) ->
                 client.leave(down.member());
                 "another member serves this node".to_owned()
             }
-            Ok(Down::Close { why }) => return Err(why),
+            Ok(Down::Close { why } | Down::Removed { why }) => return Err(why),
             other => format!("{other:?}"),
         };
         assert!(Instant::now() < end, "no answer to a registration: {why}");

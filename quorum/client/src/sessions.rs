@@ -27,7 +27,7 @@ impl QuorumClient {
     /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each
     /// member once, and the leader only when no other member accepts it: thousands of sessions
     /// would be a load for the member that processes all commands. On an error the caller retries
-    /// after a pause. When the stream ends, or brings [`Down::Close`] or [`Down::Move`], the next
+    /// after a pause. When the stream ends, or brings [`Down::Close`], [`Down::Removed`] or [`Down::Move`], the next
     /// session goes to the next member.
     pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
         let mut failures = Failures::default();

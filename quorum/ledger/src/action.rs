@@ -390,6 +390,12 @@ commands! { |ledger, context|
         => 1, Keeps, Operator(by, &["NodeService/WithdrawAdmission"]), 256,
         ledger.withdraw_admission(context, node, by);
 
+    /// Removes a node that is Drained or Down and has no work. Its name is refused until it is
+    /// admitted and registers anew. A repetition is a success.
+    RemoveNode { node: NodeId, by: String, reason: String }
+        => 1, Keeps, Operator(by, &["NodeService/Remove"]), 256 + reason.len(),
+        ledger.remove_node(context, node, by, reason);
+
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at
     /// the beginning of its term, from the clocks of a majority.

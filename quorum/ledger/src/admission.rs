@@ -2,7 +2,7 @@
 //! its name.
 //!
 //! ```text
-//!   Admit ──▶ admitted ──Register──▶ a node, known for good
+//!   Admit ──▶ admitted ──Register──▶ a node, known until it is removed
 //!                 ╰──WithdrawAdmission──▶ nothing
 //! ```
 //!
@@ -18,6 +18,7 @@
 //! verified from elsewhere.
 
 use super::refusal::Refusal;
+use super::removal::removed;
 use super::{Admission, ApplyContext, Ledger, Outcome, Registration, Subject};
 use lattice_model::resources::bytes_text;
 use lattice_model::{AuditAction, NodeId, Resources};
@@ -29,15 +30,22 @@ const ADMITTED_LEN_MAX: usize = 20_000;
 const MEMORY_GROWTH_PART: u64 = 64;
 
 impl Ledger {
-    /// Checks whether a node of this name may register if the site does not admit all nodes.
+    /// Whether the node is known, or an operator has admitted its name.
+    pub fn is_admitted(&self, node: &NodeId) -> bool {
+        self.nodes.contains_key(node) || self.admitted.contains_key(node)
+    }
+
+    /// Checks whether this node may register.
     ///
     /// # Errors
-    /// [`Refusal::NotAdmitted`]
-    pub fn may_register(&self, node: &NodeId) -> Result<(), Refusal> {
-        if self.nodes.contains_key(node) || self.admitted.contains_key(node) {
-            return Ok(());
+    /// [`Refusal::NotAdmitted`], [`Refusal::NodeRemoved`], [`Refusal::NeedsBoot`]
+    pub fn may_register(&self, new: &Registration) -> Result<(), Refusal> {
+        match self.removal(&new.node) {
+            Some(removal) if !self.is_admitted(&new.node) => Err(removed(&new.node, removal)),
+            Some(removal) if removal.unreported == Some(new.boot) => Err(Refusal::NeedsBoot { node: new.node.clone() }),
+            None if !new.automatic && !self.is_admitted(&new.node) => Err(Refusal::NotAdmitted { node: new.node.clone() }),
+            Some(_) | None => Ok(()),
         }
-        Err(Refusal::NotAdmitted { node: node.clone() })
     }
 
     /// The unused admissions.
@@ -45,14 +53,10 @@ impl Ledger {
         self.admitted.iter()
     }
 
-    /// Refuses a node that is neither known nor admitted.
-    pub(super) fn check_admission(&self, new: &Registration) -> Result<(), Refusal> {
-        if new.automatic { Ok(()) } else { self.may_register(&new.node) }
-    }
-
-    /// Removes the admission of a node that has registered.
+    /// Removes the admission of a node that has registered, and its removal.
     pub(super) fn use_admission(&mut self, node: &NodeId) {
         self.admitted.remove(node);
+        self.removed.remove(node);
     }
 
     /// After a recovery: admissions in the backup may have been withdrawn since.
@@ -63,7 +67,7 @@ impl Ledger {
     /// A repetition, or the admission of a known node, is a success.
     pub(super) fn admit(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         super::holds::reason_is_well_formed(reason)?;
-        if self.may_register(node).is_ok() {
+        if self.is_admitted(node) {
             return Ok(Outcome::Done);
         }
         if self.admitted.len() >= ADMITTED_LEN_MAX {

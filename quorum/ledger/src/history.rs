@@ -17,7 +17,7 @@
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
 use crate::{Changed, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
-use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, Entrypoint, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ pub struct ChangeSet {
     /// The entry's revision.
     pub revision: Revision,
     pub nodes: Vec<Arc<Node>>,
+    pub nodes_removed: Vec<NodeId>,
     pub allocations: Vec<Arc<Allocation>>,
     /// `None`: deleted.
     pub tenants: Vec<(String, Option<Arc<Tenant>>)>,
@@ -52,6 +53,7 @@ impl ChangeSet {
         Self {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
+            nodes_removed: changed.nodes.into_iter().filter(|id| ledger.node(id).is_none()).collect(),
             // A missing allocation ended long ago and has been dropped.
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
@@ -67,14 +69,15 @@ impl ChangeSet {
     pub fn is_empty(&self) -> bool {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
         let quotas = quotas && self.limits.is_none();
-        self.nodes.is_empty() && self.allocations.is_empty() && quotas && self.leases.is_empty()
+        let nodes = self.nodes.is_empty() && self.nodes_removed.is_empty();
+        nodes && self.allocations.is_empty() && quotas && self.leases.is_empty()
     }
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
         let allocations: usize = self.allocations.iter().map(|a| allocation_bytes(a)).sum();
         let nodes: usize = self.nodes.iter().map(|n| node_bytes(n)).sum();
-        let small = self.tenants.len() + self.leases.len() + self.vclusters.len() + self.domains.len();
+        let small = self.nodes_removed.len() + self.tenants.len() + self.leases.len() + self.vclusters.len() + self.domains.len();
         size_of::<Self>() + allocations + nodes + small * 256
     }
 }
@@ -163,8 +166,10 @@ mod tests {
 
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
-        let (nodes, allocations, leases, vclusters, domains) = (vec![], vec![], vec![], vec![], vec![]);
-        ChangeSet { revision: Revision(revision), nodes, allocations, tenants, leases, vclusters, domains, vni_pool: None, limits: None }
+        let (nodes, nodes_removed, allocations) = (vec![], vec![], vec![]);
+        let (leases, vclusters, domains, vni_pool, limits) = (vec![], vec![], vec![], None, None);
+        let revision = Revision(revision);
+        ChangeSet { revision, nodes, nodes_removed, allocations, tenants, leases, vclusters, domains, vni_pool, limits }
     }
 
     fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {

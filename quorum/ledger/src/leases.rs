@@ -142,6 +142,14 @@ impl Ledger {
         self.record(context, actor, action, about, format!("{name}, token {}: {why}", lease.token));
     }
 
+    /// Ends all leases that the node holds.
+    pub(super) fn drop_leases_of(&mut self, context: &mut ApplyContext, holder: &NodeId, actor: &str, why: &str) {
+        let held = self.leases.iter().filter(|(_, lease)| lease.holder == *holder).map(|(name, _)| name.clone());
+        for name in held.collect::<Vec<_>>() {
+            self.drop_lease(context, &name, actor, AuditAction::LeaseRevoked, why);
+        }
+    }
+
     /// One lease.
     pub fn lease(&self, name: &str) -> Option<&Lease> {
         self.leases.get(name)

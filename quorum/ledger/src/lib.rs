@@ -28,7 +28,7 @@
 //! * *services*: a service that a lookup returns is running;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
-//! * *admissions*: every member refuses the same nodes;
+//! * *admissions* and *removals*: every member refuses the same nodes;
 //! * conformance: a *drift* begins once, and survives a change of the leader;
 //! * *wipes*: nobody claims a node before its wipe is confirmed;
 //! * *notifications*: a new leader continues after the last one delivered;
@@ -81,6 +81,7 @@ mod preemptions;
 mod recovery;
 mod refusal;
 mod registration;
+mod removal;
 mod reports;
 mod requeues;
 mod revocations;
@@ -127,6 +128,8 @@ mod properties;
 #[cfg(test)]
 mod registration_scenarios;
 #[cfg(test)]
+mod removal_scenarios;
+#[cfg(test)]
 mod requeue_scenarios;
 #[cfg(test)]
 mod revocation_scenarios;
@@ -165,11 +168,12 @@ pub use networks::{DomainStanding, VniPoolChange, VniPoolStanding, domain_of};
 pub use node_health::{DrainWish, NodeHealth, cut};
 pub use outcome::{Applied, Changed, Outcome};
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, Refusal, WalltimeRefusal};
+pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
 pub use registration::{NodeStanding, Registration};
 pub use revocations::REVOCATIONS_MAX;
 pub use services::{Endpoint, ServiceStanding};
 pub use state::keyring::{self, Keyring};
+pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{

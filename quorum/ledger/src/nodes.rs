@@ -39,7 +39,7 @@ impl Ledger {
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
         }
-        self.check_admission(new)?;
+        self.may_register(new)?;
         if let Some(components) = &new.conformance {
             conformance::check(components).map_err(|bad| Refusal::Malformed { why: bad.to_string() })?;
         }
@@ -66,7 +66,9 @@ impl Ledger {
     }
 
     fn register_first(&mut self, context: &mut ApplyContext, new: &Registration) -> Incarnation {
-        let incarnation = Incarnation(new.incarnation.0 + 1);
+        // Above those of a node of this name that was removed.
+        let last = self.removed.get(&new.node).map_or(Incarnation(0), |removal| removal.incarnation);
+        let incarnation = Incarnation(new.incarnation.max(last).0.saturating_add(1));
         // The node is new, so it has no holds.
         let facts = Facts { draining: false, empty: true, disabled: false };
         let (state, unwell) = registers(new, facts.at_work(), facts);
@@ -207,7 +209,7 @@ impl Ledger {
     }
 
     /// Of all shares that the quorum records for the node, only those in `found` exist.
-    fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
+    pub(super) fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
         for held in self.holdings.retain(node, |h| found.contains(&(h.allocation, h.epoch))) {
             let live = self.is_live(held.allocation, held.epoch);
             self.mark_released(context, held.allocation, held.epoch, node);

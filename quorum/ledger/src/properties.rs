@@ -13,9 +13,9 @@ use invariants::{
     invariant_changes_are_published, invariant_each_domain_has_a_number_of_its_own, invariant_gossip_keys_follow_each_other,
     invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
     invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
-    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_sensitive_nodes_are_limited,
-    invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs, invariant_users_run_what_they_may, invariant_waits_end,
-    invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
+    invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
+    invariant_users_run_what_they_may, invariant_waits_end, invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, Revision, Timestamp};
 use moves::{Move, a_move};
@@ -55,6 +55,7 @@ fn play(moves: &[Move]) -> History {
         invariant_one_live_claim_for_each_allocation(&ledger);
         invariant_refusals_change_nothing(&before, &ledger, &applied);
         invariant_changes_are_published(&before, &ledger, &applied);
+        invariant_removed_nodes_are_gone(&before, &ledger, &applied);
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         invariant_leases_are_fenced(&before, &ledger);
         invariant_gossip_keys_follow_each_other(&before, &ledger, &applied);
@@ -187,17 +188,19 @@ fn histories_are_not_idle() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let moves = prop::collection::vec(a_move(), 120);
-    let histories: Vec<History> = (0..45).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let histories: Vec<History> = (0..60).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
     let claims: usize = histories.iter().map(|history| history.claims).sum();
-    assert!(claims > 60, "{claims} claims in 45 histories exercise little");
+    assert!(claims > 60, "{claims} claims in 60 histories exercise little");
     let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
     let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
-    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 45 histories exercise little");
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 60 histories exercise little");
     let states = |state: NodeState| {
         let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
         histories.iter().flat_map(|history| &history.states).filter(stands).count()
     };
+    let removed = recorded(AuditAction::NodeRemoved);
+    assert!(removed > 3, "{removed} nodes removed in 60 histories exercise little");
     for state in NodeState::ALL {
-        assert!(states(state) > 3, "{state} in {} states of 45 histories exercises little", states(state));
+        assert!(states(state) > 3, "{state} in {} states of 60 histories exercises little", states(state));
     }
 }

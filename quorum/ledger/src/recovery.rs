@@ -106,6 +106,13 @@ impl Ledger {
         }
     }
 
+    /// The node is removed: nobody waits for its report.
+    pub(super) fn stop_awaiting(&mut self, node: &NodeId) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.awaited.remove(node);
+        }
+    }
+
     /// The nodes that may run allocations which were waiting in the backup.
     pub fn placing_waits_for(&self) -> Vec<NodeId> {
         self.node_index.waited_for.iter().cloned().collect()
@@ -151,7 +158,7 @@ impl Ledger {
         incarnation: Incarnation,
         (held, unreported): (&[HeldShare], &[ReportItem]),
     ) -> Result<Outcome, Refusal> {
-        let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
+        let Some(known) = self.nodes.get(node) else { return Err(self.not_registered(node)) };
         if known.incarnation != incarnation {
             return Err(Refusal::StaleIncarnation { node: node.clone(), seen: incarnation, now: known.incarnation });
         }

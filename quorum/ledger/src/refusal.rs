@@ -35,6 +35,18 @@ pub enum Refusal {
         "node {node} is not admitted to this cluster: an operator admits it by `lattice node admit {node}`, and it registers by itself then"
     )]
     NotAdmitted { node: NodeId },
+    #[error(
+        "node {node} was removed from this cluster by {by} at {at} ({reason}): an operator admits it again by `lattice node admit {node}`, \
+         and it registers by itself then"
+    )]
+    NodeRemoved { node: NodeId, by: String, at: Timestamp, reason: String },
+    #[error(
+        "node {node} was removed without a report of what was left of its work, and some may still run in this boot: boot the machine, and \
+         it registers by itself then"
+    )]
+    NeedsBoot { node: NodeId },
+    #[error("node {node} cannot be removed: {why}")]
+    NotRemovable { node: NodeId, why: RemovalRefusal },
     #[error("node {node} has registered already: there is no admission to withdraw")]
     HasRegistered { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
@@ -233,6 +245,7 @@ impl Refusal {
                 "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
             }
             Self::HasRegistered { node } => format!("`lattice node disable {node} --reason ...` takes it out of service"),
+            Self::NotRemovable { node, why } => why.remedy(node),
             Self::NodeState { node, illegal } => return remedy_of(node, *illegal),
             Self::NodeHeard { node, .. } => {
                 format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
@@ -265,6 +278,8 @@ impl Refusal {
             | Self::NotYours { .. }
             | Self::NoSuchNode { .. }
             | Self::NotAdmitted { .. }
+            | Self::NodeRemoved { .. }
+            | Self::NeedsBoot { .. }
             | Self::NotPending { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
@@ -309,6 +324,41 @@ impl WalltimeRefusal {
             Self::HasNodes { .. } => Some("ask root on a machine whose agent has the role api; its owner may shorten it".to_owned()),
         }
     }
+}
+
+/// Why a node is not removed.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum RemovalRefusal {
+    #[error("it is {state}, and only nodes that are Drained or Down can be")]
+    InService { state: NodeState },
+    /// Some of the allocations, and their total number.
+    #[error("{} may still run there: {}", counted(*all, "allocation"), describe_some(some, *all))]
+    HasWork { some: Vec<AllocationId>, all: u64 },
+    #[error("it has not registered")]
+    Admitted,
+}
+
+impl RemovalRefusal {
+    fn remedy(&self, node: &NodeId) -> String {
+        match self {
+            Self::InService { state: NodeState::Booting | NodeState::Failed } => {
+                format!("take it out of service first: `lattice node disable {node} --reason ...`")
+            }
+            Self::InService { .. } => {
+                format!("drain it first: `lattice node drain {node} --wait --reason ...`; a machine that is off is Down after a while")
+            }
+            Self::HasWork { .. } => format!(
+                "wait until it has reported that nothing is left; if the machine is off: `lattice node confirm-dead {node} --reason ...`"
+            ),
+            Self::Admitted => format!("`lattice node admit --withdraw {node}` withdraws its admission"),
+        }
+    }
+}
+
+fn describe_some(some: &[AllocationId], all: u64) -> String {
+    let shown: Vec<String> = some.iter().map(|id| id.short().to_string()).collect();
+    let more = all.saturating_sub(some.len() as u64);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
 fn describe_known(known: &[String], all: u64) -> String {

@@ -16,7 +16,7 @@ const WHY_BYTES_MAX: usize = 512;
 impl Ledger {
     pub(super) fn report(&mut self, context: &mut ApplyContext, report: &NodeReport) -> Result<Outcome, Refusal> {
         let Some(node) = self.nodes.get(&report.node) else {
-            return Err(Refusal::NoSuchNode { node: report.node.clone() });
+            return Err(self.not_registered(&report.node));
         };
         if node.incarnation != report.incarnation {
             return Err(Refusal::StaleIncarnation { node: report.node.clone(), seen: report.incarnation, now: node.incarnation });

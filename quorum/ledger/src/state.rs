@@ -5,6 +5,7 @@ pub mod domains;
 pub mod holdings;
 pub mod keyring;
 pub mod node_index;
+pub mod removals;
 pub mod revocations;
 pub mod scripts;
 pub mod submission_rates;
@@ -26,6 +27,7 @@ use lattice_model::{
     VCluster, VniPool,
 };
 use node_index::NodeIndex;
+use removals::Removals;
 use revocations::Revocations;
 use scripts::Scripts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -119,6 +121,9 @@ pub struct Ledger {
     /// Names that an operator has admitted and that have not registered yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) admitted: BTreeMap<NodeId, Admission>,
+    /// Names that an operator has removed and that have not registered since.
+    #[serde(default, skip_serializing_if = "Removals::is_empty")]
+    pub(super) removed: Removals,
 }
 
 impl Default for Ledger {
@@ -159,6 +164,7 @@ impl Default for Ledger {
             user_usage: UserUsage::default(),
             revocations: Revocations::default(),
             admitted: BTreeMap::new(),
+            removed: Removals::default(),
         }
     }
 }

@@ -196,6 +196,16 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
+    /// A node of this vCluster was removed.
+    pub(super) fn leave_vcluster(&mut self, context: &mut ApplyContext, name: &str) {
+        if let Some(vcluster) = self.vclusters.get_mut(name) {
+            let vcluster = Arc::make_mut(vcluster);
+            vcluster.nodes = vcluster.nodes.saturating_sub(1);
+            vcluster.revision = context.revision;
+            context.changed.vclusters.insert(name.to_owned());
+        }
+    }
+
     /// The nodes that belong to this vCluster, which is not `default`.
     fn at_home(&self, name: &str) -> BTreeSet<NodeId> {
         self.node_index.homes.get(name).into_iter().flatten().cloned().collect()

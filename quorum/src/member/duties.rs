@@ -161,6 +161,9 @@ async fn report_to_leader(
         }
         keys_sent.mark_sent(&fresh, summary.keys);
         health_sent.mark_sent(&fresh, summary.health);
+        let ledger = core.agreed.ledger();
+        keys_sent.forget_removed(&ledger);
+        health_sent.forget_removed(&ledger);
     } else {
         // Sent with the next summary, to the leader at that time.
         for (node, heartbeat) in fresh {
@@ -211,6 +214,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         if ledger.cluster().is_empty() {
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
+        core.leading.keys_held.forget_removed(&ledger);
         let standings = clocks.standings(now, &*ledger);
         let silent = Witnesses::choose(clocks.asked().iter());
         core.leading.witnesses.ask(&silent);

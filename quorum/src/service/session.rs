@@ -71,6 +71,10 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
                 // An agent that does not read notices the end of the stream.
                 let _sent = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
             }
+            Ended::Removed(why) => {
+                tracing::info!(agent = caller.name, why, "the session of a removed node ends");
+                let _sent = tokio::time::timeout(PATIENCE, down.send(&Down::Removed { why })).await;
+            }
             Ended::Move => {
                 let _sent = down.send(&Down::Move).await;
             }
@@ -142,7 +146,10 @@ impl<'a> Session<'a> {
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
             // The agent registers again.
-            Some(Err(refusal @ (Refusal::DiskFull { .. } | Refusal::NotAdmitted { .. }))) => return Err(Ended::Close(refusal.to_string())),
+            Some(Err(refusal @ (Refusal::DiskFull { .. } | Refusal::NotAdmitted { .. } | Refusal::NeedsBoot { .. }))) => {
+                return Err(Ended::Close(refusal.to_string()));
+            }
+            Some(Err(refusal @ Refusal::NodeRemoved { .. })) => return Err(Ended::Removed(refusal.to_string())),
             Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         };

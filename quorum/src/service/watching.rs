@@ -274,6 +274,8 @@ impl Watch<'_> {
             None => Change::VClusterDeleted(name.clone()),
         });
         let nodes = set.nodes.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
+        let removed = set.nodes_removed.iter().filter(|_| self.wanted.nodes).map(|node| Change::NodeRemoved(node.clone()));
+        let nodes = nodes.chain(removed);
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
@@ -349,7 +351,8 @@ fn bytes_about(change: &Change) -> usize {
     match change {
         Change::Node(node) => node_bytes(node),
         Change::Allocation(allocation) => allocation_bytes(allocation),
-        Change::Tenant(_)
+        Change::NodeRemoved(_)
+        | Change::Tenant(_)
         | Change::TenantDeleted(_)
         | Change::Lease(_)
         | Change::LeaseEnded(_)

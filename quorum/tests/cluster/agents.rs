@@ -2,10 +2,11 @@
 
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
+use lattice_ledger::Action;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem,
-    Resources,
+    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, HoldKind, Incarnation, NodeState,
+    ReportItem, Resources,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum_client::CallError;
@@ -304,6 +305,55 @@ async fn a_lease_that_nobody_renews_ends_and_the_next_token_is_higher() {
     let taken = async || two.call(&take("n2"), PATIENCE).await;
     let Ok(Answer::Lease { token: next, .. }) = eventually("the lease ends", taken, Result::is_ok).await else { panic!() };
     assert!(next > token);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_a_removed_node_ends_and_it_is_refused_until_it_is_admitted() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let (api, client) = (lab.api(&[1]), lab.client(&[1], "n1", Role::Node));
+    let mut agent = Agent::register(&client, "n1").await;
+    let mut watch = api.watch(&WatchRequest { nodes: true, ..WatchRequest::nothing() }).await.unwrap();
+    let (node, by, reason) = (agent.node.clone(), "anna".to_owned(), "sold".to_owned());
+    let asks = async |action: Action| api.call(&lab.as_operator("anna", Request::from(action)), PATIENCE).await;
+    let remove = Action::RemoveNode { node: node.clone(), by: by.clone(), reason: reason.clone() };
+    let refused = asks(remove.clone()).await;
+    assert!(matches!(&refused, Err(CallError::Refused(Refusal::NotRemovable { .. }))), "{refused:?}");
+    let drain =
+        Action::SetHold { node: node.clone(), kind: HoldKind::Drain, by: by.clone(), reason: reason.clone(), until: None, deadline: None };
+    asks(drain).await.unwrap();
+    asks(remove.clone()).await.unwrap();
+    asks(remove).await.unwrap();
+    let why = loop {
+        match agent.next().await {
+            Down::Removed { why } => break why,
+            Down::Desired(_) | Down::HeartbeatAck { .. } | Down::Members(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(why.contains("was removed from this cluster by anna@") && why.contains("(sold)"), "{why}");
+    loop {
+        match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap() {
+            WatchMessage::Changes { changes, .. } if changes.contains(&Change::NodeRemoved(node.clone())) => break,
+            WatchMessage::Start { .. } | WatchMessage::Changes { .. } => {}
+            other @ WatchMessage::StartAgain { .. } => panic!("{other:?}"),
+        }
+    }
+    // The site admits all nodes, but not this one.
+    let (_up, mut down) = client.session(Agent::registration("n1", Boot(Uuid::nil()), 1)).await.unwrap();
+    let answer = down.next().await;
+    assert!(matches!(&answer, Ok(Down::Removed { why }) if why.contains("`lattice node admit n1`")), "{answer:?}");
+    let Ok(Answer::Admissions(waiting)) = api.call(&Request::ListAdmissions, PATIENCE).await else {
+        panic!("an agent with the role api sees who waits")
+    };
+    assert_eq!(waiting.waiting.iter().map(|waits| &waits.node).collect::<Vec<_>>(), [&node]);
+    asks(Action::Admit { node: node.clone(), by, reason }).await.unwrap();
+    let agent = Agent::register(&client, "n1").await;
+    assert_eq!(agent.incarnation, Incarnation(2), "above that of its earlier life");
+    let records =
+        find(&lab, &api, AuditFilter { node: Some(node), actions: vec![AuditAction::NodeRemoved], ..AuditFilter::default() }).await;
+    assert_eq!(records.iter().map(|record| record.detail.as_str()).collect::<Vec<_>>(), ["sold; it was Drained, under drain"]);
     member.stop().await;
 }
 

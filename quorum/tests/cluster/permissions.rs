@@ -168,7 +168,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::ConfirmDead { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::AcceptDrift { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::Wipe { node: node.clone(), by: by.clone(), reason: reason.clone(), force: false },
-        Action::Admit { node: node.clone(), by: by.clone(), reason },
+        Action::Admit { node: node.clone(), by: by.clone(), reason: reason.clone() },
+        Action::RemoveNode { node: node.clone(), by: by.clone(), reason },
         Action::WithdrawAdmission { node, by },
     ];
     (of_users, of_operators)

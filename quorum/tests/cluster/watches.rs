@@ -63,7 +63,7 @@ impl Received {
                 Change::Allocation(allocation) => self.states.entry(allocation.id).or_default().push(allocation.state),
                 Change::Lease(lease) => self.leases.push((lease.name, Some(lease.token))),
                 Change::LeaseEnded(name) => self.leases.push((name, None)),
-                Change::Node(_) => {}
+                Change::Node(_) | Change::NodeRemoved(_) => {}
                 other => panic!("{other:?} within news"),
             }
         }

@@ -61,6 +61,9 @@ pub enum NodeCommand {
     List(ListNodes),
     /// Admit new nodes, which then register by themselves within seconds; or list the nodes that wait for that
     Admit(Admit),
+    /// Remove nodes that are Drained or Down and have no work: the cluster forgets them, and refuses them until they are
+    /// admitted anew
+    Remove(Remove),
     /// Show what happened to nodes (registrations, states, holds), the newest last
     History(History),
     /// Keep new work and leases off nodes; the work that runs there continues
@@ -104,8 +107,9 @@ pub enum NodeCommand {
 const ADMIT_HELP: &str = "A certificate alone does not let a node register. With `node_admission: listed`
 in the members' configuration (the default), only nodes may register that have
 registered before, or whose names were admitted here. A node may be admitted
-before it is installed. Once registered it stays known; `lattice node disable`
-takes it out of service.
+before it is installed. Once registered it stays known: `lattice node disable`
+takes it out of service, and `lattice node remove` removes it. A removed node
+needs a new admission, also where members admit all nodes.
 
 Examples:
   lattice node admit --list
@@ -130,6 +134,32 @@ pub struct Admit {
     /// List the nodes that wait for admission, and the admitted nodes that have not registered yet
     #[arg(long, conflicts_with = "withdraw")]
     pub list: bool,
+}
+
+const REMOVE_HELP: &str = "For machines that leave the cluster. Work of the past keeps naming them. Their
+holds, and the vCluster that they belonged to, are forgotten: if they are
+admitted again, they register as new nodes. A machine that died with work is
+removed after `lattice node confirm-dead`, and may return after it was booted.
+Certificates stay valid: `lattice quorum ca revoke` ends those of a machine that
+is not yours any more.
+
+Examples:
+  lattice node drain n[1-8] --wait --reason 'rack 4 is sold'
+  lattice node remove n[1-8] --reason 'rack 4 is sold' --yes
+  lattice node admit n3 --reason 'bought back'
+      n3 may register again; its agent does so within seconds if it runs";
+
+#[derive(Args)]
+#[command(after_help = REMOVE_HELP)]
+pub struct Remove {
+    #[command(flatten)]
+    pub on: OnNodes,
+    /// Why, for the audit log, and for those who look for the node
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Do not ask whether the nodes may be removed
+    #[arg(long)]
+    pub yes: bool,
 }
 
 const WIPE_HELP: &str = "The work that runs there continues, and until it has ended `lattice node unwipe`

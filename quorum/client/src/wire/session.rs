@@ -107,6 +107,9 @@ pub enum Down {
     HeartbeatAck { seq: u64 },
     /// The session ends; connect to another member.
     Close { why: String },
+    /// The node was removed, for this reason: every member refuses it until an operator has
+    /// admitted it again. The session ends.
+    Removed { why: String },
     /// This member has become the leader, and leaves sessions to the others: connect to the next
     /// one.
     Move,

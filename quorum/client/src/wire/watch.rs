@@ -2,7 +2,7 @@
 
 use super::standing::LeaseStanding;
 use lattice_ledger::{ClusterLimits, WatchPlace};
-use lattice_model::{Allocation, AllocationId, Generation, Node, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, Generation, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 
 /// Opens a watch.
@@ -82,6 +82,8 @@ pub enum WatchMessage {
 pub enum Change {
     /// This node changed (or is new).
     Node(Box<Node>),
+    /// The node of this name was removed.
+    NodeRemoved(NodeId),
     /// This allocation changed (or is new).
     Allocation(Box<Allocation>),
     /// This tenant changed (or is new).

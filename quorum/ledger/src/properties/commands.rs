@@ -204,6 +204,17 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let booted = may.map_or(node(number), |n| n.id.clone());
             Action::BootNode { node: booted, by: "root".into(), reason: "x".into() }
         }
+        Move::Remove { node: number, admit: true } => {
+            // Usually a name that was removed.
+            let gone = (0..NODES).map(node).find(|id| ledger.node(id).is_none());
+            Action::Admit { node: gone.unwrap_or(node(number)), by: "root".into(), reason: "x".into() }
+        }
+        Move::Remove { node: number, admit: false } => {
+            // Usually a node that can be removed.
+            let may = ledger.nodes().find(|n| matches!(n.state, NodeState::Down | NodeState::Drained) && number > 0);
+            let removed = may.map_or(node(number), |n| n.id.clone());
+            Action::RemoveNode { node: removed, by: "root".into(), reason: "x".into() }
+        }
         Move::Level { level } => Action::RaiseLevel { level },
         Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
             let create = ledger.tenant(TENANT).is_none();

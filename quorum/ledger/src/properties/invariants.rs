@@ -4,7 +4,7 @@ use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
 use crate::{Applied, LEVEL_KNOWN, Ledger};
-use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, OnIsolation};
+use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, HoldKind, Node, NodeState, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -242,6 +242,35 @@ pub(super) fn invariant_changes_are_published(before: &Ledger, after: &Ledger, a
         if leaving.iter().any(|claim| !was.contains(claim)) {
             assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
         }
+    }
+}
+
+/// Only a node without work is removed; nothing of it is left, and its name cannot register by
+/// itself.
+pub(super) fn invariant_removed_nodes_are_gone(before: &Ledger, after: &Ledger, applied: &Applied) {
+    for gone in before.nodes().filter(|known| after.node(&known.id).is_none()) {
+        let id = &gone.id;
+        assert!(matches!(gone.state, NodeState::Drained | NodeState::Down), "{gone:?}");
+        assert!(before.holdings(id).iter().all(|h| h.fenced && !before.is_live(h.allocation, h.epoch)), "{gone:?}");
+        assert!(applied.changed.nodes.contains(id) && applied.changed.desired.contains(id), "{id}");
+        assert!(after.leases().all(|(_, lease)| lease.holder != *id) && !after.awaits(id), "{id}");
+        assert!(applied.audit.iter().any(|r| r.action == AuditAction::NodeRemoved && r.node.as_ref() == Some(id)), "{id}");
+    }
+    for (node, held) in after.holdings.iter() {
+        assert!(held.is_empty() || after.node(node).is_some(), "{node} is removed and has {held:?}");
+    }
+    for known in after.nodes() {
+        assert!(after.removal(&known.id).is_none() && after.removed.get(&known.id).is_none(), "{known:?}");
+        if before.node(&known.id).is_none() {
+            let admitted = before.removal(&known.id).is_none() || before.admitted.contains_key(&known.id);
+            assert!(admitted, "{known:?}");
+            let last = before.removal(&known.id).map_or(0, |removal| removal.incarnation.0);
+            assert!(known.incarnation.0 > last, "{known:?}");
+        }
+    }
+    for vcluster in after.vclusters() {
+        let at_home = after.nodes().filter(|known| known.home == vcluster.name).count();
+        assert_eq!(usize::try_from(vcluster.nodes).unwrap(), at_home, "{vcluster:?}");
     }
 }
 

@@ -35,6 +35,9 @@ impl Watcher {
 
     pub(super) fn take(&mut self, set: &ChangeSet) {
         self.nodes.extend(set.nodes.iter().map(|n| (n.id.clone(), quiet(n))));
+        for node in &set.nodes_removed {
+            self.nodes.remove(node);
+        }
         self.allocations.extend(set.allocations.iter().map(|a| (a.id, Arc::clone(a))));
         for (name, tenant) in &set.tenants {
             match tenant {

@@ -61,6 +61,9 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Register(Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
+        Action::Register(registration(5, 1, 0, true)),
+        Action::SetHold { node: node(5), kind: HoldKind::Drain, by: "root".into(), reason: "old".into(), until: None, deadline: None },
+        Action::RemoveNode { node: node(5), by: "anna".into(), reason: "sold".into() },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
         // Last, because the claim was made while the node belonged to the default vCluster.
         Action::SetVCluster { change: vcluster_change(), by: "u".into() },

@@ -17,6 +17,8 @@ pub(super) enum Ended {
     Gone,
     /// The agent is told the reason, and connects elsewhere.
     Close(String),
+    /// The agent's node was removed, and is told the reason.
+    Removed(String),
     /// The agent is sent to another member.
     Move,
     /// The agent is not permitted to do what it requested.

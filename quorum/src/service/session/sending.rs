@@ -50,9 +50,10 @@ impl Session<'_> {
         let desired = {
             let ledger = self.core.agreed.ledger();
             // A restarted agent has a session of its own.
-            let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
-            if incarnation != Some(self.incarnation) {
-                return Err(Ended::Close("the node registered anew".to_owned()));
+            match ledger.node(&self.node).map(|n| n.incarnation) {
+                Some(incarnation) if incarnation == self.incarnation => {}
+                Some(_) => return Err(Ended::Close("the node registered anew".to_owned())),
+                None => return Err(Ended::Removed(ledger.not_registered(&self.node).to_string())),
             }
             if ledger.awaits(&self.node) {
                 // It gets its list after it has reported what it has.
