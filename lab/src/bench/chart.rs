@@ -43,7 +43,13 @@ impl Chart {
     pub fn svg(&self) -> Result<String> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         ensure!(points().next().is_some(), "{}: there is no value to draw", self.title);
-        ensure!(self.curves.len() <= COLOURS.len(), "{}: {} curves, at most {} can be told apart", self.title, self.curves.len(), COLOURS.len());
+        ensure!(
+            self.curves.len() <= COLOURS.len(),
+            "{}: {} curves, at most {} can be told apart",
+            self.title,
+            self.curves.len(),
+            COLOURS.len()
+        );
         for (size, value) in points() {
             let is_drawable = size.is_finite() && *size > 0.0 && value.is_finite() && *value >= 0.0;
             ensure!(is_drawable, "{}: {value} at {size} cannot be drawn", self.title);
@@ -139,7 +145,13 @@ impl Axes {
 
 /// A number with as many decimals as its size needs.
 fn short(value: f64) -> String {
-    let decimals = if value.fract().abs() < 1e-9 || value >= 100.0 { 0 } else if value >= 1.0 { 1 } else { 3 };
+    let decimals = if value.fract().abs() < 1e-9 || value >= 100.0 {
+        0
+    } else if value >= 1.0 {
+        1
+    } else {
+        3
+    };
     format!("{value:.decimals$}")
 }
 
@@ -163,7 +175,10 @@ mod tests {
         for text in [">10000</text>", ">0 KB/s</text>", ">4 KB/s</text>", "cost &amp; size", "c0 &lt; 2"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
-        assert_eq!((svg.matches("<circle").count(), svg.matches('&').count()), (3, svg.matches("&amp;").count() + svg.matches("&lt;").count()));
+        assert_eq!(
+            (svg.matches("<circle").count(), svg.matches('&').count()),
+            (3, svg.matches("&amp;").count() + svg.matches("&lt;").count())
+        );
     }
 
     #[test]

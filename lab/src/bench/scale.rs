@@ -104,7 +104,10 @@ fn require_open_files(agents: u32) -> Result<()> {
     let agents = u64::from(agents);
     // Sessions and watches are spread over the members; all requests go to the leader.
     let need = OTHER_FILES + agents.max(AGENT_CONNECTIONS * agents.min(PROCESS_AGENTS_MAX as u64));
-    ensure!(limit >= need, "a process may open {limit} files and {agents} agents need {need}: raise the hard limit (`ulimit -Hn`), or give smaller --nodes");
+    ensure!(
+        limit >= need,
+        "a process may open {limit} files and {agents} agents need {need}: raise the hard limit (`ulimit -Hn`), or give smaller --nodes"
+    );
     Ok(())
 }
 
@@ -211,7 +214,13 @@ fn figures_of(of: &Measured) -> Result<Vec<Figure>> {
             at_most(MEMBERS_CORES, "for 10,000 agents too"),
         ),
         Figure::new(&named("the largest memory of each member"), "MB", some(&of.member_mb).context("no member")?, vec![], None),
-        Figure::new(&named("received by an agent at rest"), "KB/s", some(&at_rest).context("no agent is at rest")?, received, at_most(RECEIVED_KB_S, "nothing changes for it")),
+        Figure::new(
+            &named("received by an agent at rest"),
+            "KB/s",
+            some(&at_rest).context("no agent is at rest")?,
+            received,
+            at_most(RECEIVED_KB_S, "nothing changes for it"),
+        ),
         Figure::new(&named("a real agent at rest, of one core"), "%", some(&of.real_percent).context("no real agent")?, vec![], None),
         Figure::new(&named("a submission or claim, median"), "ms", quantile(0.5)?, vec![], None),
         Figure::new(&named("a submission or claim, 99 % of them"), "ms", quantile(0.99)?, vec![], None),
@@ -223,7 +232,13 @@ fn figures_of(of: &Measured) -> Result<Vec<Figure>> {
             vec![("until all have the first list of their watch", Some(one(of.listed_s)?))],
             at_most(READY_S, "10,000 agents too"),
         ),
-        Figure::new(&named("memory of one simulated agent"), "KB", one(of.agent_kb)?, vec![], at_most(AGENT_KB, "members have the machine")),
+        Figure::new(
+            &named("memory of one simulated agent"),
+            "KB",
+            one(of.agent_kb)?,
+            vec![],
+            at_most(AGENT_KB, "members have the machine"),
+        ),
     ])
 }
 

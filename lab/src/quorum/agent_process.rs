@@ -51,9 +51,9 @@ pub struct Options {
 pub struct Answer {
     /// The agents' counts.
     pub totals: Totals,
-    /// Resident memory before the first agent was made, in bytes.
+    /// Resident memory before the first agent was made, in bytes, without pages of files: these are the program.
     pub resident_before: u64,
-    /// Resident memory now, in bytes.
+    /// The same now.
     pub resident: u64,
 }
 
@@ -91,8 +91,7 @@ fn answer(answer: &impl Serialize) -> Result<()> {
 }
 
 fn resident() -> Result<u64> {
-    let (resident, _shared) = machine::memory_of(i32::try_from(std::process::id())?).context("this process's memory")?;
-    Ok(resident)
+    machine::anonymous_memory_of(i32::try_from(std::process::id())?).context("this process's memory")
 }
 
 /// A running process with simulated agents. It ends when this is dropped.
@@ -107,12 +106,16 @@ impl AgentProcess {
     pub fn start(lab: &Path, options: &Options) -> Result<Self> {
         let mut command = Command::new(lab);
         command.arg("simulated-agents").arg("--dir").arg(&options.dir);
-        for (option, value) in
-            [("--first", options.first), ("--count", options.count), ("--followers", options.followers), ("--heartbeat-ms", usize::try_from(options.heartbeat_ms)?)]
-        {
+        for (option, value) in [
+            ("--first", options.first),
+            ("--count", options.count),
+            ("--followers", options.followers),
+            ("--heartbeat-ms", usize::try_from(options.heartbeat_ms)?),
+        ] {
             command.arg(option).arg(value.to_string());
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", lab.display()))?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", lab.display()))?;
         let requests = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().context("its output")?);
         let mut this = Self { child, requests, answers };

@@ -167,7 +167,10 @@ impl Crowd {
                 return Ok((ready_s, listed_s));
             }
             let (all, s) = (self.agents, OPEN_MAX.as_secs());
-            ensure!(after < OPEN_MAX, "after {s} s {ready} of {all_ready} nodes are Ready, and {listed} of {all} watches have their first list");
+            ensure!(
+                after < OPEN_MAX,
+                "after {s} s {ready} of {all_ready} nodes are Ready, and {listed} of {all} watches have their first list"
+            );
             tokio::time::sleep(READY_INTERVAL).await;
         }
     }
@@ -254,7 +257,8 @@ async fn window(members: &Members, crowd: &mut Crowd, clients: &[QuorumClient], 
     measured.member_mb = member_mb;
     if let (Some((began, before)), Some((ended, after))) = (tcp_before, tcp_after) {
         let seconds = (ended - began).as_secs_f64();
-        let received = |pid: &i32| after.get(pid).copied().unwrap_or(0).saturating_sub(before.get(pid).copied().unwrap_or(0)) as f64 / 1e3 / seconds;
+        let received =
+            |pid: &i32| after.get(pid).copied().unwrap_or(0).saturating_sub(before.get(pid).copied().unwrap_or(0)) as f64 / 1e3 / seconds;
         measured.real_tcp_kb_s = processes.real.iter().map(received).collect();
         // The count of a connection ends with it.
         let is_complete = measured.lost[..2] == [0, 0];
@@ -279,7 +283,8 @@ fn difference(crowd: &Crowd, before: &Reading, after: &Reading, load: Load) -> M
     let cores = |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds;
     let since = |of: fn(&Totals) -> u64| after.totals(of).saturating_sub(before.totals(of));
     let at_rest = crowd.agents - working_count(crowd.agents);
-    let mut kb_s: Vec<f64> = after.received().zip(before.received()).map(|(after, before)| (after - before) as f64 / 1e3 / seconds).collect();
+    let mut kb_s: Vec<f64> =
+        after.received().zip(before.received()).map(|(after, before)| (after - before) as f64 / 1e3 / seconds).collect();
     kb_s.truncate(at_rest);
     let others_kb_s = kb_s.split_off(crowd.followers.min(at_rest));
     let grown: u64 = after.answers.iter().map(|answer| answer.resident.saturating_sub(answer.resident_before)).sum();
