@@ -68,6 +68,7 @@ pub fn run(options: &Options) -> Result<()> {
     let interval = Duration::from_millis(options.heartbeat_ms);
     let mut prepared = Some(Prepared::new(&cluster, Crowd { first: options.first, count: options.count, interval, conduct })?);
     let mut agents: Option<Agents> = None;
+    let mut has_trimmed = false;
     answer(&PREPARED)?;
     for line in std::io::stdin().lock().lines() {
         match line.context("the bench's requests")?.as_str() {
@@ -75,12 +76,25 @@ pub fn run(options: &Options) -> Result<()> {
             TOTALS => {
                 let agents = agents.as_mut().context("the agents are not open")?;
                 agents.check()?;
-                answer(&Answer { totals: agents.totals(), resident_before, resident: resident()? })?;
+                let totals = agents.totals();
+                if totals.listed == options.count && !std::mem::replace(&mut has_trimmed, true) {
+                    give_back_memory();
+                }
+                answer(&Answer { totals, resident_before, resident: resident()? })?;
             }
             other => bail!("{other:?} is no request to simulated agents"),
         }
     }
     Ok(())
+}
+
+/// Gives the memory of the lists, which the agents have read and not stored, back to the machine.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) may be called at any time by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 fn answer(answer: &impl Serialize) -> Result<()> {

@@ -41,15 +41,19 @@ enum Outline {
 }
 
 /// Follows what this client's role follows, for ever. A watch that was lost goes on at its place. `listed` is dropped
-/// after the first complete list.
+/// after the first complete list. Then the watch is opened again at its place: the buffer of a stream keeps the size of
+/// its largest message, and a real agent has memory for one of them.
 pub(super) async fn follow<T>(client: &QuorumClient, counts: &Counts, agent: usize, listed: T) -> Infallible {
     let mut pauses = WATCH_PAUSES;
     let mut listed = Some(listed);
     let mut place = None;
     loop {
         let before = place;
-        let Err(_lost) = read(client, &mut place, counts, agent, &mut listed).await;
-        counts.count_lost_watch();
+        let Err(ended) = read(client, &mut place, counts, agent, &mut listed).await;
+        match ended {
+            Ended::HasList => continue,
+            Ended::Lost | Ended::StartAgain => counts.count_lost_watch(),
+        }
         if place != before {
             pauses.reset();
         }
@@ -57,16 +61,18 @@ pub(super) async fn follow<T>(client: &QuorumClient, counts: &Counts, agent: usi
     }
 }
 
-/// Why a watch ended.
-enum Lost {
-    Stream,
+/// Why a stream ended.
+enum Ended {
+    Lost,
+    /// The first list is complete.
+    HasList,
     /// The member does not keep the changes after the watcher's place.
     StartAgain,
 }
 
-impl From<CallError> for Lost {
+impl From<CallError> for Ended {
     fn from(_error: CallError) -> Self {
-        Self::Stream
+        Self::Lost
     }
 }
 
@@ -76,7 +82,7 @@ async fn read<T>(
     counts: &Counts,
     agent: usize,
     listed: &mut Option<T>,
-) -> Result<Infallible, Lost> {
+) -> Result<Infallible, Ended> {
     let mut stream = client.watch_as::<Outline>(&WatchRequest { since: *place, ..watched_by(client.role()) }).await?;
     let mut reading = place.unwrap_or_default();
     let mut counted = 0;
@@ -91,12 +97,13 @@ async fn read<T>(
                 *place = Some(reading);
                 if listed.take().is_some() {
                     counts.count_listed();
+                    return Err(Ended::HasList);
                 }
             }
             Outline::Changes { complete: false, .. } => {}
             Outline::StartAgain {} => {
                 *place = None;
-                return Err(Lost::StartAgain);
+                return Err(Ended::StartAgain);
             }
         }
     }
