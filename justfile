@@ -37,3 +37,4 @@ nightly:
     cargo run --release -p lattice-lab -- bench checkpoint
     cargo run --release -p lattice-lab -- bench quorum
     cargo run --release -p lattice-lab -- bench nodes
+    cargo run --release -p lattice-lab -- bench scale --nodes 100,1000,3000

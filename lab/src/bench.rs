@@ -3,6 +3,7 @@
 
 mod adoption;
 mod busy;
+mod chart;
 mod checkpoint;
 mod fence;
 mod figures;
@@ -12,6 +13,7 @@ mod nodes;
 mod options;
 mod quorum;
 mod runtime;
+mod scale;
 mod slurm;
 mod subject;
 mod surroundings;
@@ -29,7 +31,10 @@ pub use telemetry::{Load, PingPong};
 /// Runs the benchmark and prints it; returns whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
     ensure!(options.megabytes.is_none() || name == Name::Checkpoint, "--megabytes is of `bench checkpoint` alone");
-    ensure!(options.nodes.is_none() || matches!(name, Name::Nodes | Name::Mpi), "--nodes is of `bench nodes` and `bench mpi` alone");
+    let has_nodes = matches!(name, Name::Nodes | Name::Mpi | Name::Scale);
+    ensure!(options.nodes.is_empty() || has_nodes, "--nodes is of `bench nodes`, `bench mpi` and `bench scale` alone");
+    let is_default = options.scale == options::ScaleOptions::default();
+    ensure!(is_default || name == Name::Scale, "--followers, --changes, --seconds and --svg are of `bench scale` alone");
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
@@ -37,6 +42,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Nodes => nodes::run(dir, options)?,
         Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
+        Name::Scale => scale::run(dir, options)?,
         Name::Telemetry => telemetry::run(options)?,
     };
     if json {
@@ -63,6 +69,8 @@ pub enum Name {
     Quorum,
     /// The cost of a node's runtime: images, programs, output, and an agent at rest
     Runtime,
+    /// What members and agents cost as the cluster grows, with simulated agents and the same changes a second
+    Scale,
     /// The cost of counting in the kernel, of reporting to the agent, and of measuring a full node
     Telemetry,
 }

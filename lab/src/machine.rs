@@ -156,12 +156,18 @@ pub fn processor_time(pid: i32) -> Result<Duration> {
 
 /// Resident and proportional memory of a process, in bytes.
 pub fn memory_of(pid: i32) -> Option<(u64, u64)> {
-    let field = |path: String, name: &str| -> Option<u64> {
-        let text = std::fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|l| l.starts_with(name))?;
-        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
-    };
-    let rss = field(format!("/proc/{pid}/status"), "VmRSS:")?;
-    let pss = field(format!("/proc/{pid}/smaps_rollup"), "Pss:").unwrap_or(rss);
+    let rss = memory_field(&format!("/proc/{pid}/status"), "VmRSS:")?;
+    let pss = memory_field(&format!("/proc/{pid}/smaps_rollup"), "Pss:").unwrap_or(rss);
     Some((rss, pss))
+}
+
+/// Resident memory of a process that is of no file, in bytes.
+pub fn anonymous_memory_of(pid: i32) -> Option<u64> {
+    memory_field(&format!("/proc/{pid}/status"), "RssAnon:")
+}
+
+fn memory_field(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|l| l.starts_with(name))?;
+    line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
+use lattice_lab::quorum::agent_process;
 use lattice_lab::{
     asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, torture, up,
 };
@@ -64,6 +65,9 @@ enum Command {
     Asked(asked::Options),
     /// Be an application that is asked through its own port to save its state (for `lattice submit --checkpoint-port`)
     Endpoint(endpoint::Options),
+    /// Be some of the simulated agents of `bench scale`
+    #[command(hide = true)]
+    SimulatedAgents(agent_process::Options),
     /// Run what `bench telemetry` measures
     #[command(hide = true)]
     PingPong(bench::PingPong),
@@ -370,6 +374,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
         Command::Asked(options) => asked::run(&options)?,
         Command::Endpoint(options) => endpoint::run(&options)?,
+        Command::SimulatedAgents(options) => agent_process::run(&options)?,
         Command::PingPong(options) => options.run()?,
         Command::Load(options) => options.run()?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},

@@ -201,7 +201,10 @@ fn settle(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::S
             fail_all(waiting, &Unserved::Unavailable(error.to_string()));
         }
         None => {
-            fail_all(waiting, &Unserved::Unavailable("this member is no longer the leader; the command may have been committed".to_owned()))
+            fail_all(
+                waiting,
+                &Unserved::Unavailable("this member is no longer the leader; the command may have been committed".to_owned()),
+            );
         }
     }
 }

@@ -58,7 +58,7 @@ struct Measured {
 
 /// Starts many agents, measures, and removes them again.
 pub fn measure(dir: &Path, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let nodes = options.nodes.unwrap_or(NODES);
+    let nodes = options.agents()?.unwrap_or(NODES);
     let clocks = UpOptions {
         build: false,
         netns: true,

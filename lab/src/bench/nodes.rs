@@ -56,7 +56,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let nodes = options.nodes.unwrap_or(NODES);
+    let nodes = options.agents()?.unwrap_or(NODES);
     let rest = UpOptions {
         heartbeat_ms: HEARTBEAT_MS,
         degraded_after_ms: DEGRADED_AFTER_MS,

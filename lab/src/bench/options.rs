@@ -1,17 +1,18 @@
 //! How much is measured.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
 
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Number of rounds (`nodes` has none); each measures everything once, in a different order.
+    /// Number of rounds (`nodes` and `scale` have none); each measures everything once, in a different order.
     #[arg(long, default_value_t = 15)]
     pub rounds: usize,
-    /// Number of agents (for `nodes`, and for the fences of `mpi`) [default: 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
-    pub nodes: Option<u32>,
+    /// Number of agents, 8 to 64 (for `nodes`, and for the fences of `mpi`) [default: 64]; or the sizes, smallest first
+    /// (for `scale`) [default: 100,1000,3000,10000]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub nodes: Vec<u32>,
     /// Size of the large checkpoints in megabytes (for `checkpoint`) [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub megabytes: Option<u32>,
@@ -24,9 +25,38 @@ pub struct Options {
     /// Leave Slurm out even if it is installed (for `launch` and `mpi`).
     #[arg(long)]
     pub no_slurm: bool,
+    #[command(flatten)]
+    pub scale: ScaleOptions,
+}
+
+/// The load of `scale`, and where its curves are drawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct ScaleOptions {
+    /// How many simulated agents have role `api` and follow all allocations; the others have role `node` (for `scale`)
+    /// [default: all]
+    #[arg(long, value_name = "N")]
+    pub followers: Option<u32>,
+    /// Changes of allocations a second (for `scale`) [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=5000))]
+    pub changes: Option<u32>,
+    /// Seconds that are measured at each size (for `scale`) [default: 30]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=3600))]
+    pub seconds: Option<u32>,
+    /// The folder for the curves as SVG, which is created if missing (for `scale`) [default: none are drawn]
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
 }
 
 impl Options {
+    /// The number of agents of `nodes` and `mpi`, if it was given.
+    pub(super) fn agents(&self) -> Result<Option<u32>> {
+        match self.nodes[..] {
+            [] => Ok(None),
+            [nodes @ 8..=64] => Ok(Some(nodes)),
+            _ => bail!("--nodes {:?}: one number from 8 to 64 is possible", self.nodes),
+        }
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         ensure!((3..=1000).contains(&self.rounds), "--rounds {}: 3 to 1000 are possible", self.rounds);
         Ok(())

@@ -5,7 +5,7 @@
 //!      ─▶ leaders killed ─▶ the state filled ─▶ a snapshot under commits ─▶ all members started again
 //! ```
 
-mod commits;
+pub(super) mod commits;
 mod etcd;
 mod load;
 mod state;

@@ -1,75 +1,154 @@
-//! Simulated agents: each is a session with its own certificate that registers a node and sends heartbeats.
+//! Simulated agents: each has its own certificate and connections, and a session that registers a node.
+//!
+//! ```text
+//!   Conduct::Heartbeats   register ─▶ heartbeats                                          a lost session is a failure
+//!   Conduct::Whole        register ─▶ heartbeats, reports about the shares in its list    ─▶ lost ─▶ register again
+//!                                  └▶ the watch of its role; role api: also requests for the scheduler's lease
+//! ```
+//!
+//! No agent runs work, gossips, or keeps what its watch delivers.
 
-use super::members::{Members, certificate};
+mod counts;
+mod following;
+mod shares;
+
+pub use counts::{Counts, Totals};
+
+use super::members::{Members, certificate, client_of};
+use crate::cluster::Cluster;
 use anyhow::{Context, Result, bail, ensure};
-use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
+use lattice_model::{Backoff, Boot, Incarnation, NodeAddresses, NodeId, Resources};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::wire::{Down, HeldKeys, NodeHealth, Up};
+use shares::Shares;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 /// The resources of each node. Its cores are claimed one by one.
 pub const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 0 };
-/// The largest number of simultaneous handshakes.
-const OPENING_MAX: usize = 32;
+/// The largest number of agents that register, or read the first list of their watch, at the same time.
+pub const OPENING_MAX: usize = 32;
 /// How long one agent may take to register.
 const REGISTER_MAX: Duration = Duration::from_secs(60);
+/// Pauses between two sessions, as those of agents.
+const SESSION_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+/// How long a heartbeat may be unacknowledged until the agent gives its session up, as agents do.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the agents do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conduct {
+    /// They hold their sessions and send heartbeats, each at its own moment of the interval.
+    Heartbeats,
+    /// They do what agents do with the quorum. The first heartbeat follows the registration at once.
+    Whole {
+        /// This many, the first ones, have role `api` and the agent roles `api` and `scheduler` (an agent's default):
+        /// they follow all nodes and allocations. The others have role `node`, and follow all nodes and the
+        /// allocations of their own.
+        followers: usize,
+    },
+}
+
+/// A number of agents.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// The number of the first one: it is in its name.
+    pub first: usize,
+    /// How many there are.
+    pub count: usize,
+    /// The interval of heartbeats.
+    pub interval: Duration,
+    /// What they do.
+    pub conduct: Conduct,
+}
+
+/// The name of the simulated node with this number.
+pub fn name_of(number: usize) -> String {
+    format!("s{number:05}")
+}
+
+/// Agents with certificates and without connections.
+pub struct Prepared {
+    agents: Vec<Agent>,
+    counts: Arc<Counts>,
+}
+
+impl Prepared {
+    /// Issues the certificates.
+    pub fn new(cluster: &Cluster, crowd: Crowd) -> Result<Self> {
+        let counts = Arc::new(Counts::new(crowd.count));
+        let agent = |index: usize| {
+            let name = name_of(crowd.first + index);
+            let (role, phase) = match crowd.conduct {
+                Conduct::Heartbeats => (Role::Node, crowd.interval.mul_f64(index as f64 / crowd.count as f64)),
+                Conduct::Whole { followers } => (if index < followers { Role::Api } else { Role::Node }, Duration::ZERO),
+            };
+            let client = client_of(cluster, certificate(cluster, &name, role)?)?;
+            let (interval, conduct, counts) = (crowd.interval, crowd.conduct, Arc::clone(&counts));
+            anyhow::Ok(Agent { index, node: name.parse()?, client, interval, phase, conduct, counts })
+        };
+        let agents = (0..crowd.count).map(agent).collect::<Result<_>>()?;
+        Ok(Self { agents, counts })
+    }
+
+    /// Lets all of them register.
+    pub fn open(self) -> Agents {
+        let stop = CancellationToken::new();
+        let opening = Arc::new(Semaphore::new(OPENING_MAX));
+        let (registered, all) = mpsc::channel(self.agents.len().max(1));
+        let mut tasks = JoinSet::new();
+        for agent in self.agents {
+            let (opening, registered, stop) = (Arc::clone(&opening), registered.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => Ok(()),
+                    ended = agent.run(opening, registered) => ended.map(|never| match never {}),
+                }
+            });
+        }
+        Agents { _stop: stop.drop_guard(), tasks, registered: all, counts: self.counts }
+    }
+}
 
 /// Agents that hold their sessions until dropped.
 pub struct Agents {
     _stop: DropGuard,
     tasks: JoinSet<Result<()>>,
-    acknowledged: Arc<AtomicU64>,
+    registered: mpsc::Receiver<()>,
+    counts: Arc<Counts>,
 }
 
 impl Agents {
     /// Registers this many nodes and sends heartbeats, each at its own moment of the interval.
     pub async fn open(members: &Members, count: usize, interval: Duration) -> Result<Self> {
-        let stop = CancellationToken::new();
-        let acknowledged = Arc::new(AtomicU64::new(0));
-        let opening = Arc::new(Semaphore::new(OPENING_MAX));
-        let (registered, mut all) = tokio::sync::mpsc::channel(count);
-        let mut tasks = JoinSet::new();
-        for number in 0..count {
-            let name = format!("s{number:05}");
-            let client = members.client_as(certificate(&members.cluster, &name, Role::Node)?)?;
-            let agent = Agent { name, client, interval, phase: interval.mul_f64(number as f64 / count as f64) };
-            let (opening, registered, stop, acknowledged) =
-                (Arc::clone(&opening), registered.clone(), stop.clone(), Arc::clone(&acknowledged));
-            tasks.spawn(async move {
-                let permit = opening.acquire_owned().await?;
-                let session = agent.register().await?;
-                drop(permit);
-                registered.send(()).await?;
-                drop(registered);
-                tokio::select! {
-                    () = stop.cancelled() => Ok(()),
-                    ended = agent.live(session, &acknowledged) => ended,
-                }
-            });
-        }
-        drop(registered);
+        let crowd = Crowd { first: 0, count, interval, conduct: Conduct::Heartbeats };
+        let mut agents = Prepared::new(&members.cluster, crowd)?.open();
         for done in 0..count {
-            if all.recv().await.is_none() {
-                let ended = tasks.join_next().await;
+            if agents.registered.recv().await.is_none() {
+                let ended = agents.tasks.join_next().await;
                 bail!("only {done} of {count} agents could register: {ended:?}");
             }
         }
-        Ok(Self { _stop: stop.drop_guard(), tasks, acknowledged })
+        Ok(agents)
     }
 
     /// Heartbeats acknowledged so far, over all agents.
     pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
+        self.counts.totals().acknowledged_heartbeats
     }
 
-    /// Fails when an agent lost its session.
+    /// What the agents received and did so far.
+    pub fn totals(&self) -> Totals {
+        self.counts.totals()
+    }
+
+    /// Fails when an agent has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
@@ -79,31 +158,55 @@ impl Agents {
 }
 
 struct Agent {
-    name: String,
+    index: usize,
+    node: NodeId,
     client: QuorumClient,
     interval: Duration,
     phase: Duration,
+    conduct: Conduct,
+    counts: Arc<Counts>,
+}
+
+/// A registration's part that differs between the sessions of one agent.
+#[derive(Clone, Copy)]
+struct Life {
+    incarnation: Incarnation,
+    is_new: bool,
 }
 
 /// A node's session.
 pub struct Session {
-    up: tokio::sync::mpsc::Sender<Up>,
+    up: mpsc::Sender<Up>,
     /// The member's messages.
     pub down: lattice_quorum_client::DownStream,
     incarnation: Incarnation,
+    /// The last report that the quorum has of this incarnation.
+    report_seq: u64,
 }
 
 impl Session {
     /// Registers a node with one of the members that `client` knows.
     pub async fn open(client: &QuorumClient, name: &str) -> Result<Self> {
+        let (node, life) = (name.parse()?, Life { incarnation: Incarnation(0), is_new: true });
+        let end = Instant::now() + REGISTER_MAX;
+        loop {
+            match Self::register(client, &node, life).await {
+                Ok(session) => return Ok(session),
+                Err(why) => ensure!(Instant::now() < end, "{name} cannot register: {why:#}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn register(client: &QuorumClient, node: &NodeId, life: Life) -> Result<Self> {
         let registration = Up::Register {
-            node: name.parse()?,
+            node: node.clone(),
             boot: Boot(Uuid::nil()),
             size: SIZE,
-            addresses: NodeAddresses { mesh: format!("{name}:9401"), gossip: format!("{name}:9402") },
+            addresses: NodeAddresses { mesh: format!("{node}:9401"), gossip: format!("{node}:9402") },
             schedulable: true,
-            incarnation: Incarnation(0),
-            new_life: true,
+            incarnation: life.incarnation,
+            new_life: life.is_new,
             unlimited: vec![],
             features: Default::default(),
             found: None,
@@ -113,17 +216,13 @@ impl Session {
             health: NodeHealth::Well,
             conformance: None,
         };
-        let end = Instant::now() + REGISTER_MAX;
-        loop {
-            let why = match client.session(registration.clone()).await {
-                Ok((up, mut down)) => match down.next().await {
-                    Ok(Down::Registered { incarnation, .. }) => return Ok(Self { up, down, incarnation }),
-                    other => format!("{other:?}"),
-                },
-                Err(error) => error.to_string(),
-            };
-            ensure!(Instant::now() < end, "{name} cannot register: {why}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let (up, mut down) = client.session(registration).await?;
+        match down.next().await? {
+            Down::Registered { incarnation, report_seq, .. } => Ok(Self { up, down, incarnation, report_seq }),
+            other => {
+                client.leave(down.member());
+                bail!("{other:?}")
+            }
         }
     }
 
@@ -135,6 +234,10 @@ impl Session {
             }
         }
     }
+
+    async fn send(&self, up: Up) -> Result<()> {
+        self.up.send(up).await.context("the session is over")
+    }
 }
 
 /// The report of an agent that seals its gossip with the key of its configuration.
@@ -143,30 +246,132 @@ fn keys() -> HeldKeys {
 }
 
 impl Agent {
-    async fn register(&self) -> Result<Session> {
-        Session::open(&self.client, &self.name).await
+    async fn run(&self, opening: Arc<Semaphore>, registered: mpsc::Sender<()>) -> Result<Infallible> {
+        let permit = opening.acquire_owned().await?;
+        let session = Session::open(&self.client, self.node.as_str()).await?;
+        self.counts.count_registered();
+        registered.send(()).await?;
+        drop(registered);
+        match self.conduct {
+            Conduct::Heartbeats => {
+                drop(permit);
+                self.live(session).await
+            }
+            Conduct::Whole { .. } => tokio::select! {
+                ended = self.live(session) => ended,
+                never = self.follow(permit) => match never {},
+            },
+        }
     }
 
-    async fn live(&self, mut session: Session, acknowledged: &AtomicU64) -> Result<()> {
+    /// The watch, and where the role has it, the requests for the scheduler's lease.
+    async fn follow(&self, permit: OwnedSemaphorePermit) -> Infallible {
+        let watch = following::follow(&self.client, &self.counts, self.index, permit);
+        match self.client.role() {
+            Role::Api => tokio::select! {
+                never = watch => never,
+                never = following::ask_for_lease(&self.client, self.node.clone(), &self.counts) => never,
+            },
+            Role::Node | Role::Quorum | Role::Operator => watch.await,
+        }
+    }
+
+    /// Serves one session after the other.
+    async fn live(&self, mut session: Session) -> Result<Infallible> {
+        let mut shares = Shares::new(self.node.clone(), session.incarnation);
+        let mut pauses = SESSION_PAUSES;
+        loop {
+            let began = Instant::now();
+            self.counts.add_reports(shares.begin_session(session.report_seq));
+            let Err(ended) = self.serve(&mut session, &mut shares).await;
+            match self.conduct {
+                Conduct::Heartbeats => return Err(ended.context(format!("the session of {}", self.node))),
+                Conduct::Whole { .. } => self.counts.count_lost_session(),
+            }
+            if began.elapsed() > HEARTBEAT_TIMEOUT {
+                pauses.reset();
+            }
+            let life = Life { incarnation: session.incarnation, is_new: false };
+            session = loop {
+                tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))).await;
+                // Why a registration failed does not matter: the number of lost sessions is in the report.
+                if let Ok(session) = Session::register(&self.client, &self.node, life).await {
+                    break session;
+                }
+            };
+            let (before, now) = (life.incarnation, session.incarnation);
+            ensure!(before == now, "{} registered again as incarnation {now:?} instead of {before:?}", self.node);
+        }
+    }
+
+    /// One session, from its registration to its end.
+    async fn serve(&self, session: &mut Session, shares: &mut Shares) -> Result<Infallible> {
         let mut seq = 0;
         let mut next = tokio::time::Instant::now() + self.phase;
+        let mut unanswered = None;
+        let mut counted = 0;
         loop {
+            let timeout = unanswered.map_or(next + self.interval, |since| since + HEARTBEAT_TIMEOUT);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {
                     seq += 1;
                     next += self.interval;
-                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false, running: Some(0) };
-                    session.up.send(beat).await.context("the session is over")?;
+                    unanswered.get_or_insert(tokio::time::Instant::now());
+                    session.send(self.heartbeat(session.incarnation, seq, shares)).await?;
                 }
-                message = session.down.next() => match message? {
-                    Down::HeartbeatAck { .. } => {
-                        acknowledged.fetch_add(1, Ordering::Relaxed);
+                () = tokio::time::sleep_until(timeout), if unanswered.is_some() && self.conduct != Conduct::Heartbeats => {
+                    self.client.leave(session.down.member());
+                    bail!("heartbeats are not acknowledged");
+                }
+                message = session.down.next() => {
+                    self.counts.add_received(self.index, session.down.received_bytes() - counted);
+                    counted = session.down.received_bytes();
+                    match message? {
+                        Down::HeartbeatAck { .. } => {
+                            self.counts.count_heartbeat();
+                            unanswered = None;
+                        }
+                        ended @ (Down::Close { .. } | Down::Removed { .. } | Down::Move) => {
+                            self.client.leave(session.down.member());
+                            bail!("it was sent away: {ended:?}");
+                        }
+                        message => self.handle(message, session, shares).await?,
                     }
-                    Down::Close { why } | Down::Removed { why } => bail!("{} was sent away: {why}", self.name),
-                    Down::Move => bail!("{} was sent to another member", self.name),
-                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } | Down::Revoked { .. } | Down::Hear { .. } => {}
-                },
+                }
             }
         }
+    }
+
+    async fn handle(&self, message: Down, session: &Session, shares: &mut Shares) -> Result<()> {
+        match message {
+            Down::Desired(list) if self.conduct != Conduct::Heartbeats => {
+                shares.take(&list);
+                for report in shares.send_next() {
+                    session.send(Up::Report(report)).await?;
+                }
+            }
+            Down::Acked { incarnation, seq, .. } if incarnation == session.incarnation => {
+                self.counts.add_reports(shares.acknowledge(seq));
+            }
+            Down::Desired(_)
+            | Down::Acked { .. }
+            | Down::HeartbeatAck { .. }
+            | Down::Close { .. }
+            | Down::Move
+            | Down::Registered { .. }
+            | Down::Members(_)
+            | Down::Keyring { .. }
+            | Down::Revoked { .. }
+            | Down::Hear { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn heartbeat(&self, incarnation: Incarnation, seq: u64, shares: &Shares) -> Up {
+        let running = match self.conduct {
+            Conduct::Heartbeats => Some(0),
+            Conduct::Whole { .. } => shares.running(),
+        };
+        Up::Heartbeat { incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false, running }
     }
 }

@@ -74,7 +74,7 @@ impl Members {
 
     /// A client with its own connections and this certificate.
     pub fn client_as(&self, tls: ClientTls) -> Result<QuorumClient> {
-        Ok(QuorumClient::new(self.cluster.members.iter().map(|m| m.service.clone()).collect(), Credentials::new(tls)?)?)
+        client_of(&self.cluster, tls)
     }
 
     /// The status as one member reports it.
@@ -247,6 +247,11 @@ impl Members {
     pub fn data_dir(&self, id: u64) -> PathBuf {
         self.cluster.dir.join(format!("member-{id}/data"))
     }
+}
+
+/// A client of all members with its own connections and this certificate.
+pub fn client_of(cluster: &Cluster, tls: ClientTls) -> Result<QuorumClient> {
+    Ok(QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), Credentials::new(tls)?)?)
 }
 
 /// Issues and reads a certificate of the cluster's authority.

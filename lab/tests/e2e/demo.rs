@@ -16,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         alone("demo::the_launch_bench_prints_its_figures", &[], || bench("launch", &["--no-slurm"], 4)),
         alone("demo::the_checkpoint_bench_prints_its_figures", &[Need::Mounts], || bench("checkpoint", &["--megabytes", "8"], 9)),
         alone("demo::the_runtime_bench_prints_its_figures", &[Need::Mounts], || bench("runtime", &[], 11)),
+        alone("demo::the_scale_bench_prints_its_figures", &[], scale),
     ]
 }
 
@@ -69,6 +70,20 @@ fn interrupted() {
     assert_eq!(process::ours_under(&[&dir]), vec![]);
     assert_eq!(lattice_lab::sweep::mounts_under(&[&dir]), Vec::<std::path::PathBuf>::new());
     assert_eq!(lattice_lab::sweep::loops_under(&[&dir]), vec![]);
+}
+
+/// Two sizes, with and without followers among the agents, and their curves.
+fn scale() {
+    let folder = Folder::new("scale-curves");
+    let svg = folder.0.join("svg");
+    let sizes = ["--nodes", "6,12", "--followers", "4", "--changes", "20", "--seconds", "3", "--svg", &svg.to_string_lossy()];
+    bench("scale", &sizes, 19);
+    for name in ["processors", "memory", "received", "commits", "ready"] {
+        let curves = std::fs::read_to_string(svg.join(format!("scale-{name}.svg"))).unwrap();
+        assert!(curves.matches("<circle").count() >= 2, "{curves}");
+    }
+    let wrong = lab(&["bench", "scale", "--no-build", "--nodes", "12,6"], Duration::from_secs(20));
+    assert!(wrong.code() == 1 && wrong.err().contains("the sizes must grow"), "{}", wrong.err());
 }
 
 /// Whether targets are met is left to the bench; this tests that it measures.

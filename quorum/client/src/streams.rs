@@ -23,6 +23,8 @@ pub struct MemberStream<T> {
     stream: Streaming<Packed>,
     client: QuorumClient,
     member: String,
+    /// Bytes of the messages received so far.
+    received_bytes: u64,
     /// The connection, if it belongs to this stream alone.
     pub(super) carried: Option<Channel>,
     what: PhantomData<fn() -> T>,
@@ -34,14 +36,23 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
         &self.member
     }
 
+    /// Bytes of the messages received so far, as encoded: without the framing of gRPC, HTTP/2 and
+    /// TLS.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
     /// The next message; an error when the stream has ended, for whatever reason. Cancel-safe.
     /// After an error the client's next call or stream starts with another member.
     pub async fn next(&mut self) -> Result<T, CallError> {
         let why = match self.stream.message().await {
-            Ok(Some(packed)) => match unpack(&packed) {
-                Ok(message) => return Ok(message),
-                Err(error) => with_causes(&error),
-            },
+            Ok(Some(packed)) => {
+                self.received_bytes += packed.body.len() as u64;
+                match unpack(&packed) {
+                    Ok(message) => return Ok(message),
+                    Err(error) => with_causes(&error),
+                }
+            }
             Ok(None) => "it ended the stream".to_owned(),
             Err(status) => match refusal_of(&status) {
                 Some(refusal) => return Err(refusal.into()),
@@ -57,6 +68,12 @@ impl QuorumClient {
     /// Opens a watch. Tries each member once. [`crate::following::Following`] continues after the
     /// end of a stream.
     pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
+        self.watch_as(request).await
+    }
+
+    /// As [`Self::watch`], for a watcher that needs only parts of each [`WatchMessage`]: `T` has the
+    /// same variants and leaves out the fields to be skipped.
+    pub async fn watch_as<T>(&self, request: &WatchRequest) -> Result<MemberStream<T>, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let mut failures = Failures::default();
         for _ in 0..self.count() {
@@ -80,6 +97,6 @@ impl QuorumClient {
     }
 
     pub(super) fn stream<T>(&self, stream: Streaming<Packed>, address: &str) -> MemberStream<T> {
-        MemberStream { stream, client: self.clone(), member: address.to_owned(), carried: None, what: PhantomData }
+        MemberStream { stream, client: self.clone(), member: address.to_owned(), received_bytes: 0, carried: None, what: PhantomData }
     }
 }

@@ -105,7 +105,7 @@ impl Uploads {
         match opened {
             Ok(file) => inner.file = Some(file),
             Err(error) => {
-                tracing::debug!(path = %path.display(), %error, "cannot record what was uploaded: a restarted agent will upload it again")
+                tracing::debug!(path = %path.display(), %error, "cannot record what was uploaded: a restarted agent will upload it again");
             }
         }
         Self(Mutex::new(inner))

@@ -15,7 +15,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Timeout of a command; then the bench fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The number of users that submit in turn.
 const USERS: u32 = 1000;
 /// The lease lasts longer than any bench.
@@ -25,14 +25,14 @@ const LEASE_MS: u64 = 3_600_000;
 pub type Submitted = Arc<Mutex<Vec<(AllocationId, Principal)>>>;
 
 /// The request of a bench allocation: one core of one node.
-fn spec() -> AllocationSpec {
+pub fn spec() -> AllocationSpec {
     let command = Entrypoint::Command { argv: vec!["/bin/true".into()] };
     let share = Some(Resources { cores: 1, memory_bytes: 0, gpus: 0 });
     AllocationSpec { share, ..AllocationSpec::new("bench", command, Path::new("/")) }
 }
 
 /// The owner; each of many users submits far fewer than a user may.
-fn owner() -> Principal {
+pub fn owner() -> Principal {
     static SUBMITTED: AtomicU32 = AtomicU32::new(0);
     let uid = 1000 + SUBMITTED.fetch_add(1, Ordering::Relaxed) % USERS;
     Principal { name: format!("bench-{uid}"), uid, gid: uid, groups: vec![] }
@@ -72,13 +72,31 @@ pub struct Room {
 impl Room {
     /// Takes the scheduler's lease and reads the nodes.
     pub async fn new(client: &QuorumClient) -> Result<Self> {
-        let holder: NodeId = NAME.parse()?;
-        let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS, user: None };
-        let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("a lease was asked for") };
-        let Answer::Nodes(nodes) = client.call(&Request::ListNodes, PATIENCE).await? else { bail!("nodes were asked for") };
+        Self::with(client, take_lease(client).await?, |_| true).await
+    }
+
+    /// Reads the nodes, and claims some of them with the token of the scheduler's lease.
+    pub async fn with(client: &QuorumClient, token: u64, is_used: impl Fn(&Node) -> bool) -> Result<Self> {
+        let Answer::Nodes(mut nodes) = client.call(&Request::ListNodes, PATIENCE).await? else { bail!("nodes were asked for") };
+        nodes.retain(is_used);
         ensure!(!nodes.is_empty(), "no node is registered");
         Ok(Self { token, nodes, next: AtomicUsize::new(0) })
     }
+
+    /// A claim of one core of the next node.
+    pub fn claim(&self, allocation: AllocationId) -> Claim {
+        let node = &self.nodes[self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()];
+        let share = ClaimShare { node: node.id.clone(), resources: spec().amount_of(&node.size), hold_revision: node.hold_revision };
+        Claim { allocation, requeue_count: 0, lease_token: self.token, shares: vec![share], by: None }
+    }
+}
+
+/// Takes the scheduler's lease; returns its token.
+pub async fn take_lease(client: &QuorumClient) -> Result<u64> {
+    let holder: NodeId = NAME.parse()?;
+    let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS, user: None };
+    let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("a lease was asked for") };
+    Ok(token)
 }
 
 /// Claims one core for one waiting allocation after the other, each on another node.
@@ -100,11 +118,7 @@ impl Client for Claimer {
     async fn commit(&mut self) -> Result<()> {
         let allocation = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (allocation, owner) = allocation.context("no allocation waits any more")?;
-        let node = &self.room.nodes[self.room.next.fetch_add(1, Ordering::Relaxed) % self.room.nodes.len()];
-        let resources = spec().amount_of(&node.size);
-        let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
-        let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share], by: None };
-        match self.client.call(&Request::Claim(claim), PATIENCE).await? {
+        match self.client.call(&Request::Claim(self.room.claim(allocation)), PATIENCE).await? {
             Answer::Claimed { .. } => {
                 self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push((allocation, owner));
                 Ok(())
