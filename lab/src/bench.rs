@@ -8,6 +8,7 @@ mod checkpoint;
 mod fence;
 mod figures;
 mod launch;
+mod ledger;
 mod mpi;
 mod nodes;
 mod options;
@@ -38,6 +39,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
+        Name::Ledger => ledger::run(options)?,
         Name::Mpi => mpi::run(dir, options)?,
         Name::Nodes => nodes::run(dir, options)?,
         Name::Quorum => quorum::run(dir, options)?,
@@ -60,6 +62,8 @@ pub enum Name {
     Checkpoint,
     /// Starting work: inside an allocation, and a whole job
     Launch,
+    /// The ledger: what applying each kind of command costs at 10,000 nodes and 100,000 allocations, in this process
+    Ledger,
     /// MPI programs compared with Hydra and mpirun; launches one after another compared with srun; fences of many
     /// agents
     Mpi,

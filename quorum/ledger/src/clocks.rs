@@ -43,6 +43,11 @@ const ANSWER_VALID_FOR: Duration = Duration::from_secs(5);
 /// Largest number of witnesses stored for one node.
 const WITNESSES_MAX: usize = 3;
 
+/// Entries of the queue that are due within this time are brought up to date, so that
+/// [`Clocks::due`] is exact until the next evaluation: members evaluate at least once a second, and
+/// four times within the shortest time limit.
+const LOOK_AHEAD_MAX: Duration = Duration::from_secs(2);
+
 /// The time limits for silence.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -329,14 +334,13 @@ impl Clocks {
         counts.then_some(clock.at)
     }
 
-    /// Takes the entries that may be due before the next evaluation from the queue, and puts those
-    /// back whose node was heard since. Returns the others.
+    /// Takes the entries that may be due soon from the queue, and puts those back whose node was
+    /// heard since. Returns the others.
     fn overdue(&mut self, now: Duration) -> Vec<NodeId> {
         let shortest = self.limits.shortest();
         let (mut overdue, mut again) = (Vec::new(), Vec::new());
         while let Some((at, id)) = self.queue.pop_first() {
-            // Later than the next evaluation in any case.
-            if at > now + shortest / 2 {
+            if at > now + LOOK_AHEAD_MAX.min(shortest / 2) {
                 self.queue.insert((at, id));
                 break;
             }

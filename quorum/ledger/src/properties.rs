@@ -3,7 +3,7 @@
 mod commands;
 mod invariants;
 mod moves;
-mod scans;
+pub(crate) mod scans;
 mod watcher;
 
 use super::{Action, AuditHead, Command, Ledger, Outcome};

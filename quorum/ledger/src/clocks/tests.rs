@@ -457,8 +457,8 @@ impl Twins {
         assert_eq!((changed.known, changed.counted), (whole.known, whole.counted));
         let holds = |c: &Clocks| (c.failures(now, &all(&self.nodes)), c.drains(now, &all(&self.nodes)));
         assert_eq!(holds(changed), holds(whole));
-        // A member looks again within half of the shortest time: until then nothing is missed.
-        let soon = |c: &Clocks| c.due().filter(|due| *due <= now + LIMITS.shortest() / 2);
+        // Members evaluate again before that: until then nothing is missed.
+        let soon = |c: &Clocks| c.due().filter(|due| *due <= now + LOOK_AHEAD_MAX);
         assert_eq!(soon(changed), soon(whole));
         self.revision += 1;
         for standing in wanted.into_iter().filter(|_| commits) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// After each command, with everything that is derived.
-pub(super) fn invariant_indexes_equal_scans(ledger: &Ledger) {
+pub(crate) fn invariant_indexes_equal_scans(ledger: &Ledger) {
     let mut built = ledger.clone();
     built.holdings = rmp_serde::from_slice(&rmp_serde::to_vec_named(&ledger.holdings).unwrap()).unwrap();
     built.build_indexes();

@@ -5,6 +5,7 @@ mod unreported;
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
 use super::{BEYOND, beyond};
+use crate::properties::scans::invariant_indexes_equal_scans;
 use crate::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -21,7 +22,9 @@ struct Quorum {
 impl Quorum {
     fn act(&mut self, action: Action) -> Result<Outcome, Refusal> {
         self.at += 1;
-        self.ledger.apply(Revision(self.at), &Command { at: Timestamp(self.at), action }).result
+        let result = self.ledger.apply(Revision(self.at), &Command { at: Timestamp(self.at), action }).result;
+        invariant_indexes_equal_scans(&self.ledger);
+        result
     }
 
     fn lease(&mut self) {
