@@ -357,6 +357,7 @@ impl Agent {
             | Down::Acked { .. }
             | Down::HeartbeatAck { .. }
             | Down::Close { .. }
+            | Down::Removed { .. }
             | Down::Move
             | Down::Registered { .. }
             | Down::Members(_)

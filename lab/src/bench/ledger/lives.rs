@@ -134,7 +134,7 @@ fn others(cluster: &mut Cluster, round: &mut Round) -> Result<()> {
     let grant = Action::GrantLease { name: name.clone(), holder: node(on), ttl_ms: 10_000, user: None };
     round.add("GrantLease", cluster.act(grant)?.1);
     let token = cluster.ledger.lease(&name).context("the lease was not granted")?.token;
-    round.add("ReleaseLease", cluster.act(Action::ReleaseLease { name, token, user: None })?.1);
+    round.add("ReleaseLease", cluster.act(Action::ReleaseLease { name, token, holder: node(on), user: None })?.1);
     let (id, _) = cluster.submit(|_| {})?;
     let (epoch, _) = cluster.claim(id, on)?;
     cluster.report(on, ReportItem::Prepared { allocation: id, epoch })?;
