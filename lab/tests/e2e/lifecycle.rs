@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         LIFECYCLE.test("a_cordon_ends_by_itself_and_what_was_refused_is_named", &[], cordon),
         LIFECYCLE.test("a_disabled_nodes_job_goes_elsewhere_and_past_a_deadline_it_does_again", &[], disable),
         LIFECYCLE.test("a_booted_node_is_back_under_another_boot_id_or_failed", &[], boot),
+        LIFECYCLE.test("a_removed_node_is_refused_until_it_is_admitted_and_what_it_ran_stays_readable", &[], removed),
     ]
 }
 
@@ -305,4 +306,67 @@ fn boot(w: &World) {
         ("NodeStateChanged", "Drained -> Ready"),
     ];
     in_order(w, "n3", &wanted);
+}
+
+/// The cluster admits all nodes, but none that was removed.
+fn removed(w: &World) {
+    let remove = ["node", "remove", "n3", "--reason", "rack 4 is sold", "--yes"];
+    let gone = |w: &World| !listed(w, &[]).contains(&"n3".to_owned());
+    let log = || fs::read_to_string(&w.cluster().node("n3").unwrap().daemon.log).unwrap();
+    let said = |piece: &str| log().matches(piece).count();
+    let agent = w.cluster().node("n3").unwrap().daemon.clone();
+
+    // Not while it may get work, and not while it has some.
+    refused(w, &remove, 4, &["node n3 cannot be removed: it is Ready", "lattice node drain n3"]);
+    refused(w, &remove[..5], 2, &["--yes"]);
+    let done = w.run_as(NOBODY, &remove);
+    assert!(done.code() == 4 && done.err().contains("operator"), "{}{}", done.out(), done.err());
+    let job = Job::on_n3(w, "removed", &[]);
+    w.ok(&["node", "drain", "n3", "--reason", "rack 4 is sold"]);
+    refused(w, &remove, 4, &["it is Draining"]);
+    job.end(w);
+    wait_for(w, "n3", "Drained");
+
+    let registrations = said("registered");
+    assert!(w.ok(&remove).contains("lattice node admit n3"));
+    assert!(gone(w), "{:?}", listed(w, &[]));
+    refused(w, &["nodes", "n3"], 3, &["n3"]);
+    w.ok(&remove);
+    refused(w, &["node", "drain", "n3", "--reason", "x"], 3, &["there is no node n3"]);
+    // Its agent says so once, leaves gossip, and waits to be admitted.
+    let why = "node n3 was removed from this cluster by root@n1";
+    w.wait("its agent to say why", || said(why) > 0);
+    let waits = || {
+        let listed = w.lattice.json(&["node", "admit", "--list"]).unwrap();
+        listed["waiting"].as_array().unwrap().iter().any(|node| text(node, "node") == "n3")
+    };
+    w.wait("it to ask whether it is admitted", waits);
+    let in_gossip = || {
+        let members = w.lattice.json(&["gossip", "members"]).unwrap();
+        members.as_array().unwrap().iter().find(|member| text(member, "node") == "n3").map(|member| text(member, "liveness"))
+    };
+    w.wait("it to have left gossip", || in_gossip().is_none_or(|liveness| liveness.eq_ignore_ascii_case("down")));
+    assert!(gone(w), "it asks, and is refused");
+    assert_eq!(said("this node was removed from the cluster"), 1, "{}", log());
+    // What it ran stays readable, and so does what happened to it.
+    assert_eq!((job.nodes(w), text(&w.status(&job.id), "state")), (vec!["n3".to_owned()], "Completed".to_owned()));
+    let there = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert!(!there["nodes"].to_string().contains("n3"), "{there}");
+
+    // Admitted again, it comes back by itself, as a new node without the drain.
+    w.ok(&["node", "admit", "n3", "--reason", "bought back"]);
+    w.wait("n3 to be back", || !gone(w));
+    wait_for(w, "n3", "Ready");
+    assert!(agent.alive(), "the same process");
+    assert!(said("registered") > registrations, "{}", log());
+    w.wait("it to be back in gossip", || in_gossip().is_some_and(|liveness| liveness.eq_ignore_ascii_case("alive")));
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    let wanted = [
+        ("HoldSet", "drain: rack 4 is sold"),
+        ("NodeRemoved", "rack 4 is sold; it was Drained, under drain"),
+        ("NodeAdmitted", "bought back"),
+        ("NodeRegistered", "incarnation "),
+    ];
+    in_order(w, "n3", &wanted);
+    assert_eq!(history(w, "n3").iter().filter(|(action, _)| action == "NodeRemoved").count(), 1);
 }

@@ -183,8 +183,9 @@ const PAGES: [(&str, Plan); 38] = [
         Plan::Run(Page {
             before: &["lattice node drain n3 --reason documented --wait"],
             // Nobody is there to be asked.
-            replace: &[NODE, ("--urgent", "--urgent --yes"), ("n[1-64]", "n3")],
+            replace: &[NODE, ("--urgent", "--urgent --yes"), ("is sold'", "is sold' --yes"), ("n[1-64]", "n3")],
             restore: |w| {
+                w.wait("n4 to register again", || w.lattice.nodes().unwrap().iter().any(|(id, _)| id == "n4"));
                 boot_n3(w);
                 w.ok(&["node", "undrain", "n3"]);
                 for lift in ["uncordon", "release", "enable", "repaired"] {
