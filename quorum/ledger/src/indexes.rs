@@ -49,8 +49,7 @@ impl Ledger {
         for (id, was) in std::mem::take(&mut context.allocations_before) {
             let now = self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
             if was != now {
-                was.iter().for_each(|was| self.allocation_index.remove(id, was));
-                now.iter().for_each(|now| self.allocation_index.add(id, now));
+                self.allocation_index.replace(id, was.as_ref(), now.as_ref());
             }
         }
         for (key, was) in std::mem::take(&mut context.domains_before) {
@@ -82,7 +81,7 @@ impl Ledger {
         }
         (self.allocation_index, self.usage) = (AllocationIndex::default(), TenantUsage::default());
         for (id, allocation) in &self.allocations {
-            self.allocation_index.add(*id, &AllocationFacts::of(allocation));
+            self.allocation_index.replace(*id, None, Some(&AllocationFacts::of(allocation)));
             if holds_nodes(allocation.state) {
                 self.usage.add(allocation);
             }

@@ -38,6 +38,14 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
+    fn of(&mut self, queued: Queued) -> &mut u32 {
+        match queued {
+            Queued::Pending => &mut self.pending,
+            Queued::Held => &mut self.held,
+            Queued::Running => &mut self.running,
+        }
+    }
+
     /// All of them.
     pub fn live(&self) -> u32 {
         self.pending.saturating_add(self.running).saturating_add(self.held)
@@ -50,87 +58,117 @@ pub struct AllocationFacts {
     tenant: String,
     vcluster: String,
     state: AllocationState,
-    held: bool,
+    /// `None`: it has ended.
+    queued: Option<Queued>,
     wait_ends: Option<Timestamp>,
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queued {
+    Pending,
+    Held,
+    Running,
 }
 
 impl AllocationFacts {
     /// Of this allocation.
     pub fn of(allocation: &Allocation) -> Self {
         let is_live = !allocation.state.is_terminal();
+        let queued = match allocation.state {
+            state if holds_nodes(state) => Some(Queued::Running),
+            _ if !is_live => None,
+            _ if allocation.held => Some(Queued::Held),
+            _ => Some(Queued::Pending),
+        };
         let exclusions = allocation.excluded.iter().filter(|_| is_live);
         Self {
             tenant: allocation.spec.tenant.clone(),
             vcluster: allocation.spec.vcluster.clone(),
             state: allocation.state,
-            held: allocation.held,
+            queued,
             wait_ends: allocation.waits_until.filter(|_| is_live),
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
         }
     }
+
+    fn live_tenant(&self) -> Option<&String> {
+        self.queued.map(|_| &self.tenant)
+    }
+
+    fn queue(&self) -> Option<(&String, Queued)> {
+        self.queued.map(|queued| (&self.vcluster, queued))
+    }
 }
 
 impl AllocationIndex {
-    /// Adds an allocation.
-    pub fn add(&mut self, id: AllocationId, facts: &AllocationFacts) {
-        *self.states.entry(facts.state).or_default() += 1;
-        if !facts.state.is_terminal() {
-            *self.live_of_tenant.entry(facts.tenant.clone()).or_default() += 1;
-            *count_of(self.queues.entry(facts.vcluster.clone()).or_default(), facts) += 1;
+    /// Replaces the facts of an allocation; `None`: it did not exist, or exists no longer. Only
+    /// what differs is changed.
+    pub fn replace(&mut self, id: AllocationId, was: Option<&AllocationFacts>, now: Option<&AllocationFacts>) {
+        if let Some((was, now)) = differing(was, now, |facts| Some(&facts.state)) {
+            was.iter().for_each(|state| shrink(&mut self.states, state));
+            now.iter().for_each(|state| grow(&mut self.states, state));
         }
-        if let Some(end) = facts.wait_ends {
-            self.wait_ends.insert((end, id));
+        if let Some((was, now)) = differing(was, now, AllocationFacts::live_tenant) {
+            was.iter().for_each(|tenant| shrink(&mut self.live_of_tenant, tenant));
+            now.iter().for_each(|tenant| grow(&mut self.live_of_tenant, tenant));
         }
-        for (node, end) in &facts.exclusions {
-            self.exclusion_ends.insert((*end, id));
-            self.excluded.insert((node.clone(), id));
+        if let Some((was, now)) = differing(was, now, AllocationFacts::queue) {
+            was.iter().for_each(|(queue, queued)| self.leave_queue(queue, *queued));
+            now.iter().for_each(|(queue, queued)| *self.queues.entry((*queue).clone()).or_default().of(*queued) += 1);
         }
-        if let Some(end) = facts.telemetry_ends {
-            self.telemetry_ends.insert((end, id));
+        if let Some((was, now)) = differing(was, now, |facts| facts.wait_ends) {
+            was.and_then(|end| self.wait_ends.remove(&(end, id)));
+            now.and_then(|end| self.wait_ends.insert((end, id)));
+        }
+        if let Some((was, now)) = differing(was, now, |facts| Some(&facts.exclusions)) {
+            for (node, end) in was.into_iter().flatten() {
+                self.exclusion_ends.remove(&(*end, id));
+                self.excluded.remove(&(node.clone(), id));
+            }
+            for (node, end) in now.into_iter().flatten() {
+                self.exclusion_ends.insert((*end, id));
+                self.excluded.insert((node.clone(), id));
+            }
+        }
+        if let Some((was, now)) = differing(was, now, |facts| facts.telemetry_ends) {
+            was.and_then(|end| self.telemetry_ends.remove(&(end, id)));
+            now.and_then(|end| self.telemetry_ends.insert((end, id)));
         }
     }
 
-    /// Removes an allocation with these facts.
-    pub fn remove(&mut self, id: AllocationId, facts: &AllocationFacts) {
-        match self.states.get_mut(&facts.state) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) | None => drop(self.states.remove(&facts.state)),
-        }
-        if !facts.state.is_terminal() {
-            match self.live_of_tenant.get_mut(&facts.tenant) {
-                Some(count) if *count > 1 => *count -= 1,
-                Some(_) | None => drop(self.live_of_tenant.remove(&facts.tenant)),
-            }
-            if let Some(queue) = self.queues.get_mut(&facts.vcluster) {
-                let count = count_of(queue, facts);
-                *count = count.saturating_sub(1);
-                if *queue == QueueCounts::default() {
-                    self.queues.remove(&facts.vcluster);
-                }
-            }
-        }
-        if let Some(end) = facts.wait_ends {
-            self.wait_ends.remove(&(end, id));
-        }
-        for (node, end) in &facts.exclusions {
-            self.exclusion_ends.remove(&(*end, id));
-            self.excluded.remove(&(node.clone(), id));
-        }
-        if let Some(end) = facts.telemetry_ends {
-            self.telemetry_ends.remove(&(end, id));
+    fn leave_queue(&mut self, queue: &str, queued: Queued) {
+        let Some(counts) = self.queues.get_mut(queue) else { return };
+        let count = counts.of(queued);
+        *count = count.saturating_sub(1);
+        if *counts == QueueCounts::default() {
+            self.queues.remove(queue);
         }
     }
 }
 
-fn count_of<'a>(queue: &'a mut QueueCounts, facts: &AllocationFacts) -> &'a mut u32 {
-    if holds_nodes(facts.state) {
-        &mut queue.running
-    } else if facts.held {
-        &mut queue.held
-    } else {
-        &mut queue.pending
+/// One part of the facts before and now, if it differs.
+fn differing<'a, T: PartialEq>(
+    was: Option<&'a AllocationFacts>,
+    now: Option<&'a AllocationFacts>,
+    part: impl Fn(&'a AllocationFacts) -> Option<T>,
+) -> Option<(Option<T>, Option<T>)> {
+    let (was, now) = (was.and_then(&part), now.and_then(&part));
+    (was != now).then_some((was, now))
+}
+
+fn grow<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: &K) {
+    match counts.get_mut(key) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(key.clone(), 1)),
+    }
+}
+
+fn shrink<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: &K) {
+    match counts.get_mut(key) {
+        Some(count) if *count > 1 => *count -= 1,
+        Some(_) | None => drop(counts.remove(key)),
     }
 }
