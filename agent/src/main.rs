@@ -199,8 +199,8 @@ where
     lattice_agent::footprint::share_heaps();
     lattice_agent_common::limits::raise_open_files();
     die_of_panics();
-    // One processor is left to what is not asynchronous: the journal's thread, shims, the work
-    // itself.
+    // With several processors, at least one is left for what is not asynchronous: the journal's
+    // thread, shims, the work itself.
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).clamp(1, 8));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The name of the scrape job in the specification's configuration.
+/// The job label of pushed series: the scrape job's name in `deploy/prometheus/prometheus.yaml`.
 const JOB: &str = "lattice-agents";
 
 /// The source of the agent's own metrics.
@@ -138,7 +138,7 @@ impl Collect for Own {
         samples.count(&family::CONNECTED, &[], u64::from(connected));
         let acknowledged_ms = *self.context.work.acknowledged.borrow();
         if let Some(acknowledged_ms) = acknowledged_ms {
-            // The acknowledgement has a time since boot, a clock that is never set.
+            // The acknowledgement's time is in milliseconds since boot; nobody sets that clock.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
             samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
@@ -188,7 +188,7 @@ pub async fn begin(
         lacks(format!("metrics of GPUs: no thread could be started for them ({error})"));
     }
     tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
-    // An error means that another caller installed the same provider first.
+    // An error means that another caller has installed a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = &config.telemetry;
     let pushing = match settings.store() {

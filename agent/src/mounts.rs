@@ -75,9 +75,9 @@ fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     mounts
 }
 
-/// `None` if it cannot be queried for another reason than that it blocks, for example because
-/// another mount covers it or too many queries are blocked; or if it has no size, like FUSE file
-/// systems of users that give root no access.
+/// Queries one file system. `None`: the query failed, for example because another mount covers it;
+/// too many queries are blocked; or it has no size, like a user's FUSE file system that gives root
+/// no access.
 fn ask(mount: &Mount) -> Option<Found> {
     let (at, kind) = (mount.at.to_string_lossy().into_owned(), mount.kind.clone());
     // A diagnosis of work may be waiting for the same file system.

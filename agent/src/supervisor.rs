@@ -42,13 +42,13 @@ pub fn pulse() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|within| within / 3)
 }
 
-/// Sends the watchdog signal. Only the driver does, between two turns: a driver that hangs is
-/// silent.
+/// Sends the watchdog signal. Only the driver calls this, while it handles no event: a driver that
+/// hangs sends none.
 pub fn alive() {
     notify(&[NotifyState::Watchdog]);
 }
 
-/// Reports the node's status whenever it changes.
+/// Reports the node's status when it changes, at most once per `STATUS_EVERY`.
 pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
     let mut reported = String::new();
     loop {

@@ -1,7 +1,7 @@
 //! Removes what an earlier life may have left and the journal does not know: hooks that it ran,
-//! scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. No process
-//! may live in them. All are removed concurrently: a process that cannot be ended delays nothing
-//! else.
+//! scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. Their
+//! processes are ended, for up to `AT_ONCE` of these items concurrently. A process that cannot be
+//! ended delays the rest only by a bounded wait (`KILL_WAIT`, `QUIT_WAIT`).
 
 use lattice_machine::data_plane::remove_scratch_at;
 use lattice_machine::hooks;
@@ -19,14 +19,15 @@ use std::time::Duration;
 
 /// How long killed processes may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// How long a stray shim without a scope may take to end its processes.
+/// How long to wait for the next message of a stray shim that ends its processes. One with a scope
+/// is killed with it.
 const QUIT_WAIT: Duration = Duration::from_secs(12);
 /// How many strays are swept at once.
 const AT_ONCE: usize = 32;
 
 /// Ends and removes everything that belongs to no local allocation, and logs each item by name.
-/// Scratch can be large and is removed in the background. Gives the allocations of which something
-/// may live on.
+/// Scratch can be large and is removed in the background. Returns the allocations of which
+/// processes may still live.
 pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     let mut work: Vec<Stray> = context.machine.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
     work.extend(stray_scopes(context, brain));
@@ -60,7 +61,7 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
 
 /// One item that the journal does not know.
 enum Stray {
-    /// The site's hook, even if it is still needed: it will run again then.
+    /// A hook of the site. If it is still needed, it will run again.
     Hook {
         group: Cgroup,
     },
@@ -85,7 +86,7 @@ impl Stray {
         }
     }
 
-    /// Returns whether nothing of it lives on.
+    /// Ends its processes and removes it. Returns whether none of its processes is left.
     fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {
@@ -142,8 +143,8 @@ fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
     strays.map(|(allocation, scope)| Stray::Scope { allocation, scope }).collect()
 }
 
-/// Directories of shims, present or past. Those of ended allocations contain only log files and are
-/// left.
+/// The directories of shims that belong to no local allocation. Those of ended allocations have
+/// neither a configuration nor a socket any more, and are left: they have the log files.
 fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
     let entries = fs::read_dir(context.setup.state_dir.join("alloc")).into_iter().flatten().flatten();
     let strays = entries.filter_map(|entry| {

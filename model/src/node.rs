@@ -12,12 +12,13 @@ use std::fmt;
 pub enum NodeState {
     /// Being booted; it is silent until it registers with a new boot id.
     Booting,
-    /// Accepts work.
+    /// Accepts work, unless a hold keeps work off it.
     Ready,
-    /// Silent for longer than the heartbeat window, or unwell without a drain: keeps its work, gets
-    /// no new work.
+    /// Silent for longer than the heartbeat window, unwell without a drain, or not heard yet since
+    /// the quorum was recovered from a backup. It keeps its work and gets no new work.
     Degraded,
-    /// Silent for longer than the grace period as well, or disabled.
+    /// Silent for longer than the grace period as well, disabled, with failed hardware, or
+    /// confirmed dead.
     Down,
     /// Under a drain, while work on it continues.
     Draining,
@@ -66,7 +67,7 @@ pub struct Hold {
     pub kind: HoldKind,
     /// Who set it first.
     pub by: String,
-    /// The latest reason from that person or program.
+    /// The latest reason from that person, or all reasons from that daemon ([`Hold::restate`]).
     pub reason: String,
     /// Others who set the same hold, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -111,9 +112,10 @@ impl Hold {
         all.join("; ")
     }
 
-    /// Adds a reason: a person's new reason replaces that person's earlier one, a daemon's is
-    /// appended to its earlier ones. A reason that the same setter already gave is not repeated,
-    /// and [`NO_REASON`] replaces nothing.
+    /// Adds a reason. A person's new reason replaces that person's earlier one. A reason of the
+    /// quorum or of a node's agent is appended to its earlier ones, unless somebody already gave
+    /// it. A new setter is added only with a reason that nobody gave yet. [`NO_REASON`] changes
+    /// nothing.
     pub fn restate(&mut self, by: &str, reason: &str) {
         if reason == NO_REASON {
             return;
@@ -164,8 +166,9 @@ pub enum HoldKind {
     Drain,
     /// Out of service at once: the node becomes Down, and its work is ended.
     Disable,
-    /// A check or an external program reports a hardware failure: the node becomes Down at once.
-    /// Its work is treated like that of any other Down node.
+    /// A check, an operator or an external program reports a hardware failure: the node becomes
+    /// Down at once. Work with `--on-isolation=stop` is ended; other work is treated like that of
+    /// any other Down node.
     Failure,
     /// No new work until the site's wipe hook confirms that nothing of former work is left on the
     /// node.
@@ -220,7 +223,7 @@ impl fmt::Display for HoldKind {
     }
 }
 
-/// A time, absolute or relative to the clock of the machine that executes the request.
+/// A time: absolute, or relative to the moment at which the request is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum When {
     /// This time.
@@ -248,7 +251,7 @@ pub struct NodeAddresses {
     pub gossip: String,
 }
 
-/// A share from an earlier epoch of an allocation that its node has not released yet.
+/// A share of a claim that has ended, which its node has not reported as released yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
     /// The allocation.
@@ -285,7 +288,8 @@ pub const CUT_OFF: &str = "its way to the quorum is lost: ";
 pub struct Node {
     /// Its id.
     pub id: NodeId,
-    /// Its size as registered and committed; its shares never exceed it.
+    /// Its size as last registered. A claim never takes more than is free of it; if the node
+    /// shrank, its present shares may exceed it.
     pub size: Resources,
     /// The addresses of its agent.
     pub addresses: NodeAddresses,
@@ -297,7 +301,8 @@ pub struct Node {
     pub incarnation: Incarnation,
     /// Its state.
     pub state: NodeState,
-    /// The reason for the state, for people; empty when Ready.
+    /// The reason for the state, for people. Usually empty when Ready; a node whose size grew when
+    /// it registered says so here.
     pub state_reason: String,
     /// When it entered this state.
     pub state_since: Timestamp,
@@ -309,14 +314,15 @@ pub struct Node {
     pub features: Vec<String>,
     /// Its holds, which keep new work off it.
     pub holds: Vec<Hold>,
-    /// Shares of work that lost its claim or was requeued, which the agent has not yet reported as
-    /// released: they still count against the node's size.
+    /// Shares of claims that have ended, which the agent has not yet reported as released: they
+    /// still count against the node's size.
     pub leaving: Vec<Leaving>,
     /// The node that relays its session if it cannot reach a member itself; as of its latest
     /// registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<NodeId>,
-    /// The vCluster that owns it; empty: none, so it belongs to [`crate::DEFAULT_VCLUSTER`].
+    /// The vCluster that owns it. Empty: none, so it serves [`crate::DEFAULT_VCLUSTER`] and every
+    /// vCluster without nodes of its own.
     pub home: String,
     /// Its latest conformance report; `None`: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -330,7 +336,8 @@ pub struct Node {
     /// clock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_asked: Option<Timestamp>,
-    /// The revision at which its holds or state last changed; a claim is valid only for this
+    /// The revision at which something last changed that a claim depends on: a hold set or lifted,
+    /// the state, size, features, `schedulable` or conformance. A claim is valid only for this
     /// revision.
     pub hold_revision: Revision,
     /// The sequence number of its agent's latest acknowledged report within the incarnation.

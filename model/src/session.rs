@@ -1,4 +1,4 @@
-//! Interactive sessions: allocations that are kept for a terminal.
+//! Interactive sessions: allocations whose nodes a user uses through a terminal.
 
 use crate::ids::{AllocationId, NodeId};
 use crate::time::Timestamp;

@@ -9,6 +9,9 @@
 //!    ▲                                                 │                 │
 //!    ╰─────────────────────────────────────────────────┴─────────────────╯
 //! ```
+//!
+//! If the connection breaks in AwaitingReady, the phase becomes Idle again, and the allocation is
+//! reported as not prepared.
 
 use thiserror::Error;
 
@@ -20,7 +23,7 @@ const LOOK_INTERVAL_MS: u64 = 1000;
 /// The phase of an allocation's task; see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskPhase {
-    /// The task waits for nothing: the allocation is new, or prepared.
+    /// The task waits for nothing: the allocation is new, prepared, or could not be prepared.
     #[default]
     Idle,
     /// The shim must report that its mounts are ready.
@@ -36,7 +39,8 @@ pub enum TaskPhase {
 /// The phase of an allocation's entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It was not begun by this life of the agent, or not by this node.
+    /// This task has begun no launch of an inline command: it is too early, the entry point is a
+    /// script, or another node is the head.
     NotBegun,
     /// The launch of an inline command begins once the shim has reported everything: an earlier
     /// life of the agent may have begun it.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! After every event [`Brain::reconcile`] compares what the list wants with what is on the node.
-//! Work begins or stops because of the quorum nowhere else.
+//! Nowhere else does work begin, or stop because the list lacks it.
 
 use crate::allocation::NotPrepared;
 use crate::assign::assign;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many changes of the node's health are stored for a quorum that does not receive its
-/// heartbeats.
+/// heartbeats. One more report then states that later changes are left out.
 const UNREPORTED_HEALTH_MAX: usize = 64;
 
 /// An event of a node.
@@ -56,7 +56,7 @@ pub enum Event {
     Undone { allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage> },
     /// The state of the node's GPUs has changed.
     Gpus(Box<GpusNow>),
-    /// A GPU error hit the work, though the GPU is well: the work must begin again.
+    /// A GPU error hit the work, though the GPU is well: the work cannot continue.
     Hit { allocation: AllocationId, epoch: Epoch, why: String },
     /// The node's health changed at this time, while none of its heartbeats is acknowledged.
     UnreportedHealth { at: Timestamp, text: String },
@@ -140,7 +140,7 @@ impl Brain {
     /// A node whose stored state is lost, or that never had one. `found` is all that is left of its
     /// work, `outbox` of its reports. The brain keeps what was found until the quorum's list
     /// differs. That list comes after the quorum has learned of the loss ([`Brain::found`]) and has
-    /// taken all other work from this node, so nothing is begun a second time.
+    /// ended all other claims on this node as lost, so nothing is begun a second time.
     pub fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         Self { durable: Durable::recovered(me, incarnation, found, outbox), volatile: Volatile::default() }
     }
@@ -231,7 +231,7 @@ impl Brain {
     }
 }
 
-/// One call of [`Brain::handle`].
+/// One call of [`Brain::handle`] or [`Brain::resume`].
 struct Turn<'a> {
     brain: &'a mut Brain,
     records: &'a mut Vec<Record>,
@@ -443,7 +443,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends work that a GPU error hit, unless it had not begun to run or is ending anyway.
+    /// Ends work that a GPU error hit, unless it is not prepared yet or is ending anyway.
     fn hit(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
         let runs = |local: &Local| match local.phase {
             Phase::Prepared | Phase::Running => local.share.epoch == epoch,

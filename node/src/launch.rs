@@ -47,7 +47,7 @@ pub struct LaunchEnd {
 pub enum RankEnd {
     /// As its node reported.
     Ended(RankOutcome),
-    /// It was lost with its node.
+    /// Its part was lost before the rank's end was reported.
     Lost,
 }
 
@@ -80,7 +80,7 @@ impl LaunchHead {
         &self.spec
     }
 
-    /// Handles an event of part number `part`. Gives, once, the abort to send to every other part.
+    /// Handles an event of part number `part`. Returns, once, the abort to send to all other parts.
     pub fn handle(&mut self, part: usize, event: PartEvent) -> Option<(i32, String)> {
         let ranks = self.spec.nodes.get(part)?;
         match event {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! From one node to another there is at most one unanswered call. Deaths that happen meanwhile go
-//! into the next call, so if all ranks of a launch die at once, the number of calls is only
-//! slightly higher than the number of nodes.
+//! into the next call. So if all ranks of a launch die at once, each node needs only a few calls,
+//! and one more for every `DEATHS_PER_CALL` deaths.
 
 use lattice_model::call::{Call, Leg, Service};
 use std::collections::BTreeSet;
@@ -86,8 +86,8 @@ impl Deaths {
     }
 
     fn handle_report(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
-        // A node reports its own ranks to the first node, and accepts reports about all ranks only
-        // from the first node.
+        // Node 0 accepts the report of a rank's death only from the node of that rank. Every other
+        // node accepts reports only from node 0.
         let may_report = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
         let deaths = read(&call.body);
         if deaths.iter().any(|death| !may_report(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Open files that are examined.
+/// How many open files are examined.
 const FILES_MAX: usize = 256;
-/// Mounts that are named in the text.
+/// How many mounts are named in the text.
 const MOUNTS_MAX: usize = 3;
 /// Kinds of file systems with a server that may be unreachable, by the beginning of their names.
 const REMOTE: [&str; 12] = ["nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "afs", "autofs", "dvs"];
 
-/// `pid 77, state D, in rpc_wait_bit_killable, with files on /home (nfs4)`.
+/// Describes a process: `pid 77, state D, in rpc_wait_bit_killable, with files on /home (nfs4)`.
 pub fn describe(pid: i32) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let mut text = format!("pid {pid}");

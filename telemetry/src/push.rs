@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   every interval: Samples ──▶ protobuf, snappy ──▶ a file in the buffer ──▶ POST ──▶ stored: the file is removed
-//!                                                        │                     └── no answer, overloaded: retry
+//!                                                        │                     ├── no answer, overloaded: retry
+//!                                                        │                     └── refused for ever: dropped and counted
 //!                                                        └── over the limit: the oldest are dropped and counted
 //! ```
 //!
@@ -39,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Timeout of the store for one batch.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses between tries of a batch.
+/// Pauses between tries to send a batch, or to use the buffer's disk.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The store that everything is pushed to.
@@ -194,13 +195,13 @@ enum BufferTaskError {
     Broke(#[source] JoinError),
 }
 
-/// What was pushed so far. Cloneable; all clones are one.
+/// The buffer, and counts of what was pushed. Cloneable; all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Pushed(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Locked while its disk is used: only where blocking is allowed.
+    /// Locked while its disk is used, so it may be locked only where blocking is allowed.
     buffer: Mutex<Buffer>,
     standing: Arc<Standing>,
     more: Notify,
@@ -232,7 +233,7 @@ impl Pushed {
         self.0.buffer.lock()
     }
 
-    /// Runs this on the buffer where blocking is allowed.
+    /// Runs `work` on the buffer, on a thread that may block.
     async fn with_buffer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Buffer) -> Result<T, BufferError> + Send + 'static,
@@ -278,7 +279,7 @@ impl Pushed {
                     }
                 }
                 Ok(Err(error)) => {
-                    // The disk is full: this batch is lost, and counted.
+                    // The disk is full or fails: this batch is lost, and counted.
                     self.0.unwritten.fetch_add(1, Ordering::Relaxed);
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = %with_causes(&error), "metrics cannot be kept for the store: they are dropped while that is so");
@@ -338,7 +339,7 @@ impl Pushed {
                     continue;
                 }
             }
-            // Sending continues only when the file is removed, so that no batch is sent twice.
+            // Sending continues only when the file is removed, so that a stored batch is not sent again.
             while let Err(why) = self.with_buffer(move |buffer| buffer.remove(batch.number)).await {
                 if disk_backoff.is_new() {
                     tracing::warn!(%why, "metrics that the store has cannot be removed; it is tried again");

@@ -23,7 +23,8 @@
 //! | a preemption, one per request | when it has reported to the driver | |
 //! | one that reaps a shim, one per shim of this life | with the shim | |
 //!
-//! All others than those that end with the allocation's task are in [`handles::Handles::tasks`].
+//! Tasks that end with the allocation's task are aborted with it. All others, and the allocation's
+//! task itself, are in [`handles::Handles::tasks`].
 
 pub mod adoption;
 pub mod handles;

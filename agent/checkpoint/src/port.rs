@@ -5,14 +5,14 @@
 //!          │ this work
 //!   connect ─▶ whose is the other end of this very connection? ── not this work's ──▶ closed, with nothing sent
 //!                    │ this work's
-//!              Checkpoint(token) ─▶ progress … ─▶ an answer ─▶ the file that answers of calls to the agent are
+//!              Checkpoint(token) ─▶ progress … ─▶ an answer ─▶ the same file as for answers in calls to the agent
 //! ```
 //!
-//! The agent runs as root and connects to where a user says. Its request must not reach another
-//! user's program, and an answer of another program must not count as this work's. Between the
-//! check for a listener and the connection somebody else may begin to listen, so only the check of
-//! the connection itself counts. For each socket the kernel keeps the cgroup in which it was
-//! created ([`lattice_runtime::sockets`]); a socket of the work lies within the allocation's scope.
+//! The agent runs as root and connects to a port that a user chose. Its request must not reach
+//! another user's program, and an answer of another program must not count as this work's. Between
+//! the check for a listener and the connection another program may begin to listen, so only the
+//! check of the connection itself counts. The kernel records for each socket the cgroup in which it
+//! was created ([`lattice_runtime::sockets`]); the work's sockets are in the allocation's scope.
 
 use super::app_message::{self, AppMessageError};
 use super::blocking::SavingBroke;
@@ -40,16 +40,18 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
-/// Timeout of the connect: with a full listen queue it would take minutes.
+/// Timeout of the connect: with a full listen queue, connecting would take minutes.
 const CONNECTS: Duration = Duration::from_secs(5);
-/// Interval and number of looks at a connection whose other end does not exist yet.
+/// Interval and largest number of searches for the other end of a connection, which may not exist
+/// yet.
 const LOOKS: (Duration, u32) = (Duration::from_millis(2), 100);
-/// Pause after a call that broke off.
+/// Pause before the work is called again after a broken connection.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Least time between two progress messages that are read: a faster application waits.
+/// Shortest time between two messages that are read: an application that sends faster is slowed
+/// down.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Why work was not asked at its port, or gave no answer there. `at`: address of the port.
+/// Why work was not asked at its port, or why its answer did not count. `at`: the port's address.
 #[derive(Debug, Error)]
 pub enum PortError {
     #[error("without cgroup v2 this machine cannot find out whose work listens at a port")]
@@ -113,13 +115,13 @@ impl Port {
     /// The port of this allocation's work on this node.
     ///
     /// # Errors
-    /// This machine has no cgroups to tell whose work listens.
+    /// Without cgroup v2 nobody can find out whose work listens at the port.
     pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, PortError> {
         let slice = context.slice.as_ref().ok_or(PortError::NoCgroups)?;
         Ok(Self { port, allocation, work: slice.scope(allocation).work() })
     }
 
-    /// Why nothing can be asked there now; `None`: the work listens. Blocks.
+    /// Why the work cannot be asked there now; `None`: it listens. Blocks.
     pub fn deaf(&self) -> Result<Option<String>, PortError> {
         let found = sockets::listener(self.port.get()).map_err(|source| PortError::FindListener { at: self.at(), source })?;
         Ok(match found {
@@ -192,19 +194,20 @@ impl fmt::Display for Port {
     }
 }
 
-/// A request that the agent calls the work with; dropping it ends the call.
+/// A call of the agent to the work; dropping it ends the call.
 pub struct Calling {
     over: watch::Receiver<Option<String>>,
     _calling: AbortOnDropHandle<()>,
 }
 
 impl Calling {
-    /// Why no answer will come any more, if so.
+    /// Why no answer will come any more; `None`: an answer may come, or has been written.
     pub fn over(&self) -> Option<String> {
         self.over.borrow().clone()
     }
 
-    /// Calls the work of a share until it answers. Needs a runtime.
+    /// Calls the work of a share, again after each broken connection, until it answers. Must be
+    /// called within a tokio runtime.
     pub fn begin(checkpoints: Checkpoints, share: Arc<DesiredShare>, port: Port, asked: Asked) -> Self {
         let (out, over) = watch::channel(None);
         let call = Call { checkpoints, share, port, asked };
@@ -228,7 +231,7 @@ struct Call {
 enum Ended {
     /// The connection broke: call again.
     Broken(String),
-    /// The work sent something invalid, or said that it will not answer.
+    /// The work sent something invalid, ended the call without an answer, or refused it.
     Failed(PortError),
 }
 
@@ -267,7 +270,7 @@ impl Call {
         }
     }
 
-    /// Handles a message: an answer, or progress.
+    /// Handles a message. Returns the answer; `None`: it was progress.
     fn handle(&self, message: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
         let message = message.word.ok_or(CallMessageError::Empty)?;
         let (Word::Progress(v1::SaveProgress { token, .. })
@@ -280,7 +283,7 @@ impl Call {
         match message {
             Word::Progress(now) => {
                 let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
-                // The error means that it is no longer asked for; the call will be stopped.
+                // An error means that this token is no longer asked for: the call will be dropped.
                 let _ = self.checkpoints.callers().progresses(key, &self.asked.token, app_message::progress(&now)?);
                 Ok(None)
             }
@@ -290,7 +293,7 @@ impl Call {
         }
     }
 
-    /// Tells an application's error from a broken connection.
+    /// Distinguishes an application's error from a broken connection, whose status has a source.
     fn ended(&self, status: &Status) -> Ended {
         if status.source().is_some() {
             return Ended::Broken(status.to_string());
@@ -299,7 +302,7 @@ impl Call {
         Ended::Failed(PortError::Status { at: self.port.at(), code: status.code(), what })
     }
 
-    /// Writes the answer to where answers from calls to the agent lie as well.
+    /// Writes the answer to the file that also receives answers in calls to the agent.
     async fn taken(&self, answer: Answer) -> Result<(), PortError> {
         let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
         let turn = turn.ok_or(PortError::AnswersWait)?;

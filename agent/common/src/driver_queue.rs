@@ -16,7 +16,8 @@ impl DriverQueue {
 
     /// Sends an event to the driver; waits while its queue is full.
     pub async fn send(&self, event: Event) {
-        // The driver stops last, so a closed queue means that the agent has stopped.
+        // A closed queue means that the driver has ended, and the agent is stopping. After its
+        // restart the agent learns from the shims and the quorum what it missed.
         let _ = self.0.send(event).await;
     }
 }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 /// Time until the next look after one that failed or differed from the one before, if the period is
 /// longer.
 const FAILED_PERIOD: Duration = Duration::from_secs(60);
-/// Operators' requests that wait for a look.
+/// How many requests of operators may wait for a look.
 const ASKING_MAX: usize = 16;
 
 /// The result of the last looks.
@@ -93,7 +93,8 @@ impl Conformity {
     pub async fn again(&self) -> Arc<Found> {
         let (done, over) = oneshot::channel();
         if self.ask.send(done).await.is_ok() {
-            // An error means that the agent stops.
+            // Ends with an error in any case: the task drops the sender after the look, or when the
+            // agent stops.
             let _ = over.await;
         }
         self.now()

@@ -1,5 +1,5 @@
-//! Whether this node can serve PMIx. The program `lattice-pmix` finds out by loading the machine's
-//! library, so that the agent itself does not load it.
+//! Whether this node can serve PMIx. The program `lattice-pmix` checks that: it loads the machine's
+//! library, so that the agent itself need not.
 
 use lattice_agent_common::config::AgentConfig;
 use std::io::{self, Read};

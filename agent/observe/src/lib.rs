@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kernel_counts (programs in the kernel) ──▶ measuring (a thread) ──▶ alerting
-//!                                                   ╰──▶ traces (in debug mode, into the log store)
+//!                                                   ╰──▶ traces (in debug mode; audits come from agent::audit) ──▶ log store
 //! ```
 
 pub mod alerting;

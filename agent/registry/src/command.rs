@@ -17,7 +17,7 @@ pub enum Command {
     },
     Adopt,
     Start(Box<DesiredShare>),
-    /// The walltime differs from the one at the start.
+    /// The walltime of the running work has changed.
     ChangeWalltime(Box<DesiredShare>),
     Stop,
     Undo,
@@ -40,12 +40,13 @@ pub enum Command {
     LogsFlushed {
         files: Vec<FlushedLog>,
     },
-    /// Input typed at the terminal of a launch's first rank, which runs here.
+    /// Input, a new size or the end of input for the terminal of a launch's first rank, which runs
+    /// here.
     Typed {
         launch: LaunchId,
         message: ToTerminal,
     },
-    /// The launch of an inline command has ended; sent by the launch's own task.
+    /// The launch of an inline command has ended; sent by the task that waits for that.
     EntryOver {
         end: LaunchEnd,
     },

@@ -4,8 +4,8 @@ use lattice_model::spec::SPEC_BYTES_MAX;
 use std::collections::HashMap;
 use thiserror::Error;
 
-/// The largest arguments and environment of one launch, in bytes: each of its nodes stores them as
-/// long as it runs.
+/// Largest size of the arguments and environment of one launch, in bytes: each of its nodes stores
+/// them as long as the launch runs.
 const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
 
 /// Why a launch cannot carry its command or environment.
@@ -26,7 +26,8 @@ pub(super) enum CarriedError {
     LongEnvironment { bytes: usize },
 }
 
-/// Checks what a launch carries to each of its nodes, by the rules of a specification.
+/// Checks the programs and environment that a launch sends to each of its nodes. The rules are
+/// those of a specification, with a larger size limit.
 pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), CarriedError> {
     let mut command = 0;
     for argv in programs {

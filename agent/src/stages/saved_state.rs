@@ -16,12 +16,12 @@ pub struct SavedState {
     pub boot: Boot,
     pub journal: Journal,
     pub brain: Brain,
-    /// Whether the machine has not been restarted since.
+    /// Whether the machine has not been restarted since the journal was written.
     pub same_boot: bool,
 }
 
 impl SavedState {
-    /// Reads the state, and gives the lock that keeps other agents from it.
+    /// Reads the state. Also returns the lock that excludes other agents from the directory.
     pub fn read(config: &AgentConfig, me: &NodeId, unusable: Unusable, degraded: &mut Vec<String>) -> anyhow::Result<(StateDir, Self)> {
         std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
         std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;

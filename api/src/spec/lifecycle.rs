@@ -53,8 +53,8 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// Without a policy, a service is requeued after any failure and other work when a node is lost. A
-/// session is never requeued, because a user is waiting at its terminal.
+/// Without a policy, a session is never requeued, because a user is waiting at its terminal; a
+/// service is requeued after any failure, and other work when a node is lost.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
     let absent = v1::Requeue::default();
     let requeue = spec.requeue.as_ref().unwrap_or(&absent);

@@ -7,8 +7,7 @@ use lattice_model::SpecError;
 use lattice_model::layout::{CPUS_PER_TASK_MAX, Program, ShapeRequest};
 use lattice_model::{Distribution, EntryLaunch, LaunchShape, NodeId};
 
-/// Largest number of entries in an explicit list; a launch has no more nodes with that many ranks
-/// each.
+/// Largest number of entries in an explicit list; one entry may place several ranks.
 const PLACES_MAX: usize = 1_000_000;
 /// Whether the other ranks are ended when a rank ends with an error.
 const ON_BAD_EXIT: [(&str, bool); 2] = [("kill", true), ("keep", false)];

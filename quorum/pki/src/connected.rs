@@ -24,8 +24,9 @@ impl Connected {
         self.shown.as_ref().ok().map(|shown| shown.caller.role)
     }
 
-    /// Returns when its certificate is revoked. If it is already revoked, returns after `patience`:
-    /// until then its calls are refused with that reason.
+    /// Returns when its certificate is revoked; never if the certificate contains no identity. If
+    /// it is already revoked, returns after `patience`: until then its calls are refused with that
+    /// reason.
     pub async fn counts_no_more(self, patience: Duration) {
         let Ok(shown) = &self.shown else { return std::future::pending().await };
         match self.revoked.check(shown) {

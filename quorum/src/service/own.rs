@@ -1,6 +1,7 @@
 //! What a holder of a node's certificate may read and record: only what concerns the node's own
 //! allocations. The leader decides whether an allocation belongs to the node, so that a member that
-//! lags behind refuses nothing about work that has just started.
+//! lags behind refuses nothing about work that has just started. Only a stale read of an allocation
+//! is decided by the member that answers it.
 
 use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
@@ -54,8 +55,8 @@ pub(super) fn narrowed(request: Request, own: &BTreeSet<String>) -> Request {
     }
 }
 
-/// Checks whether a node may record this access: to one of its own allocations, by a user that may
-/// act on that node.
+/// Checks whether a node may record this access: to one of its own allocations, by the allocation's
+/// owner or root.
 pub(super) async fn access(core: &Arc<Core>, caller: &Caller, request: &Request, ask_leader: AskLeader) -> Result<(), Refusal> {
     let refused = || permission::refused(Call::RecordAccess, caller);
     let Request::RecordAccess(access) = request else { return Err(refused()) };

@@ -31,8 +31,8 @@ pub(super) struct Received {
 }
 
 impl Launch {
-    /// A rank's socket is readable or writable, or a peer connected to its port. `now` is in milliseconds of
-    /// CLOCK_BOOTTIME.
+    /// Handles a ready descriptor of the launch: the terminal, an input, the PMIx bridge, a rank's socket, or its port
+    /// with a new connection. `now` is in milliseconds of CLOCK_BOOTTIME.
     pub fn socket_ready(
         &mut self,
         local: u32,
@@ -63,7 +63,7 @@ impl Launch {
             return received.map(|received| self.handle_bridge(received, epoll)).unwrap_or_default();
         }
         if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {
-            // The next event reports what it sent.
+            // Data that the peer has sent already causes another event.
             self.accept(local, now, dir, work, epoll, token(local));
             return happenings;
         }

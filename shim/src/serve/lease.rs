@@ -4,7 +4,7 @@
 //!   Ungranted ──RunLease──▶ Until(t) ──RunLease──▶ Until(later) … ──t comes──▶ Lapsed
 //! ```
 //!
-//! It is only in memory: it ends with the shim (the agent then ends what is left), or with the machine.
+//! The state is only in memory: it ends with the shim (the agent then ends what is left), or with the machine.
 
 use lattice_runtime::shim::FromShim;
 use thiserror::Error;
@@ -18,7 +18,7 @@ pub(super) enum NotLeased {
     Lapsed,
 }
 
-/// State of the run lease; see the module. Times are of the shim's clock.
+/// State of the run lease; see the module. Times are in milliseconds of CLOCK_BOOTTIME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunLease {
     /// The work needs no lease.

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most devices that are cached; beyond that all are read again.
+/// Largest number of cached devices; when it is reached, the cache is emptied.
 const KNOWN_MAX: usize = 1024;
 
-/// Which devices are stacked; each is read once.
+/// Caches which devices are stacked.
 #[derive(Debug)]
 pub struct Devices {
     /// Devices by number, as in `/sys/dev/block`.

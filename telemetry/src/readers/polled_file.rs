@@ -124,12 +124,12 @@ impl PolledFile {
         Self { path, state: State::Absent { found_none: 0, rests: 0 }, openings: 0 }
     }
 
-    /// Its text now, empty if it is not UTF-8. `None`: there is no such file.
+    /// Its text now, empty if it is not UTF-8. `None` as for [`Self::bytes`].
     pub(crate) fn read<'a>(&mut self, text: &'a mut Text) -> Option<&'a str> {
         self.bytes(text).map(|bytes| std::str::from_utf8(bytes).unwrap_or_default())
     }
 
-    /// Its bytes now. `None`: there is no such file.
+    /// Its bytes now. `None`: there is no such file, it cannot be read, or this read does not look for it.
     pub(crate) fn bytes<'a>(&mut self, text: &'a mut Text) -> Option<&'a [u8]> {
         let length = self.length(text)?;
         Some(&text.0[..length])
@@ -140,7 +140,7 @@ impl PolledFile {
         matches!(self.state, State::Missed)
     }
 
-    /// How often it was opened: after a change it may be another file of the same name.
+    /// How often it was opened: if this number has changed, it may be another file of the same name.
     pub(super) fn openings(&self) -> u64 {
         self.openings
     }

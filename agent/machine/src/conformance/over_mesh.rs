@@ -13,7 +13,7 @@ use quinn::SendStream;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Timeout of the other agent's answer: shorter than the operator's program waits.
+/// Timeout of the other agent's answer: shorter than the timeout of the operator's program.
 const ANSWER: Duration = Duration::from_secs(25);
 
 /// Takes a new fingerprint, and answers another agent.
@@ -63,7 +63,8 @@ impl From<&Found> for WireFound {
 impl TryFrom<WireFound> for Found {
     type Error = FrameError;
 
-    /// Checks the bounds and refuses control characters: the texts are printed on users' terminals.
+    /// Refuses components that exceed the bounds or contain control characters. Control characters
+    /// in `trouble` are replaced: the texts are printed on users' terminals.
     fn try_from(wire: WireFound) -> Result<Self, FrameError> {
         let components: Option<Components> = wire.components.map(|components| components.into_iter().collect());
         if components.as_ref().is_some_and(|components| check(components).is_err()) {

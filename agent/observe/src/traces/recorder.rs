@@ -89,7 +89,8 @@ impl Recorder {
         Self { traces, mode, me, view, troubles, about, recordings: BTreeMap::new(), swept: false, troubled: false }
     }
 
-    /// Adds what is missing in this node's lines to what is always missing; headers say that too.
+    /// Names in the headers what this node's lines lack, besides what such lines lack on every
+    /// node.
     pub fn lacks(&mut self, what: &[String]) {
         if !what.is_empty() {
             self.about = format!("{}; HERE NOTHING OF: {}", self.about, what.join(", "));
@@ -136,8 +137,8 @@ impl Recorder {
                     chunk: None,
                 }
             });
-            // If an earlier run was recording an audit, its record must first say since when nobody
-            // has been: that happens at the next `ending`.
+            // If an earlier run was recording this audit, its record must first state since when
+            // nothing was recorded. The caller writes that when the next `ending` returns it.
             let waits = is_new && mode == TelemetryMode::Audit && recording.before.is_some();
             if recording.has_lasted(now_ms) && !waits {
                 tracing::info!(allocation = %key.0, %mode, "its time in this mode is over");
@@ -151,7 +152,7 @@ impl Recorder {
         let tally = self.traces.of(self.mode);
         let mut kept = tally.kept();
         if !kept.is_empty() {
-            // If somebody asks again for a longer time, the earlier losses still show.
+            // If this mode is requested again for the same work, its earlier losses still count.
             let here: BTreeSet<Key> = view.locals.iter().map(|local| (local.share.allocation, local.share.epoch)).collect();
             kept.retain(|key, _| here.contains(key));
         }
@@ -170,8 +171,8 @@ impl Recorder {
         begun
     }
 
-    /// Forgets what an earlier run knew of work that is no longer recorded; what is still to be
-    /// stored stays.
+    /// Removes the files of an earlier run about requests that have ended. Files that wait for the
+    /// store stay.
     fn sweep(&self, asked: &BTreeSet<String>) {
         for folder in folders(&self.traces.0.dir).unwrap_or_default() {
             if folder.file_name().and_then(|name| name.to_str()).is_none_or(|name| !asked.contains(name)) {
@@ -210,7 +211,7 @@ impl Recorder {
         self.recordings.get_mut(&key).and_then(|recording| recording.before.take())
     }
 
-    /// Stores until when this run was recording: the next run will say since when nobody was.
+    /// Stores until when this run was recording: the next run reports the gap since then.
     pub fn is_at(&self, key: Key, until: SystemTime) {
         let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
         if let Err(error) = file.and_then(|file| file.set_modified(until)) {
@@ -275,7 +276,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// Whether its time is over but it has not been ended.
+    /// Whether its time is over although it has not been ended yet.
     fn has_lasted(&self, now_ms: u64) -> bool {
         !self.over && self.order.duration_ms().is_some_and(|all_ms| now_ms.saturating_sub(self.since_ms) >= all_ms)
     }
@@ -312,7 +313,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Completes the present file: it is stored next.
+    /// Completes the present file, so that it can be stored.
     fn close(&mut self, traces: &Traces) {
         let Some(chunk) = self.chunk.take() else { return };
         match chunk.close() {
@@ -320,7 +321,7 @@ impl Recording {
                 traces.0.closed.notify_one();
                 traces.0.more.notify_one();
             }
-            // The next run of the agent takes care of it.
+            // The next run of the agent completes it.
             Err(error) => tracing::warn!(%error, "raw measurements or audits stay on this node for now"),
         }
     }

@@ -33,7 +33,7 @@ const fn window(name: &'static str, unit: &'static str, family: &'static Family)
     Pushed { name, unit, family, stats: Some(["mean", "max"]) }
 }
 
-/// The only table from names to series, also used by `lattice compare`.
+/// The table from names to series, also used by `lattice compare`.
 pub static PUSHED: &[Pushed] = &[
     window("cpu_cores", "cores", &family::CPU_CORES),
     window("memory_used", "bytes", &family::MEMORY_USED),
@@ -108,7 +108,7 @@ impl Over {
     }
 }
 
-/// Each node's numbers, and the age of its newest.
+/// Each node's numbers, and the age of its newest, in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     nodes: BTreeMap<String, Vec<v1::Measured>>,
@@ -210,8 +210,9 @@ pub(super) async fn of_running(api: &Api, allocation: &Allocation, duration: Dur
     answered(api, allocation, Some(duration)).await
 }
 
-/// Replaces the agents' means and maxima by the store's. If the store gave none, the agents' values
-/// stay, and the response says which period they cover.
+/// Replaces the agents' means and maxima by the store's; a number that the store lacks then has
+/// neither. If the store has nothing of the allocation or cannot be read, the agents' values stay,
+/// and the response says which period they cover.
 pub(super) fn join(response: &mut v1::TopResponse, Answered { summary, found }: Answered) {
     if summary.lacks.is_empty() {
         for usage in &mut response.nodes {
