@@ -120,12 +120,13 @@ pub enum End {
     Ended(Box<v1::Allocation>),
     /// Its command ended by itself with this code, and the allocation with it, as its head reports.
     Reported(i32),
-    /// The allocation continues without us: a shell's exit code for the signal that made us leave.
+    /// We stopped following the allocation after a signal: a shell's exit code for that signal.
     Left(u8),
 }
 
-/// The user's own job that is followed. The first Ctrl-C, or signal that ends us, cancels it, and a second one leaves
-/// it. If it has a terminal, that terminal gets the keys while it runs, and a signal that ends us then leaves at once.
+/// The user's own job that is followed. The first Ctrl-C, or signal that ends us, cancels it; after a second one we
+/// stop following it. If the job has a terminal, that terminal gets the keys while the job runs. Then a signal that
+/// ends us cancels the job, and we stop following it at once.
 pub struct Own {
     interrupts: Interrupts,
     farewell: Farewell,
@@ -136,7 +137,7 @@ pub struct Own {
 pub enum Gives {
     Nothing,
     Input(Feeder),
-    /// Active from when the job first runs.
+    /// `None` until the job first runs.
     Terminal(Option<Typist>),
 }
 
@@ -154,7 +155,7 @@ impl Own {
     }
 }
 
-/// An event that arrives before the following ends.
+/// A signal that arrives while the job is followed.
 #[derive(Clone, Copy)]
 enum Came {
     Interrupt,
@@ -204,7 +205,8 @@ async fn type_on(
 }
 
 /// Follows an allocation to its end and shows its output; also returns a shell's exit code for the signal that
-/// cancelled it here. `own`: see [`Own`]. `submission`: submitted first; one that is refused is not retried.
+/// cancelled it here. `own`: see [`Own`]. `submission`: is submitted over the same connection; if that fails, it is not
+/// retried.
 pub async fn follow(
     session: &Session,
     mut client: Client,
@@ -252,7 +254,8 @@ pub async fn follow(
     }
 }
 
-/// Waits for a signal that makes us leave while no agent can be reached; returns a shell's exit code for it.
+/// Waits for a signal by which we stop following, while no agent can be reached or no log stream is free. Returns a
+/// shell's exit code for it.
 async fn left(own: &mut Option<Own>) -> u8 {
     let Some(Own { interrupts, farewell, .. }) = own else { return pending().await };
     tokio::select! {
@@ -261,18 +264,18 @@ async fn left(own: &mut Option<Own>) -> u8 {
     }
 }
 
-/// State that is kept over connections.
+/// State that outlives a connection.
 struct Following<'a> {
     session: &'a Session,
     request: &'a v1::LogsRequest,
     screen: RefCell<Screen>,
     patience: Patience,
-    /// Set if it was cancelled here: then the quorum decides how it ended.
+    /// Set if the job was cancelled here: then the quorum decides how it ended.
     cancelled: Cell<Option<u8>>,
     submission: Option<v1::SubmitRequest>,
     /// Whether the submission is committed.
     submitted: watch::Sender<bool>,
-    /// What it waits for, if it was submitted elsewhere or earlier.
+    /// Reports what the allocation waits for, if it was submitted elsewhere or earlier.
     waiting: Waiting,
 }
 
@@ -363,7 +366,7 @@ impl Following<'_> {
         }
     }
 
-    /// Submits it, unless that was done, and remembers it as `@last`.
+    /// Submits the job, unless that was done, and remembers it as `@last`.
     async fn submit(&self, client: &Client) -> Result<(), Failure> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
             let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
@@ -376,7 +379,8 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// The answer to a stream of a submission in progress; if the submission is refused, its own answer has the reason.
+    /// The opened stream. If it was not opened, waits for the submission first: if the submission is refused, its own
+    /// answer has the reason.
     async fn opened<T>(&self, answered: Result<Response<T>, Status>) -> Result<T, Failure> {
         if answered.is_err() {
             self.submission_taken().await;

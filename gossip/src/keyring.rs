@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
 
-/// How many keys a ring may have: two while one replaces the other, and one more for a node that
-/// has sealed with a third until now.
+/// How many keys a ring may have: two while one replaces the other, and a third that this node
+/// still seals with after the quorum was recovered from a backup.
 pub const KEYS_MAX: usize = 3;
 /// The id of the configured key, which exists before any other.
 pub(crate) const CONFIGURED: u32 = 0;
@@ -42,7 +42,7 @@ impl Key {
         Ok(Self(bytes))
     }
 
-    /// As 64 hexadecimal digits, to be written where only the agent reads.
+    /// The key as 64 hexadecimal digits. Write it only where nobody but the agent can read it.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

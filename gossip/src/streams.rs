@@ -2,8 +2,9 @@
 //!
 //! A stream is what one sender seals with one key. Each has its own replay window, and no stream
 //! has priority over another: a holder of a key can begin streams in any node's name, and must
-//! neither outrank nor evict the node's own. A replay from a forgotten stream comes from an earlier
-//! life or renewal of its node, which the core ignores.
+//! neither outrank nor evict the node's own. A replay from a replaced stream comes from an earlier
+//! life or renewal of its node, which the core ignores. All streams of a node are dropped if the
+//! core forgets the node, or if there are too many nodes: then old datagrams of it open again.
 
 use crate::replay::Window;
 use crate::rows::{Keyed, Rows};
@@ -93,7 +94,7 @@ impl Streams {
         node.is_some_and(|node| node.all().any(|stream| stream.id.sender.incarnation == sender.incarnation))
     }
 
-    /// Marks the counter of a datagram that has opened.
+    /// Marks the counter of a datagram that was opened.
     pub fn mark(&mut self, now_ms: u64, id: StreamId, counter: u64) {
         let node = id.sender.node;
         if let Some(known) = self.by_node.get_mut(node) {

@@ -1,5 +1,5 @@
-//! Comparing views with a random peer: a newcomer gets thousands of nodes by it, and a node that
-//! lost gossip catches up.
+//! Comparing views with a random peer: in this way a newcomer gets thousands of nodes, and a node
+//! that lost gossip catches up.
 //!
 //! ```text
 //!   pull      from, to (peers), nonce 8, after (name), upto (name), tag 8 × n
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A pull names a range of the members in order of their names, `after` < name ≤ `upto` (empty: no
-//! bound), and a tag for each record that its sender has in that range. The answer holds the
-//! records whose tags the pull lacks, in order. If they do not all fit, `covered` is the last name
-//! that did, and the sender of the pull asks for the rest. If nothing is new, this takes one
-//! datagram each way.
+//! bound), and a tag for each record that its sender has in that range. The answer contains the
+//! records whose tags the pull lacks, in order. If they do not all fit, `covered` is the name in
+//! the last record that did, and the sender of the pull asks for the rest. If nothing in the range
+//! is new, this takes one datagram each way.
 
 use crate::fact::FactVersion;
 use crate::fact_book::FactBook;
@@ -62,7 +62,7 @@ impl Range {
         (self.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded), self.upto.as_ref().map_or(Bound::Unbounded, Bound::Included))
     }
 
-    /// Whether the range may be used; `BTreeMap::range` panics on an empty one.
+    /// Whether the range can contain a name: if not, there is nothing to pull.
     pub fn is_sound(&self) -> bool {
         match (&self.after, &self.upto) {
             (Some(after), Some(upto)) => after < upto,
@@ -71,8 +71,8 @@ impl Range {
     }
 }
 
-/// The tags of a pull, looked up in the order in which they came. When both sides know nearly the
-/// same, each tag is at its expected position, so nothing needs sorting.
+/// The tags of a pull, looked up in the order in which they came. When both sides know the same,
+/// each tag is at its expected position. The first tag that is not makes this sort all tags, once.
 pub(crate) struct Tags<'a> {
     tags: &'a [u64],
     next: usize,
@@ -106,7 +106,7 @@ impl<'a> Tags<'a> {
 }
 
 impl Pull {
-    /// As many tags as fit beside the longest possible head.
+    /// How many tags fit beside the longest possible head.
     pub fn tags_max(body_bytes_max: usize) -> usize {
         body_bytes_max.saturating_sub(2 * 95 + 8 + 2 * 64) / 8
     }
@@ -194,8 +194,8 @@ impl Record {
     }
 }
 
-/// The tag by which two nodes compare what they know about a third. It leaves out suspicion, which
-/// is short and spread by gossip.
+/// The tag by which two nodes compare what they know about a third. It does not depend on
+/// suspicion, which is short and spreads by gossip.
 pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
     let active = match state {
         State::Alive | State::Suspect => 1,
@@ -203,7 +203,7 @@ pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
     };
     let fact = fact.map_or((0, 0), |version| (version.incarnation.wrapping_add(1), u64::from(version.counter)));
     let words = [peer.key, peer.incarnation, u64::from(peer.renewal), active, fact.0, fact.1];
-    // FNV-1a: whoever can send a tag holds the key, so it need not resist forgery.
+    // FNV-1a: every sender of tags has the key, so the hash need not resist forgery.
     words
         .iter()
         .flat_map(|word| word.to_be_bytes())

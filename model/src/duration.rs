@@ -16,8 +16,7 @@ pub enum BareNumber {
     Minutes,
 }
 
-/// Parses a duration. With [`BareNumber::Minutes`], as in Slurm, `A:B` is minutes:seconds and `D-H`
-/// is days and hours.
+/// Parses a duration. As in Slurm, `A:B` is minutes:seconds and `D-H` is days and hours.
 pub fn parse(text: &str, bare: BareNumber) -> Result<Duration, DurationError> {
     let refuse = || DurationError(text.chars().take(40).collect());
     let seconds = if text.contains(':') || text.contains('-') { clock(text) } else { units(text, bare) };

@@ -1,11 +1,12 @@
 //! Which ranks of a launch run on which of its nodes. It is a function of the number of ranks on
 //! each node and of their distribution, and gives the same result everywhere.
 //!
-//! An explicit list would cost 4 bytes for each rank, sent to every node. The head, the shims and
+//! A list of all ranks would cost 4 bytes for each, sent to every node. The head, the shims and
 //! `PMI_process_mapping` call the same function, so they cannot disagree. MPICH accepts a mapping
-//! of at most 996 bytes: a longer one is sent as its repeating part, and one without repetition is
-//! not sent. The allocation's first node must have a rank: its shim stores the state of the launch
-//! while its agent is down. Several programs form one launch, each with consecutive ranks.
+//! of at most 996 bytes: a longer one is shortened to its repeating part, and is not sent if that
+//! is too long as well. The allocation's first node must have a rank: its shim stores the state of
+//! the launch while its agent is down. Several programs form one launch, each with consecutive
+//! ranks.
 
 use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;
@@ -77,9 +78,9 @@ pub struct EntryLaunch {
 /// A request for a launch's layout; unset fields leave the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShapeRequest {
-    /// How ranks are distributed, but no explicit list.
+    /// How ranks are distributed; never an explicit list, which is in `listed`.
     pub distribution: Option<Distribution>,
-    /// The nodes in rank order with their number of ranks; instead of a distribution.
+    /// The nodes in rank order with their numbers of ranks, instead of a distribution.
     pub listed: Vec<(NodeId, u32)>,
     /// See [`LaunchShape::programs`].
     pub programs: Vec<Program>,
@@ -190,7 +191,7 @@ pub enum LayoutError {
     /// An invalid program after the first.
     #[error("program {number}: it needs a name and at least one rank; at most {PROGRAMS_MAX} programs are possible")]
     Program {
-        /// Its number, counted from 1 (so from 2 here).
+        /// Its number, counted from 1: 2 or more.
         number: usize,
     },
     /// More processors for a rank than any machine has.
@@ -216,7 +217,7 @@ impl FromStr for Distribution {
     }
 }
 
-/// The form that users write. An explicit list is shown by its nodes elsewhere.
+/// The form that users write. The nodes of an explicit list are shown elsewhere.
 impl fmt::Display for Distribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -267,7 +268,7 @@ impl LaunchShape {
     }
 }
 
-/// The ranks of nodes with these numbers of ranks, in rank order.
+/// Which ranks are on which node, in rank order. `counts`: the number of ranks on each node.
 pub fn runs(counts: &[u32], distribution: &Distribution) -> Vec<RankRun> {
     let mut runs = Runs::default();
     match distribution {
@@ -305,9 +306,10 @@ impl Runs {
     }
 }
 
-/// Distributes `ranks` to the nodes in order, at most `tasks_per_node` on each if that is set. In
-/// blocks, a set limit fills each node before the next; without one the ranks are distributed as
-/// evenly as possible. Nodes without ranks are left out.
+/// Distributes `ranks` to the nodes in order, at most `tasks_per_node` on each if that is set. With
+/// [`Distribution::Block`] and a limit, each node is filled before the next; without a limit, the
+/// ranks are distributed as evenly as possible. Nodes without ranks are left out. An explicit list
+/// is refused: see [`list_out`].
 pub fn lay_out(
     nodes: &[NodeId],
     ranks: u32,

@@ -7,7 +7,7 @@ use std::fmt;
 /// The highest preemption class: work of this class is never preempted for other work.
 pub const CLASS_MAX: u8 = 10;
 
-/// An order to an allocation to release its nodes, recorded by the quorum as long as the claim
+/// An order to an allocation to release its nodes. The quorum stores it as long as the claim
 /// exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemption {
@@ -18,14 +18,15 @@ pub struct Preemption {
     pub by: String,
     /// Why, for people.
     pub reason: String,
-    /// The occasion.
+    /// What kind of request it is.
     pub cause: PreemptCause,
-    /// How long it has to save itself, in milliseconds; may be extended once by half of that.
+    /// How long the work has to save itself, in milliseconds; may be extended once by half of that.
     pub deadline_ms: u64,
-    /// Whether it then stays Suspended until somebody resumes it, instead of waiting for nodes.
+    /// Whether the allocation then stays Suspended until somebody resumes it, instead of waiting
+    /// for nodes.
     pub hold: bool,
-    /// Why it could not save itself, if it was allowed to continue: it is not asked again because
-    /// of this order.
+    /// Why the work could not save itself, if it was allowed to continue. It is not asked again for
+    /// this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -60,13 +61,14 @@ impl fmt::Display for PreemptCause {
 }
 
 impl Preemption {
-    /// Whether it is in progress.
+    /// Whether the order is in progress.
     pub fn stands(&self) -> bool {
         self.failed.is_none()
     }
 
-    /// Merges a second request: the id of the first stays, the shorter deadline applies, and
-    /// whatever either of them requires beyond the other is done.
+    /// Merges a second request. The first id stays, and the shorter deadline applies. The work is
+    /// held if either request asks for that. If only the second one ends work that cannot save
+    /// itself, its cause, requester and reason replace the first ones.
     pub fn join(&mut self, other: &Self) {
         if other.cause.ends_unsaved() && !self.cause.ends_unsaved() {
             (self.cause, self.by, self.reason) = (other.cause, other.by.clone(), other.reason.clone());

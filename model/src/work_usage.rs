@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The usage of one claim's work, measured by its nodes after all its processes were gone. A node
-/// leaves out what it cannot measure.
+/// The usage of one claim's work. Each node measures its part when all processes of the work are
+/// gone, and leaves out what it cannot measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkUsage {
     /// Number of nodes included.

@@ -7,10 +7,11 @@
 //!    ╰──── it is done, or a node is unreachable ────┴───────────────────╯
 //! ```
 //!
-//! A fence that waits for a node whose ranks have ended waits for ever; one that waits too long
-//! while every node is connected has failed. While a node is unreachable, the timeout is stopped.
-//! An empty fence has no timeout: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and
-//! ranks may come to it hours apart.
+//! A fence that waits for a node on which a rank has ended would wait for ever, so the launch fails
+//! at once. A fence that waits too long while every node is connected fails as well. While a node
+//! is unreachable there is no timeout; it begins anew when all nodes are connected. An empty fence
+//! has no timeout: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and ranks may come to
+//! it hours apart.
 
 use lattice_model::NodeRanks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +39,11 @@ enum Phase {
         fence: u32,
         since_ms: u64,
     },
-    /// Nodes that the fence has waited for too long are asked which of their ranks have not come.
+    /// The fence has waited too long, and every part is asked which of its ranks have not come.
     Asking {
         fence: u32,
         asked_ms: u64,
-        /// The ranks that have not come, by part.
+        /// The answers: the ranks that have not come, by part.
         absent: BTreeMap<usize, Vec<u32>>,
     },
 }
@@ -90,14 +91,14 @@ pub enum FenceFailure {
 }
 
 impl FenceWatch {
-    /// The watch of a launch that begins, with `parts` parts. No fence may wait longer than
-    /// `timeout_ms`.
+    /// The watch of a launch that begins, with `parts` parts. `timeout_ms`: how long a fence that
+    /// carries data may wait.
     pub fn new(parts: usize, timeout_ms: u64) -> Self {
         Self { parts, timeout_ms, ended: BTreeSet::new(), phase: Phase::Idle }
     }
 
-    /// Handles an event and appends the actions to `out`. A failure is given again at each check
-    /// that finds it.
+    /// Handles an event and appends the actions to `out`. Each check that finds a failure appends
+    /// it again.
     pub fn handle(&mut self, now_ms: u64, event: FenceEvent, out: &mut Vec<FenceAction>) {
         match event {
             FenceEvent::RankEnded { part } => {

@@ -1,8 +1,8 @@
 //! For tests: named points at which the agent kills itself, as a crash there would.
 //!
-//! A point is armed by `LATTICE_FAILPOINT=<name>` in the agent's environment, and only if the agent's configuration
-//! allows work as root, which no site's does. The first pass through that point then writes so to standard error and
-//! kills the process with SIGKILL: no destructor, no flush. An unarmed point costs one relaxed load.
+//! `LATTICE_FAILPOINT=<name>` in the agent's environment arms a point. The configuration must allow work as root, which
+//! is meant for tests; otherwise the agent does not start. The first pass through that point writes a message to
+//! standard error and kills the process with SIGKILL: no destructor, no flush. An unarmed point costs one relaxed load.
 //! `lattice-agent failpoints` prints the list, so that the crash test covers every point.
 
 use std::fmt;
@@ -221,8 +221,10 @@ points! {
     WalltimeAwaitsSave = "walltime-awaits-save", Preempt, Any;
     // Removal of an expired checkpoint.
     CheckpointGone = "checkpoint-gone", Removal, Any;
+    // Restoring of saved files.
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
+    // The report of what changed during a disconnection.
     UnheardReportUnsent = "unheard-report-unsent", Unheard, Any;
     UnheardReportSent = "unheard-report-sent", Unheard, Any;
 }
@@ -268,7 +270,7 @@ pub fn pass(point: Point) {
 
 #[cold]
 fn die(point: Point) -> ! {
-    // One unbuffered write without a lock: the test recognises this death by it.
+    // One unbuffered write without a lock: the crash test finds this message.
     let _ = nix::unistd::write(std::io::stderr(), format!("failpoint {point}: this process kills itself\n").as_bytes());
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
     // The signal is delivered before this thread returns to user space. If it were not, nothing may continue.

@@ -45,7 +45,7 @@ const NODE_LIST_BYTES_MAX: usize = 200;
 /// queue is served first come, first served: the first allocation that does not fit blocks all
 /// behind it. An allocation does not block others if
 ///
-/// * it could not fit into the cluster with the registered nodes
+/// * too few registered nodes could ever serve it, without those that are excluded for it
 /// * it would exceed the quotas of its tenant
 /// * its user has as many running allocations as one user may have
 /// * there is no VNI for its network domain
@@ -116,8 +116,8 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
     claims
 }
 
-/// The claim for an allocation that is about to be submitted, if it can be placed at once: one
-/// commit then does for both. `None` if other work already waits in its queue and so comes first.
+/// The claim for an allocation that is about to be submitted, if it can be placed at once: then one
+/// commit records both. `None` also if other work waits in its queue, because that comes first.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
     if view.somebody_waits(&queue) {
@@ -129,7 +129,7 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 
 /// Why a pending allocation cannot begin whatever nodes are free, in one sentence: quotas of its
 /// tenant or user, no VNI for its network domain, an earlier attempt that may still run, or a time
-/// for which it waits. `None` if nothing of this blocks it.
+/// for which it waits. `None`: nothing of this blocks it.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     Judge::of(view).blocked(allocation).map(|(why, _)| why)
 }

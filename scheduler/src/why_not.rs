@@ -23,11 +23,12 @@ pub enum WhyNot {
         /// What the allocation wants of it.
         wanted: Resources,
     },
-    /// Its prologue failed for this allocation, which cannot have it again before `until`.
+    /// Its prologue failed for this allocation. The exclusion ends at `until`, or earlier if the
+    /// node is repaired.
     Excluded {
         /// Why it failed.
         why: String,
-        /// The time by the leader's clock.
+        /// By the leader's clock.
         until: Timestamp,
     },
     /// It lacks what the allocation asks for, however much of it is free.
@@ -74,8 +75,8 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }
 
-/// How many nodes of this cluster are excluded for the allocation; which, and when it can have the
-/// first of them again.
+/// The number of this cluster's nodes that are excluded for the allocation, and a text with their
+/// names and the end of the first exclusion. `None`: no node is excluded.
 pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
     let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
     let first = standing().map(|(_, until)| until).min()?;

@@ -2,7 +2,8 @@
 //! for live reading. While the store is unavailable, bytes beyond the spool's limit are removed as well. This works
 //! with and without an agent.
 //!
-//! The files keep their lengths, so writers and readers notice nothing: a hole is the beginning of a file.
+//! A hole is always at the beginning of a file, and the file keeps its length: so no writer notices, and all positions
+//! stay valid.
 
 use crate::shim_log::log_line;
 use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
@@ -14,9 +15,9 @@ use std::path::Path;
 
 /// Holes begin and end at block boundaries, in bytes.
 const BLOCK: u64 = 4096;
-/// Bytes punched at a time: writers of the file wait meanwhile.
+/// Bytes that are punched at a time: writers of the file wait meanwhile.
 const STEP: u64 = 16 << 20;
-/// The shortest and longest interval between two looks, in milliseconds; growth decides.
+/// The shortest and longest interval between two looks, in milliseconds: the faster files grow, the shorter.
 const LOOK_MS: (u64, u64) = (100, 500);
 
 type Key = (u32, u32, LogStream);
@@ -25,7 +26,7 @@ type Key = (u32, u32, LogStream);
 pub struct LogRing {
     room: Option<LogRoom>,
     files: BTreeMap<Key, LogFile>,
-    /// Launches without a process that could write, and whether their files were looked at since.
+    /// Launches without a process that could write, and whether their files were looked at since then.
     over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
@@ -44,12 +45,12 @@ struct LogFile {
 }
 
 impl LogRing {
-    /// Nothing is known yet. `room`: how much may be kept; `None`: all.
+    /// Nothing is known yet. `room`: how many bytes may stay; `None`: all.
     pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
         Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms }
     }
 
-    /// These files are uploaded so far.
+    /// Notes how far these files are uploaded.
     pub fn flushed(&mut self, files: &[FlushedLog], now_ms: u64) {
         for file in files {
             let known = self.files.entry((file.number, file.rank, file.stream)).or_default();
@@ -85,7 +86,7 @@ impl LogRing {
             }
             self.files.entry(key).and_modify(|f| f.start = to);
         }
-        // Often enough that the files do not grow by more than half the ring between two looks.
+        // At the present rate, files grow by at most half the ring until the next look, if `LOOK_MS` permits.
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
         let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);
         self.looked_at = now_ms;
@@ -153,14 +154,14 @@ fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
     too_long.collect()
 }
 
-/// The most bytes that each file may keep so that all together keep at most `most`: long files share what short ones
+/// The most bytes that each file may keep so that all together keep at most `most`. Long files share what short ones
 /// leave.
 fn level(sizes: &mut [u64], most: u64) -> u64 {
     sizes.sort_unstable();
     let (mut left, mut count) = (most, sizes.len() as u64);
     for size in sizes {
         if *size > left / count {
-            // The end of a file is never punched: it shows that the file only grew.
+            // The end of a file is never punched: by these bytes the agent sees that the file only grew.
             return (left / count).max(BLOCK);
         }
         left -= *size;

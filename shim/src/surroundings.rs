@@ -17,8 +17,9 @@ pub struct Surroundings<'a> {
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
     pub v1_groups: &'a [BorrowedFd<'a>],
-    /// Bytes that this process may hold of values that ranks put, and as many again of answers that they do not read.
+    /// How many bytes of values that a launch's ranks put this process may hold, and as many again of answers that
+    /// ranks have not read.
     pub held_bytes_max: usize,
-    /// Each local rank's place. The launch has the policy for its memory.
+    /// The resources that each local rank is bound to. The launch has the policy for its memory.
     pub places: Vec<RankPlace>,
 }

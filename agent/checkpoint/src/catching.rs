@@ -1,4 +1,4 @@
-//! Finds which processes of an allocation's work catch a signal, and sends it to those only: it
+//! Finds which processes of an allocation's work catch a signal, and sends it only to them: it
 //! would end any other process.
 //!
 //! A child that was forked and has not executed its program yet shows its parent's handlers, and
@@ -7,6 +7,10 @@
 //! directly before the signal is sent. The first look may be long before the request
 //! ([`super::sightings`]). The agent therefore waits only for processes that have just started, and
 //! asks the others at once.
+//!
+//! On a machine without scopes, all descendants of the shim except PMIx servers count as the work's
+//! processes, the programs of attached terminals included. There the signal is meant for all of
+//! them, even if the user chose ranks or process groups.
 
 use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
@@ -33,8 +37,8 @@ pub enum CatchingError {
     NotCaught { why: String },
 }
 
-/// Processes that the signal is meant for, sorted by whether they catch it. Terminals that users
-/// attached are not among them.
+/// Processes that the signal is meant for, sorted by whether they catch it. With scopes, the
+/// programs of attached terminals are not among them.
 pub struct SignalTargets {
     /// Number of processes, catching or not.
     pub all: usize,
@@ -64,7 +68,8 @@ pub(super) enum Look {
 
 impl SignalTargets {
     /// Looks once at all processes that run now except `asked`; an error if that fails. `shim`: the
-    /// shim's process, below which the work's processes are found on a machine without scopes.
+    /// shim's process. It is needed on a machine without scopes, and to find process groups and
+    /// ranks.
     fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
@@ -158,7 +163,7 @@ impl SignalTargets {
         }))
     }
 
-    /// Whether any process was first seen catching the signal long enough ago.
+    /// Whether any process is known to catch the signal.
     fn is_caught(&self) -> bool {
         !self.catching.is_empty()
     }
@@ -169,8 +174,8 @@ impl SignalTargets {
         Ok(self.catching.into_iter().map(|process| process.fd).collect())
     }
 
-    /// Sends the signal: at once to the processes that are known to catch it, a moment later to the
-    /// others that turn out to. Returns the processes that got it.
+    /// Sends the signal at once to the processes that are known to catch it, and a moment later to
+    /// those of the `unsure` ones that catch it. Returns the processes that got it.
     fn send(mut self, signal: AskSignal) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
@@ -197,7 +202,7 @@ impl SignalTargets {
 
     /// Sends the signal only to the processes that an earlier look found catching it and that are
     /// still `listed`. Returns those that got it. Once one has got it, errors with others are
-    /// ignored: the following look at all processes finds them again.
+    /// ignored: the next look at all processes finds them again.
     fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.catching.retain(|process| listed.contains(&process.pid));
@@ -214,7 +219,7 @@ impl CatchingProcess {
     }
 }
 
-/// An allocation's work, and its shim's process id for machines without scopes.
+/// An allocation's work, and its shim's process id.
 pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
 /// Looks at the processes that run now.
@@ -222,8 +227,8 @@ pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, sign
     SignalTargets::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
-/// The running processes that catch the signal, without sending it; `None`: none was first seen
-/// catching it long enough ago.
+/// The running processes that catch the signal, without sending it; `None`: no process catches it.
+/// Waits for processes that have just started.
 pub fn catching_processes((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
     now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
@@ -272,7 +277,8 @@ pub fn ask<E: From<CatchingError>>(
     Ok(sent.into_iter().map(|process| process.fd).collect())
 }
 
-/// Whether any process of the script or of a launch is alive.
+/// Whether any process of the script or of a launch is alive. Without scopes, the processes of
+/// attached terminals count as well.
 pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
     let Some(slice) = &context.slice else {
         for pid in of_work(context, allocation, shim)? {
@@ -293,7 +299,7 @@ pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> 
     Ok(false)
 }
 
-/// Maps "the process is gone" to `None`; other errors stay errors.
+/// Maps the error "no such file or process" to `None`; other errors stay errors.
 fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -302,7 +308,7 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Processes of the script and of launches.
+/// Processes of the script and of launches; without scopes, also those of attached terminals.
 pub(super) fn of_work(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     match &context.slice {
         Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
@@ -399,7 +405,7 @@ pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
     format!("{which} {name}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
 }
 
-/// Looks at one process; `None`: it is not alive.
+/// Looks at one process; `None`: the process is not alive.
 pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
     let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
@@ -431,7 +437,7 @@ fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
     Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
 }
 
-/// Whether `/proc/PID/status` shows that the signal is caught; `None`: a zombie.
+/// Whether `/proc/PID/status` shows that the process catches the signal; `None`: it has ended.
 fn catches(status: &str, signal: AskSignal) -> Option<bool> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {

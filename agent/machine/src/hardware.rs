@@ -1,6 +1,5 @@
-//! The node's topology as the agent found it at its start, and the topology files of allocations:
-//! each holds the whole topology and the allocation's part of it, so that ranks need not discover
-//! it again.
+//! Finds the node's topology, and writes the topology files of allocations. Each file contains the
+//! whole topology and the allocation's part of it, so that ranks need not discover it again.
 
 use crate::hwloc;
 use anyhow::Context;
@@ -14,12 +13,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Discovers this machine. Takes as long as the vendors' libraries do; done once per start.
+/// Discovers this machine, at the start and when a GPU appears that is not known. Takes as long as
+/// the vendors' libraries do.
 pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
 }
 
-/// This machine's main memory in bytes, less what is reserved for the system.
+/// This machine's main memory in bytes, less what is reserved for the system, which is at most a
+/// quarter.
 pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
@@ -27,7 +28,7 @@ pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     Ok(total - reserved_bytes.min(total / 4))
 }
 
-/// The topology found now, plus the GPUs that were known before and are missing: work must still be
+/// The topology `now`, plus the GPUs that were known before and are missing: work must still be
 /// denied their device files.
 pub fn with_lost(mut now: NodeTopology, before: &NodeTopology) -> NodeTopology {
     let mut next = now.gpu.gpus.iter().map(|g| g.index + 1).max().unwrap_or(0);
@@ -40,7 +41,7 @@ pub fn with_lost(mut now: NodeTopology, before: &NodeTopology) -> NodeTopology {
     now
 }
 
-/// The resources that are registered.
+/// The resources that the node registers. Each processor counts as a core.
 pub fn size(topology: &NodeTopology, memory_bytes: u64) -> anyhow::Result<Resources> {
     Ok(Resources { cores: u32::try_from(topology.cpu.cpus().len())?, memory_bytes, gpus: u32::try_from(topology.gpu.gpus.len())? })
 }
@@ -70,13 +71,14 @@ fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("topology")
 }
 
-/// Path of an allocation's topology file. The user can read it there; the allocation's own
-/// directory is closed to the user.
+/// Path of an allocation's topology file. It is not in the allocation's own directory, which the
+/// user cannot enter.
 pub fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> PathBuf {
     directory(state_dir).join(format!("{allocation}-{epoch}.json"))
 }
 
-/// Writes the file so that it appears complete. Not synced: after a reboot nobody reads it.
+/// Writes the file under another name first, so that readers see it complete or not at all. Not
+/// synced: after a reboot nobody reads it.
 pub fn write_topology(
     state_dir: &Path,
     node: &str,
@@ -100,7 +102,7 @@ pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::R
     }
 }
 
-/// Removes files left by earlier runs of allocations that are no longer here.
+/// Removes the topology files of allocations that are no longer here.
 pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
         if Path::new(&entry.file_name()).file_stem() == Path::new(hwloc::FILE).file_stem() {

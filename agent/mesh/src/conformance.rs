@@ -9,7 +9,8 @@ pub enum FingerprintAnswer {
     Answered(WireFound),
 }
 
-/// A component and the value that was found.
+/// The components of the fingerprint with their values, if any look has succeeded; when they were
+/// read; and why the last look is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFound {
     pub components: Option<Vec<(String, String)>>,

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The head's report comes before the quorum's and is as reliable (decision 0020): an end in the
-//! journal will be reported to the quorum whatever is killed meanwhile. The head gives it only if
-//! the command's own end ends the allocation, whatever else happens; of all other ends the quorum
-//! informs.
+//! journal will be reported to the quorum whatever is killed meanwhile. The head reports an end
+//! only if the command ended by itself and the work is never requeued. All other ends come from
+//! the quorum.
 
 use crate::context::Shared;
 use lattice_mesh::open::{EntryItem, EntryOpen, vouched};
@@ -22,8 +22,8 @@ const COMES_WITHIN: Duration = Duration::from_secs(10);
 /// At most two items: the entry point begins, and it ends.
 const ITEMS: usize = 2;
 
-/// Reports to the owner of an allocation with its head here how its entry point proceeds. Ends
-/// early if this node cannot know.
+/// Reports how the entry point of an allocation proceeds, if the head is here and the user may act
+/// for the owner. The stream ends early if this node cannot know.
 pub fn follow(context: &Shared, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(ITEMS);
     context.work.tasks.spawn(send_items(context.clone(), open, out));

@@ -70,17 +70,17 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A look at one allocation that took longer than this share of the time since the one before gives
 /// no rates: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
-/// Allocations that are measured, and that are kept after their end; how many exceed it is
-/// reported.
+/// How many allocations are measured, and how many are kept after their end. The number of those
+/// that are not measured is exported.
 const ALLOCATIONS_MAX: usize = 512;
-/// How far back `lattice top` can look.
+/// How far back this agent's own numbers go, for `lattice top`.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// How long a request waits for numbers of work that has just begun.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// Timeout of another agent's answer: longer than that agent waits itself.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The measured numbers. All clones share them.
+/// The measured numbers. Cloneable; all clones share them.
 #[derive(Clone)]
 pub struct Measuring(Arc<Inner>);
 
@@ -124,7 +124,7 @@ struct Tracked {
     /// and the one before.
     last: Option<(Instant, Arc<Usage>)>,
     before: Option<(Instant, Arc<Usage>)>,
-    /// Time of the last look, on the clock of the windows.
+    /// Time of `last`, on the clock of the windows.
     at_ms: u64,
     histories: Histories,
     /// Its GPUs here.
@@ -248,7 +248,7 @@ impl Tracked {
         if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
             self.histories.memory.push(at_ms, bytes);
         }
-        // The first look may be as blurred as one after a second.
+        // The first look may take as long as a look one second after another.
         let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
         if took > since.mul_f64(BLUR_MAX) {
             return;
@@ -270,7 +270,7 @@ impl Tracked {
         let ((then, before), (at, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
         let ((was, from), (is, source)) = (of(before)?, of(usage)?);
         let seconds = at.saturating_duration_since(*then).as_secs_f64();
-        // If the source has changed in between, the counts are not comparable.
+        // Counts of different sources are not comparable.
         (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
     }
 

@@ -1,5 +1,5 @@
-//! The machine's accounts (NSS), looked up off the runtime's workers: a directory service may take
-//! long, and must not block the agent.
+//! The machine's accounts (NSS). Blocking threads look them up, because a directory service may
+//! take long and must not block the agent.
 
 use lattice_model::Principal;
 use nix::errno::Errno;
@@ -18,7 +18,7 @@ const FRESH: Duration = Duration::from_secs(60);
 const REMEMBERED: usize = 1024;
 /// How long a caller waits for the directory service.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many lookups may run at once: one that hangs occupies a thread until it is answered.
+/// How many lookups may run at once: a lookup that hangs occupies a thread until it is answered.
 const AT_ONCE: usize = 8;
 
 /// The accounts of this machine.

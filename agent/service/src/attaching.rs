@@ -29,7 +29,7 @@ const TERM_BYTES_MAX: usize = 64;
 
 type Events = mpsc::Sender<Result<v1::AttachEvent, Status>>;
 
-/// Attaches; the receiver gives the output.
+/// Opens a terminal in an allocation. The receiver gives its events.
 pub(super) async fn attach(
     api: &Api,
     request: Request<Streaming<v1::AttachRequest>>,
@@ -80,7 +80,7 @@ pub(super) async fn attach(
     Ok(events)
 }
 
-/// A session whose beginning is in the audit log, so that its end must be there as well.
+/// A session whose beginning is in the audit log. Its end must be recorded there as well.
 struct Recorded {
     api: Api,
     access: Access,
@@ -93,8 +93,8 @@ impl Recorded {
         self.api.ended(&self.access, &format!("closed after {seconds} s: {how}")).await;
     }
 
-    /// The session failed to begin: the caller gets the reason at once, the audit log in the
-    /// background.
+    /// The session failed to begin. The caller gets the reason at once; a background task writes it
+    /// to the audit log.
     fn refused(self, why: Status) -> Status {
         let how = why.message().to_owned();
         self.api.tasks.clone().spawn(async move { self.ended(&how).await });
@@ -149,8 +149,8 @@ pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
     (fits(size.rows), fits(size.columns))
 }
 
-/// Carries input one way and output the other, until the session ends or its caller disconnects.
-/// The caller's place is held as long.
+/// Carries input and output until the session ends or its caller disconnects. Until then the
+/// session counts towards its user's limit of terminals (`place`).
 async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
     let node = started.node.clone();
     let Ends { keyboard, mut screen } = ends;

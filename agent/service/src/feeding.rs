@@ -23,7 +23,8 @@ enum Way {
     There { send: quinn::SendStream, recv: quinn::RecvStream },
 }
 
-/// Carries standard input to a launch's head as long as the caller sends any.
+/// Carries standard input to a launch's head, and acknowledgements back, until the caller's stream
+/// ends or the head is gone.
 pub(super) async fn feed(
     api: &Api,
     requests: Streaming<v1::LaunchInputRequest>,

@@ -1,4 +1,5 @@
-//! Reads of other users' measurements: the audit log has one record an hour for each command.
+//! Reads of other users' measurements: the audit log gets one record an hour for each user,
+//! allocation and command.
 
 use lattice_model::AllocationId;
 use parking_lot::Mutex;
@@ -6,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one audit record covers further reads of the same allocation by the same user.
+/// How long one audit record covers further reads of the same allocation by the same user with the
+/// same command.
 const LOOK_STANDS: Duration = Duration::from_secs(3600);
 /// How many reads are remembered; beyond that the oldest are forgotten, and recorded again if
 /// repeated.

@@ -249,7 +249,7 @@ impl NodeService for Api {
 /// How many shares of one node an answer lists.
 const WAITS_MAX: usize = status_texts::ASKED_MAX;
 
-/// A share that is still held.
+/// A share whose work has not ended.
 fn wait_for(allocation: &Allocation) -> v1::NodeWait {
     let walltime_ms = allocation.spec.walltime.map(millis);
     v1::NodeWait {
@@ -315,7 +315,7 @@ impl Api {
         texts.unwrap_or_else(|| vec![String::new(); ids.len()])
     }
 
-    /// The nodes, with the allocations on them in this agent's view, and their state in gossip.
+    /// The nodes, each with the allocations that this agent knows on it, and its state in gossip.
     pub(super) fn shown(&self, nodes: &[Node]) -> Vec<v1::Node> {
         let members = self.membership.members();
         let gossip: BTreeMap<&NodeId, &str> = members.iter().map(|m| (&m.node, liveness(m.liveness))).collect();
@@ -353,7 +353,7 @@ impl Api {
         self.degraded.iter().cloned().chain(now).collect()
     }
 
-    /// What came over the network and was refused, if anything.
+    /// What came over the network and was refused. Kinds without a refusal are left out.
     fn refused(&self) -> Vec<v1::Refused> {
         let gossip = self.membership.refused();
         let counts = [

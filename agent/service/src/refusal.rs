@@ -5,7 +5,7 @@ use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal};
 use tonic::Status;
 
-/// The status of a call without an answer.
+/// The status for a call that the quorum refused or did not answer.
 pub(super) fn status(error: &CallError) -> Status {
     match error {
         CallError::Unavailable { .. } => Status::unavailable(error.to_string()),

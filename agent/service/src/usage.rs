@@ -20,9 +20,9 @@ use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
 use std::time::Duration;
 use tonic::{Request, Status};
 
-/// The period if the caller gives none.
+/// The period for running work if the caller gives none.
 const DURATION: Duration = Duration::from_secs(30);
-/// How far back the store is queried.
+/// The longest period that a caller may ask for.
 const STORED_MAX: Duration = Duration::from_secs(90 * 86_400);
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
@@ -60,7 +60,8 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     Ok(response)
 }
 
-/// What each of its nodes reports, in the allocation's order, for a user who has been authorized.
+/// What each node of the allocation reports, in the allocation's order. The caller has authorized
+/// the user.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
@@ -81,8 +82,8 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
 
 /// Adds what each GPU does, for the nodes that reported their usage.
 async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
-    // Both are in the order of the allocation's nodes. A node that has just not answered is not
-    // asked again.
+    // Both are in the order of the allocation's nodes. A node that did not answer about its usage
+    // is not asked again.
     let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.unreached.is_empty());
     let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
     let asked = all.into_iter().map(|node| {

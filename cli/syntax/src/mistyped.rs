@@ -1,5 +1,5 @@
-//! Explains command lines that cannot be parsed: options of Slurm and their equivalents, in addition to the parser's
-//! own text, and without those of its tips that mislead.
+//! Explains command lines that cannot be parsed, where the parser's own text is not enough: Slurm's options and their
+//! equivalents, and what is documented but not built. Removes tips of the parser that mislead.
 
 use crate::UsageError;
 use crate::args::Cli;
@@ -88,8 +88,7 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
             match command {
                 // After such a command it may be one of Slurm's.
                 Some(command) if !is_before_command => Some(unknown(command, &option, context(ContextKind::SuggestedArg))),
-                // A short option after another command is a typing error: that command gives it another meaning, or
-                // none.
+                // A short option after another command is a typing error: the parser explains it.
                 _ if is_before_command || option.starts_with("--") => {
                     unbuilt(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
                 }
@@ -111,13 +110,13 @@ fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
     Some(UsageError::new(format!("`lattice {command}` is not built yet")).with_hint(hint))
 }
 
-/// An option of one of the tables above that is not built. `of_what` names the commands that do not have it.
+/// An option of one of the tables above, which is not built. `of_what` is added to the message.
 fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<UsageError> {
     let (option, hint) = table.iter().find(|(name, _)| *name == option)?;
     Some(UsageError::new(format!("{option} is not built yet{of_what}")).with_hint(*hint))
 }
 
-/// In other systems `-o` names a file.
+/// The explanation for a value of `--output` that looks like a file's name: in other systems `-o` names a file.
 fn format_or_file(value: &str, typed: &[OsString]) -> Option<UsageError> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
@@ -152,7 +151,7 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageE
     }
 }
 
-/// Removes the tip to use an option that is refused anyway, and the one to write `-- -u`, which would run a program
+/// Removes the tip to use an option that is refused anyway, and the tip to write `-- -u`, which would run a program
 /// named `-u`.
 pub fn without_wrong_tips(mut error: Error) -> Error {
     let names_unbuilt = |value: &ContextValue| match value {

@@ -13,7 +13,7 @@ use rand_foca::RngExt;
 use std::net::SocketAddr;
 
 impl Core {
-    /// This node has just joined: a node at `sender` answered.
+    /// Begins to compare views, when this node has just joined. `sender`: the node that answered.
     pub(super) fn catch_up_with(&mut self, now_ms: u64, sender: Option<SocketAddr>) {
         self.catch_up.done = false;
         self.catch_up.after = None;
@@ -72,8 +72,8 @@ impl Core {
         if pull.to.outranks_own(&self.me) {
             self.contradict(now_ms, pull.to.incarnation);
         }
-        // The pull is for another identity of ours: foca sends our present one to a node that lacks
-        // it.
+        // The pull is addressed to another identity of ours. foca sends our present identity to
+        // nodes that do not know it.
         if pull.to != self.me {
             return;
         }
@@ -137,7 +137,7 @@ impl Core {
         let _ = self.foca.apply_many(members.into_iter(), false, &mut self.wishes);
         self.refresh(now_ms);
 
-        // The rest of the requested range is pulled at once, the next range at the next tick: when
+        // The rest of the requested range is pulled at once, the next range at a later tick: when
         // thousands start together there is always something new, and pulling without a pause would
         // be most of the traffic.
         let rest = match records.covered {

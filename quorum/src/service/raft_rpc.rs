@@ -42,8 +42,9 @@ impl RaftService {
         answer
     }
 
-    /// Accepts the leader's heartbeat but not its entries: either the others are a majority, or
-    /// nothing is committed. The leader sends no entries once it knows of the shortage.
+    /// Accepts a request of the leader as a heartbeat, and refuses its entries. If the others are a
+    /// majority, they commit the entries; otherwise nothing is committed. The leader sends no
+    /// entries once it knows of the shortage.
     async fn accept_without_entries(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
         rpc.entries.clear();
         rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);

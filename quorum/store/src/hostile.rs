@@ -1,5 +1,5 @@
-//! Tests of files with invalid bytes: nothing that was not written is read, and no length that
-//! exceeds the file is trusted. `PROPTEST_CASES` makes the tests longer.
+//! Tests of files with invalid bytes: the readers return only what was written, and trust no length
+//! that exceeds the file. `PROPTEST_CASES` sets the number of cases.
 
 use crate::audit::AuditChain;
 use crate::crash_tests::{Scratch, id};
@@ -13,7 +13,7 @@ use lattice_model::{AuditRecord, Timestamp};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-/// The chain in a directory of its own, and the file of its only segment.
+/// Writes a chain with these records, and returns the path of its only segment.
 fn written_chain(scratch: &Scratch, records: &[AuditRecord]) -> PathBuf {
     let mut chain = AuditChain::open(&scratch.0).unwrap();
     chain.append(records).unwrap();
@@ -48,7 +48,7 @@ proptest! {
         });
         prop_assert!(found.len() <= written.len() && found == written[..found.len()], "another entry than was written");
         match opened {
-            // After the repair, the rest can be read again and appended to.
+            // After the repair, the log can be appended to.
             Ok(mut segments) => {
                 prop_assert!(!noted || found.len() == written.len(), "an entry that was noted as synced is gone");
                 segments.append(found.len() as u64 + 1, &[b"more".to_vec()]).unwrap();

@@ -1,17 +1,19 @@
-//! Weights for a block device that cannot serve all groups at once, like the weights of processor time.
+//! Weights of cgroups on block devices. Like the weights of processor time, they count when a device cannot serve all
+//! groups at once.
 //!
-//! The kernel has four names for it: `io.weight` in the v2 tree (iocost), `io.bfq.weight` there and `blkio.bfq.weight`
-//! in version 1 (BFQ), `blkio.weight` in old kernels (CFQ). It has an effect on devices with that scheduler, or with
-//! iocost switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c).
+//! The kernel has four files for them: `io.weight` in the v2 tree (iocost), `io.bfq.weight` there and
+//! `blkio.bfq.weight` in version 1 (BFQ), `blkio.weight` in old kernels (CFQ). Each has an effect only on devices with
+//! that scheduler, or with iocost switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c,
+//! block/blk-iocost.c).
 
 use super::place::Place;
 use std::fs;
 use std::path::Path;
 
-/// File name, least and greatest value of the file. Our own greatest weight is 10,000.
+/// File name, least and greatest value of the file.
 const V2: [(&str, u64, u64); 2] = [("io.weight", 1, 10_000), ("io.bfq.weight", 1, 1000)];
 const V1: [(&str, u64, u64); 2] = [("blkio.bfq.weight", 1, 1000), ("blkio.weight", 10, 1000)];
-/// The greatest weight in our scale.
+/// The greatest weight on our own scale.
 const MOST: u64 = 10_000;
 
 /// One of the weight files.
@@ -24,7 +26,7 @@ pub struct IoWeight {
 }
 
 impl IoWeight {
-    /// The weight file that `group` has; the controller must be enabled there.
+    /// The first weight file that `group` has; the controller must be enabled there.
     pub fn find(place: &Place, group: &Path) -> Option<Self> {
         let known = match place {
             Place::V2 => V2,
@@ -33,7 +35,7 @@ impl IoWeight {
         known.into_iter().find(|(file, ..)| group.join(file).exists()).map(|(file, least, most)| Self { file, least, most })
     }
 
-    /// The value to write for a weight of 1 to 10,000.
+    /// The value to write for a weight of 1 to 10,000; a greater weight counts as 10,000.
     pub fn value(self, weight: u64) -> u64 {
         (weight.min(MOST) * self.most / MOST).clamp(self.least, self.most)
     }

@@ -1,4 +1,4 @@
-//! The source of a node's part.
+//! Where the files of a node's part of a checkpoint come from.
 
 use super::StoreError;
 use crate::directory::{Found, Place as Directory};
@@ -6,12 +6,12 @@ use crate::packers::Packers;
 use std::fs::File;
 use std::sync::Arc;
 
-/// The files that a node's work saved for one token, and the processes that compress them.
+/// The files that a node's work saved for one request, and the processes that compress them.
 #[derive(Clone)]
 pub struct Source {
     pub directory: Arc<Directory>,
     pub token: String,
-    /// `None`: this process compresses, because no cgroup can hold others.
+    /// `None`: this process compresses, because this machine has no cgroup for others.
     pub packers: Option<Arc<Packers>>,
 }
 

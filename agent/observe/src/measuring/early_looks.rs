@@ -1,7 +1,7 @@
 //! Early looks at work that was just put in debug mode, if the next regular look is not soon.
 //!
-//! At most one for each allocation and minute, whoever asks and however often. Its cost counts in
-//! the thread's budget, so that the next regular look comes later by that much.
+//! Each allocation has at most one a minute, whoever asks and however often. The thread's budget
+//! includes it: the next regular look comes later by twenty times its processor time (`looks`).
 
 use crate::alerting::saved::Key;
 use lattice_agent_common::node_view::NodeView;
@@ -15,21 +15,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Least time between two early looks at one allocation.
+/// Least time between the requests for two early looks at one allocation.
 const EARLY_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Least time after the look before: rates over a shorter time say little.
+/// Least time between two looks at one allocation: rates over a shorter time say little.
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// The wanted early looks, and the recent ones.
 #[derive(Debug, Default)]
 pub(super) struct EarlyLooks {
     wanted: BTreeSet<Key>,
-    /// When the last early look was, until another one is allowed.
+    /// When the last early look was requested, until another one is allowed.
     recent: BTreeMap<AllocationId, Instant>,
 }
 
 impl EarlyLooks {
-    /// Notes work that was just put in debug mode.
+    /// Requests early looks at work that was just put in debug mode, unless it had one recently.
     pub(super) fn note(&mut self, begun: Vec<Key>, now: Instant) {
         self.recent.retain(|_, at| now.saturating_duration_since(*at) < EARLY_INTERVAL_MIN);
         for key in begun {

@@ -1,7 +1,8 @@
 //! The log files on the disk. Everything here blocks.
 //!
-//! Space that the shim has freed is a hole at a file's beginning, so the file itself shows how much
-//! that is. If a program makes such a hole itself, its reader sees missing bytes in place of zeros.
+//! Bytes that the shim has removed are a hole at a file's beginning, so the file itself shows how
+//! many they are. If a program makes such a hole itself, readers get missing bytes in place of
+//! zeros.
 
 use crate::output_index::{Seen, Stream};
 use lattice_runtime::shim::ShimDir;
@@ -13,7 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Bytes that a [`print()`] covers.
+/// How many bytes a [`print()`] covers at most.
 const PRINT_BYTES: u64 = 64;
 
 /// The result of a read.
@@ -51,7 +52,7 @@ pub fn launches(dir: &ShimDir) -> io::Result<BTreeSet<u32>> {
 
 fn list_launch(dir: &ShimDir, launch: u32, found: &mut Vec<Seen>) -> io::Result<()> {
     let entries = match std::fs::read_dir(dir.launch_logs(launch)) {
-        // If the allocation's own directory exists, the launch has not begun.
+        // The allocation's directory of log files exists, so the launch has not begun.
         Err(error) if error.kind() == io::ErrorKind::NotFound && dir.logs().is_dir() => return Ok(()),
         entries => entries?,
     };
@@ -96,8 +97,8 @@ fn data_start(file: &File, bytes: u64) -> io::Result<u64> {
     }
 }
 
-/// A checksum of the bytes before `end`: it tells a file that only grew from one that was truncated
-/// and written again. `None`: the bytes do not exist, or were punched out.
+/// A checksum of the last bytes before `end`. It distinguishes a file that only grew from a file
+/// that was truncated and written again. `None`: the bytes do not exist, or were punched out.
 pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
     let most = end.min(PRINT_BYTES);
     if most == 0 {

@@ -3,9 +3,9 @@
 //! The library listens on the loopback interface, where every user of the machine can connect, and
 //! trusts the user id that a client sends. TCP itself does not identify the peer, but the kernel's
 //! connection table contains both ends of a connection with their owners. The library has no hook
-//! to check it. So this program replaces the library's `accept`: symbols that an executable exports
-//! take precedence over libc's (`build.rs`). A connection of another user is closed unread, and the
-//! library never sees it.
+//! for such a check. So this program replaces the `accept` that the library calls: symbols that an
+//! executable exports take precedence over libc's (`build.rs`). A connection of another user is
+//! closed unread, and the library never sees it.
 
 use crate::prompt;
 use std::ffi::{c_int, c_void};
@@ -24,13 +24,13 @@ pub fn stands() -> bool {
 }
 
 /// As libc's `accept`, but it closes connections of other users and then fails with an error after
-/// which the library tries again.
+/// which the library tries again. The new descriptor is close-on-exec.
 ///
 /// # Safety
 /// As of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(listener: c_int, address: *mut libc::sockaddr, length: *mut libc::socklen_t) -> c_int {
-    // SAFETY: with what the caller gives to accept.
+    // SAFETY: the caller fulfils the conditions of libc's `accept`.
     let accepted = unsafe { libc::accept4(listener, address, length, libc::SOCK_CLOEXEC) };
     if accepted < 0 {
         return accepted;
