@@ -37,7 +37,7 @@ const EVERY: Duration = Duration::from_millis(100);
 const IS_AT_EVERY: Duration = Duration::from_secs(1);
 /// How many bytes of lines are written at once.
 const BATCH_BYTES: usize = 256 << 10;
-/// How many events one turn reads: work that makes events as fast as they are read must not delay
+/// How many events one round reads: work that makes events as fast as they are read must not delay
 /// the rest.
 const EVENTS_MAX: usize = 16_384;
 /// The subject under which problems are reported.
@@ -88,7 +88,8 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             () = filled(ready.as_ref()), if waits => {}
         }
     }
-    // Nothing more will come: read the rest of the buffer.
+    // Reads what is in the buffer now, so that less is lost, and saves the time up to which the
+    // record is complete.
     let _last = tokio::task::spawn_blocking(move || auditor.take_in(Duration::ZERO)).await;
 }
 
@@ -172,7 +173,7 @@ impl Auditor {
         }
     }
 
-    /// Follows the desired list, and ends the record of each audit that ends.
+    /// Follows the desired list, and writes the last line of each audit that ends.
     fn follow(&mut self) {
         let (view, boottime_ms) = (Arc::clone(&self.context.work.view.borrow()), boottime_ms());
         loop {

@@ -4,9 +4,9 @@
 //! do ours while the agent is down, because the work goes on.
 //!
 //! Instances of partitioned GPUs get no file: the exporter reads only whole numbers as names, and
-//! would charge each instance to every job on that GPU. When a GPU is lost, no new file is written:
-//! the exporter then counts GPUs differently, and charging a neighbour is worse than charging
-//! nobody.
+//! would charge each instance to every job on that GPU. While a GPU is lost or new, NVIDIA's GPUs
+//! have no files, and existing ones are removed: the exporter may count the GPUs differently, and
+//! charging a wrong job is worse than charging none.
 
 use lattice_meshd::context::{Context, Shared};
 use lattice_model::AllocationId;
@@ -59,7 +59,7 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
     }
 }
 
-/// The contents of each file, and whether NVIDIA GPUs are left out because their numbers in DCGM
+/// The allocation in each file, and whether NVIDIA GPUs are left out because their numbers in DCGM
 /// are uncertain.
 fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     let topology = context.machine.topology();
@@ -83,7 +83,7 @@ fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
 
 /// The GPUs' numbers in DCGM: those of NVML, which are in the order of the bus addresses. Instances
 /// of partitioned GPUs are left out: DCGM gives them numbers that the topology does not have.
-/// Simulated GPUs are counted separately.
+/// A simulated GPU has its number in the topology.
 fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
     let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
     let addresses: BTreeSet<&str> = gpus.gpus.iter().filter(of_nvidia).filter_map(|gpu| gpu.pci_address.as_deref()).collect();
@@ -96,7 +96,7 @@ fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
     gpus.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), number(gpu)?))).collect()
 }
 
-/// Writes as many files as possible; gives the first error. Files that are named like a GPU,
+/// Writes as many files as possible; returns the first error. Files that are named like a GPU,
 /// contain an allocation's id and are not wanted are removed: the exporter would charge that
 /// allocation.
 fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! tokens signed with it.
 //!
 //! ```text
-//!   operator.pem ──Credential::read──▶ sign(method) ──metadata──▶ agent ──▶ member of the quorum: verifies both
+//!   operator.pem ──Credential::read──▶ sign(method) ──metadata──▶ agent: verifies ──▶ quorum member: verifies again
 //! ```
 
 use crate::v1;
@@ -26,7 +26,8 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
-/// The methods that only operators may call. A client with a credential signs its calls of these.
+/// The methods for operators. A client with a credential signs its calls of these. Of these, users may call only
+/// `AllocationService/Update`, for their own allocations and without a signature.
 pub const METHODS: [&str; 28] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
@@ -177,7 +178,7 @@ where
     fn call(&mut self, mut request: http::Request<B>) -> S::Future {
         let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
         if let Some((credential, method)) = self.credential.as_ref().zip(method) {
-            // A damaged key signs nothing: without a signature the agent refuses the token with that reason.
+            // A damaged key cannot sign. The agent refuses a token without a signature, and the user sees that.
             let unsigned = |_| credential.token(method, now(), Vec::new());
             let token = credential.sign(method, now()).unwrap_or_else(unsigned);
             let mut metadata = MetadataMap::new();

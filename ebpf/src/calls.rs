@@ -30,7 +30,7 @@ const CALLS_32: &[(u32, &str)] =
 const CALLS_32: &[(u32, &str)] =
     &[(5, "open"), (8, "creat"), (283, "connect"), (285, "accept"), (322, "openat"), (366, "accept4"), (437, "openat2")];
 
-/// Flag in a call's number: an x32 call, which has the same numbers and registers.
+/// Flag in a call's number: an x32 call. For these calls, x32 has the same numbers and registers.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 1 << 30;
 

@@ -82,8 +82,8 @@ fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Resul
     Some(Ok(()))
 }
 
-/// Folds node names that differ in one trailing number, sorted by prefix, then number. Names with
-/// different zero padding are not folded together.
+/// Folds node names that differ in one trailing number, sorted by prefix, then by the number's
+/// length, then number. Numbers with different zero padding are not in one range.
 pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     let mut names: Vec<(&str, Option<&str>)> = nodes.into_iter().map(|n| split(n.as_str())).collect();
     names.sort_by(|a, b| (a.0, a.1.map(|d| (d.len(), d))).cmp(&(b.0, b.1.map(|d| (d.len(), d)))));

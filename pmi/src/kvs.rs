@@ -15,7 +15,7 @@ const PAIR_BYTES: usize = 128;
 
 /// Largest number of a launch's node attributes on one node, and of its published names.
 const SMALL_KEYS_MAX: usize = 1 << 14;
-/// Largest total size of these, in bytes.
+/// Largest total size of these keys and values, in bytes.
 const SMALL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The pairs do not fit.
@@ -61,7 +61,7 @@ impl Kvs {
         KvsFull { keys_max: self.keys_max, bytes_max: self.bytes_max }
     }
 
-    /// A map for data that does not leave its node.
+    /// A map with the lower bounds, for node attributes and published names.
     pub(crate) fn small() -> Self {
         Self { keys_max: SMALL_KEYS_MAX, bytes_max: SMALL_BYTES_MAX, ..Self::default() }
     }

@@ -1,5 +1,5 @@
-//! Heartbeats received by this member: in memory, combined into one summary a second for the
-//! leader.
+//! Heartbeats that this member received. They are only in memory; once a second or more often, they
+//! are sent to the leader in one summary.
 
 use lattice_ledger::Ledger;
 use lattice_model::{Incarnation, NodeId};
@@ -21,11 +21,11 @@ pub struct Heartbeat {
     pub health: Option<NodeHealth>,
 }
 
-/// Nodes with heartbeats since the last summary.
+/// The heartbeats since the last summary.
 #[derive(Debug)]
 pub struct Heartbeats {
     fresh: Mutex<HashMap<NodeId, Heartbeat>>,
-    /// The leader knows everything received before this moment.
+    /// The leader has every heartbeat that was received before this moment.
     known: watch::Sender<Instant>,
 }
 
@@ -36,7 +36,8 @@ impl Default for Heartbeats {
 }
 
 impl Heartbeat {
-    /// Merges another heartbeat, of the same or another incarnation, in any order.
+    /// Merges another heartbeat of this node; heartbeats may come in any order. One of an older
+    /// incarnation is ignored.
     fn then(&mut self, other: Self) {
         if other.incarnation < self.incarnation {
             return;
@@ -51,12 +52,13 @@ impl Heartbeat {
     }
 }
 
-/// The later report counts; if one of the two is missing, the other is used.
+/// The report of a newer incarnation replaces the known one, even if it is missing. Within one
+/// incarnation the later report counts; if one of the two is missing, the other is used.
 fn merge_report<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
     if !same_life || (later && other.is_some()) { other } else { known.or(other) }
 }
 
-/// The reports about agents that a member has sent to the leader of one term: the leader remembers
+/// The nodes' reports that this member has sent to the leader of one term. The leader remembers
 /// them, so only changes are sent.
 #[derive(Debug)]
 pub struct SentToLeader<T> {
@@ -89,7 +91,7 @@ impl<T: Clone + PartialEq> SentToLeader<T> {
         }
     }
 
-    /// The leader has received all of this.
+    /// Records that the leader has received these reports.
     pub fn mark_sent(&mut self, heartbeats: &HashMap<NodeId, Heartbeat>, news: Vec<(NodeId, T)>) {
         let life = |node: &NodeId| heartbeats.get(node).map(|heartbeat| heartbeat.incarnation);
         self.all.extend(news.into_iter().filter_map(|(node, report)| Some((node.clone(), (life(&node)?, report)))));
@@ -111,12 +113,12 @@ impl Heartbeats {
         std::mem::take(&mut *self.fresh.lock())
     }
 
-    /// The leader knows everything received before `until`.
+    /// Records that the leader has every heartbeat that was received before `until`.
     pub fn leader_knows(&self, until: Instant) {
         self.known.send_replace(until);
     }
 
-    /// The time up to which the leader knows everything.
+    /// The time up to which the leader has every heartbeat.
     pub fn known(&self) -> watch::Receiver<Instant> {
         self.known.subscribe()
     }

@@ -180,8 +180,8 @@ async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refu
     altered.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
 }
 
-/// Informs a removed member as soon as the removal is applied here. A member that misses this asks
-/// by itself.
+/// Informs a removed member as soon as the removal is applied here, at the latest after
+/// [`SILENT_AFTER`]. A member that misses this asks by itself.
 fn notify_removed(core: &Arc<Core>, id: u64, peer: Peer) {
     let (tasks, core) = (&core.tasks, Arc::clone(core));
     tasks.spawn(async move {

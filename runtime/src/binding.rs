@@ -7,7 +7,8 @@
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 
-/// No machine has processors or memory nodes beyond this number; the kernel's masks are not longer.
+/// No machine has a processor or memory node with this number or a larger one, and the kernel's masks are not longer.
+/// Such numbers are left out.
 const BITS_MAX: u32 = 1 << 16;
 
 /// Memory policy by NUMA nodes, as in linux/mempolicy.h.

@@ -27,7 +27,7 @@ pub enum ExitRecord {
     Rank { launch: LaunchId, rank: u32, outcome: RankOutcome },
     /// The shim ended this launch.
     Aborted { launch: LaunchId, code: i32, why: String },
-    /// Processes of this launch (`None`: of the script) were killed because memory was over.
+    /// Processes of this launch (`None`: of the script) were killed because memory ran out.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
     /// All work was ended.
     Stopped { why: StopReason },

@@ -6,7 +6,7 @@
 //! Sources: quotactl(2), quotactl_fd(2) (Linux 5.14), and the kernel's include/uapi/linux/{quota,dqblk_xfs,fs}.h.
 //!
 //! Rejected: a file system in a file (seconds of mkfs at each start, and all of its space at once), and LVM (needs a
-//! volume group and its tools). Project quota costs two system calls.
+//! volume group and its tools). Project quota costs a few system calls.
 
 use nix::errno::Errno;
 use std::io;
@@ -105,8 +105,8 @@ fn attributes(directory: BorrowedFd<'_>) -> io::Result<Attributes> {
     Ok(attributes)
 }
 
-/// Limits what is below an empty directory to this many bytes, at least 1. Takes the first unused project from `like`
-/// on. May be repeated; the directory then keeps its project.
+/// Limits what is below an empty directory to this many bytes; 0 would be no limit. Uses the first unused project from
+/// `like` on. May be repeated; the directory then keeps its project.
 ///
 /// # Errors
 /// Errors of the file system; or all projects that were tried are in use.
@@ -132,8 +132,8 @@ pub fn limit(directory: impl AsFd, like: u32, bytes: u64) -> io::Result<()> {
     Err(io::Error::other(format!("{TRIES} quota projects from {} on are in use", FIRST | (like & (FIRST - 1)))))
 }
 
-/// Removes the limit of [`limit()`], if there is one. Call it before the directory is removed: only the directory says
-/// which project it has.
+/// Removes the limit of [`limit()`], if there is one. Call it before the directory is removed: the number of the
+/// project is only in the directory's attributes.
 pub fn lift(directory: impl AsFd) -> io::Result<()> {
     let directory = directory.as_fd();
     match attributes(directory) {

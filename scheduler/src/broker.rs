@@ -18,7 +18,7 @@
 //! 2006) bounds it for write times that are not small against the mean time between failures;
 //! [`Terms::least_interval_s`] bounds it here.
 //!
-//! No scheduler preempts by itself yet: `preemptability` stands for `lattice preempt` and urgent
+//! No scheduler preempts by itself yet: `preemptability` covers `lattice preempt` and urgent
 //! drains, which people ask for.
 //!
 //! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
@@ -56,7 +56,9 @@ pub struct Tuning {
     pub storage_bytes_per_second: f64,
     /// How many checkpoints may be under way before those that nobody requested wait.
     pub at_once_max: usize,
-    /// The shortest time between two such requests to one allocation, in seconds.
+    /// The shortest time between two checkpoints of one allocation that the broker requests because
+    /// of their value, in seconds. A fixed interval may be shorter. The pause after a failed try is
+    /// a multiple of this.
     pub least_interval_s: f64,
     /// How often a well node fails, per day.
     pub failures_per_node_day: f64,
@@ -161,12 +163,13 @@ pub struct Terms {
     pub recompute_saved_node_s: f64,
     /// The work to be repeated after a preemption, times the probability of a preemption.
     pub preemptability_node_s: f64,
-    /// How much of the cluster waiting work wants: 0 to 1.
+    /// The nodes that waiting work wants, as a part of these and all nodes of the cluster: 0 to 1.
     pub backlog_pressure: f64,
     /// The waiting that others are spared if it has saved itself by the time that its nodes are
     /// wanted.
     pub backlog_relief_node_s: f64,
-    /// The shortest time between its last checkpoint and the next request.
+    /// The shortest time between its last checkpoint and the next request. Does not apply to a
+    /// fixed interval.
     pub least_interval_s: f64,
     /// The time until its walltime is over.
     pub walltime_left_s: Option<f64>,
@@ -232,10 +235,10 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// Decides for each running allocation that is to be asked without a request. Of those that are
-/// due, the most valuable are asked first, as many as the store can write at once; the others are
-/// due again in the next round, with a higher value. Work that failed to save itself comes after
-/// all other work, and only one such allocation is asked at a time.
+/// Decides for each running allocation that was submitted with automatic checkpoints. Of those that
+/// are due, the most valuable are asked first, as many as the store can write at once; the others
+/// are due again in the next round, with a higher value. Work that failed to save itself comes
+/// after all other work, and only one such allocation is asked at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
     let queue = Queue::of(view.cluster, now);
     let mut judged = BTreeMap::new();
@@ -366,7 +369,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     let write_time_s = match (view.storage, took_ms) {
         (Storage::Away { .. }, _) => f64::INFINITY,
         (Storage::Here, Some(took_ms)) => seconds(took_ms).max(WRITE_TIME_S_MIN),
-        // At most the broker's deadline for a checkpoint.
+        // At most the default timeout of a checkpoint.
         (Storage::Here, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
     };
     let many = f64::from(nodes);
@@ -439,7 +442,7 @@ impl<'a> Queue<'a> {
     }
 
     /// How much work that is harder to preempt wants this allocation's nodes, times how easily this
-    /// allocation is preempted: 0 to 1.
+    /// allocation is preempted: 0 to 1. Only its head is compared with the work's vClusters.
     fn demand_of(&self, allocation: &Allocation) -> f64 {
         if allocation.spec.sensitive {
             return 0.0;

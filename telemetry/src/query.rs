@@ -1,4 +1,4 @@
-//! Queries in PromQL to the store that everything is pushed to.
+//! Queries in PromQL to the metrics store.
 
 use crate::push::{self, StoreError};
 use reqwest::{Client, Url, header};
@@ -8,8 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Bytes of an answer that are read.
+/// Largest answer in bytes; a larger one is an error.
 const RESPONSE_BYTES_MAX: usize = 4 << 20;
+/// Largest number of points of one series, and of series in an answer; further ones are ignored.
 const SERIES_POINTS_MAX: usize = 1000;
 /// How long a store may take to answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,12 +74,12 @@ impl Query {
         Ok(Self { client: push::client(ca)?, base, authorization })
     }
 
-    /// Its address, for people.
+    /// The store's address without parameters, for people.
     pub fn url(&self) -> String {
         push::without_parameters(&self.base)
     }
 
-    /// The single series of an expression, from `start` to `end` at each `step`; all in seconds.
+    /// The points of an expression's first series, from `start` to `end` at each `step`; all in seconds.
     pub async fn range(&self, expression: &str, start: f64, end: f64, step: f64) -> Result<Vec<Point>, QueryError> {
         let answer = self.ask("query_range", expression, &range(start, end, step)).await?;
         let series = answer.into_iter().next().and_then(|series| series.values).unwrap_or_default();
@@ -92,8 +93,8 @@ impl Query {
         value.map(point).transpose().map(|point| point.map(|(_, value)| value))
     }
 
-    /// The values of each of its series, by the value of a label. Series without that label, or without a number at
-    /// that time, are left out.
+    /// The value of each series of an expression at one time, by the value of a label. Series without that label, or
+    /// without a number at that time, are left out.
     pub async fn each(&self, expression: &str, time: f64, label: &str) -> Result<BTreeMap<String, f64>, QueryError> {
         let answer = self.ask("query", expression, &[("time", time.to_string())]).await?;
         by_label(answer, label)

@@ -44,7 +44,8 @@ pub struct Handles {
     pub view: watch::Receiver<Arc<NodeView>>,
     /// Problems of this node.
     pub troubles: Troubles,
-    /// When the newest heartbeat that the leader acknowledged was sent: run leases count from then.
+    /// When the newest heartbeat that the leader acknowledged was sent, in milliseconds since boot:
+    /// run leases count from then.
     pub acknowledged: watch::Receiver<Option<u64>>,
     pub driver: DriverQueue,
     /// Tasks that end after the driver: those of allocations, launches and checkpoints, and of
@@ -52,5 +53,5 @@ pub struct Handles {
     pub tasks: Tasks,
 }
 
-/// What tasks hold.
+/// The handles as tasks share them.
 pub type Shared = Arc<Handles>;

@@ -57,12 +57,12 @@ async fn read(path: std::path::PathBuf) -> Option<String> {
     tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await.ok()?.ok()
 }
 
-/// The id that was noted for the end of this claim's walltime. One that was noted for another end
-/// does not count.
+/// The id that was noted for the end of this claim's walltime. One that was noted for another
+/// walltime does not count.
 async fn noted(share: &DesiredShare, dir: &ShimDir) -> Option<CheckpointId> {
     let text = read(dir.walltime_awaits()).await?;
     let (id, end) = text.split_once(' ')?;
-    // The directory may be that of an earlier claim.
+    // The walltime may have been changed since.
     (end == end_name(share)).then(|| id.parse().ok()).flatten()
 }
 
@@ -199,7 +199,7 @@ pub(super) enum Awaited {
 /// waited for it; or the one that the work saved when it was asked before walltime ended.
 pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDir) -> Option<Awaited> {
     let view = context.checkpoint.checkpoints.last(share.allocation, share.epoch)?;
-    // As it is now: one that ends while the disk is looked at was under way.
+    // Copied before the disk is read: a checkpoint that ends meanwhile counts as under way.
     let last = view.borrow().clone();
     let noted = noted(share, dir).await;
     let committed = context.cluster.borrow().allocations.get(&share.allocation).and_then(|a| a.checkpoint.clone());

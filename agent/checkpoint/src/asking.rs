@@ -1,11 +1,13 @@
-//! Asks an allocation's head for a checkpoint, from any agent, for a user or for the broker.
+//! Asks an allocation's head for a checkpoint, from any agent of role `api`, for a user or for the
+//! broker.
 //!
 //! A process gets the signal only after two looks, a moment apart, saw it catch the signal in the
-//! same program, and a third one directly before. Whatever the work need not wait for happens after
-//! it has got the request: removing what the previous checkpoint left, and writing the file
-//! `request` if the page already has token and deadline. The signal is not sent while the head's
-//! state is being written: if the head were killed then, it would ask for the round anew, and nodes
-//! that already save themselves in it would have no answer for that.
+//! same program, and a third one directly before. Two things happen only after the work has got the
+//! request, if they can wait: what the previous checkpoint left is removed, if the disk has space
+//! for both checkpoints; and the file `request` is written, if the page already has token and
+//! deadline. The signal is not sent before the head's state is on the disk: if the head were killed
+//! in between, it would ask for the round anew, and nodes that already save themselves in it would
+//! have no answer for that.
 
 use super::handles::Shared;
 

@@ -39,7 +39,7 @@ const SUBJECT: &str = "checkpoint broker";
 const ANSWER: Duration = Duration::from_secs(5);
 /// Manifests read at once.
 const READ_AT_ONCE: usize = 8;
-/// How long one round reads manifests. What was read is kept; later rounds read the rest.
+/// How long one round reads manifests at most. Later rounds read the rest.
 const READING: Duration = Duration::from_secs(10);
 /// Added to twice the duration of the last checkpoint, in milliseconds.
 const LENGTH_MS_SPARE: u64 = 60_000;
@@ -51,10 +51,10 @@ fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
     known.max(timeout_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
 }
 
-/// How long the broker waits for such a checkpoint to end: its timeout, extended once by half, and
-/// all deferrals. After each deferral the checkpoint may take its whole timeout again. The broker
-/// does not make other work wait for that; if it asks again later, the head continues the same
-/// checkpoint.
+/// How long the broker waits for such a checkpoint to end: its timeout, extended once by half, all
+/// deferrals, and a minute. After each deferral the checkpoint may take its whole timeout again.
+/// The broker does not wait that long, because other work would wait as well; if it asks again
+/// later, the head continues the same checkpoint.
 fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
 }
@@ -248,8 +248,8 @@ impl Broker {
             Storage::Here => {
                 tracing::info!("the store of checkpoints answers again");
                 self.context.troubles.over(SUBJECT);
-                // Requests that failed meanwhile failed because of the store: forget the failures,
-                // so that the work is judged by its costs alone.
+                // Requests that failed meanwhile may have failed because of the store: forget all
+                // failures, so that the work is judged by its costs alone.
                 for (_, known) in self.known.values_mut() {
                     if let Some(Tried::InVain { .. }) = known.tried {
                         known.tried = None;
@@ -369,8 +369,8 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
     }
 }
 
-/// The broker's judgement of one allocation, as this agent knows it: the broker uses its own state,
-/// any other agent the same rule and what the store says.
+/// The broker's judgement of one allocation, as this agent knows it. The broker uses its own state;
+/// any other agent applies the same rule to what it reads from the store.
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
     let latest = context.checkpoints.0.broker.lock().clone();

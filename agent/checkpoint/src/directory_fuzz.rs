@@ -1,4 +1,4 @@
-//! Fuzz targets: applications' answers about their checkpoints, in files and in calls, and
+//! Fuzz target for applications' answers about their checkpoints, in files and in calls, and for
 //! manifests in a store that others can write to. `docs/fuzzing.md` lists all targets.
 
 use super::super::app_message;

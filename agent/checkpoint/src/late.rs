@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A checkpoint that was never reported to the quorum, or that the quorum refused, is never a
-//! restart point, so it can be removed. One that was reported is removed only when the quorum is
-//! seen to accept no more reports of that claim and to have another last checkpoint: a report in
-//! flight may have been accepted.
+//! restart point, so it can be removed. One that was reported is removed only when the quorum
+//! accepts no more reports of that claim, because a report in flight may have been accepted; and
+//! only if the quorum's last checkpoint of the allocation was not made from it.
 
 use super::handles::Handles;
 use super::owner_of;
@@ -23,7 +23,8 @@ const TRIES: (Duration, u32) = (Duration::from_secs(5), 24);
 /// learned of the end may store something after the first removal.
 const PASSES: u32 = 2;
 
-/// Waits until the quorum accepts no more reports of this claim, and returns the reason.
+/// Waits until the allocation was claimed anew, so that the quorum accepts no more reports of this
+/// claim. Returns that as the reason.
 pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let mut cluster = context.cluster.clone();
     let mut now = None;
@@ -61,7 +62,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
         let last = {
             let cluster = context.cluster.borrow();
             let known = cluster.allocations.get(&allocation);
-            // Whatever this agent believes about it, work starts from it.
+            // Work starts from it, whatever this agent knows about it.
             if known.and_then(|a| a.checkpoint.as_ref()).is_some_and(|last| last.id == id) {
                 return;
             }

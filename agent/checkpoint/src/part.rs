@@ -33,7 +33,8 @@ const LOOK: Duration = Duration::from_millis(10);
 const PROGRESS: Duration = Duration::from_millis(200);
 /// Pause between retries of a store that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long after its deadline a part is kept that no head asks for any more.
+/// Added to twice the time until the deadline: how long a part may run, and how long its last
+/// report then stays for a head that asks again.
 const KEPT: Duration = Duration::from_secs(600);
 /// What a small file occupies on a disk, in bytes.
 const BLOCK: u64 = 4096;
@@ -120,7 +121,7 @@ pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut r
     tokio::select! { ended = receiving => ended, ended = sending => ended }
 }
 
-/// Bytes that a part left on the disk, as far as its last report tells.
+/// Bytes that a part left on the disk, if its last report shows that.
 fn left(last: Option<&FromSaver>) -> Option<u64> {
     match last? {
         FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK))),
@@ -198,13 +199,13 @@ impl Round {
     }
 
     /// Withdraws a request that has no answer. `failed`: also removes what was saved, because it is
-    /// of no use and space may be short. Work that was given up without reporting a failure may
-    /// still be writing.
+    /// of no use and space may be short. Otherwise nothing is removed: work whose checkpoint was
+    /// given up may still be writing.
     async fn withdrawn(&self, failed: bool) -> Result<(), WayError> {
         let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
         let token = self.token();
         blocking(move || {
-            // Whatever happens now, no thread of this round asks, or removes anything, after this.
+            // No thread of this round asks the work, or removes anything, after this.
             let _asked_before = asking.lock();
             let way = Way::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
@@ -305,8 +306,8 @@ impl Round {
     }
 }
 
-/// What a part starts with. One look gathers all of it: each switch of the thread takes longer than
-/// that.
+/// What a part starts with. One blocking call reads all of it, because each switch of the thread
+/// takes longer than that.
 struct Looked {
     way: Way,
     place: Arc<Place>,
@@ -354,7 +355,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits for the answer as long as any process that was asked is alive, and reports progress.
+    /// Waits for the answer as long as one may come, and reports progress.
     async fn answer(&self) -> Result<Answer, PartError> {
         let (mut last_looks, mut reported, mut reported_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Greatest value in seconds: some ten billion times the age of the universe.
+/// Greatest value in seconds: some twenty billion times the age of the universe.
 const SECONDS_MAX: f64 = 1e28;
 
 /// Seconds of simulated time: not negative, and bounded.

@@ -3,8 +3,8 @@
 use lattice_node::Saved;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// From an `api` agent, for a user: save the allocation whose head is here. A request with the id
-/// of an existing checkpoint follows that one.
+/// From an `api` agent, for a user or for the broker: make a checkpoint of the allocation, whose
+/// head is here. A request with the id of this claim's last checkpoint follows that one.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct CheckpointOpen {
     pub id: [u8; 16],
@@ -22,14 +22,14 @@ pub enum CheckpointItem {
     /// The checkpoint was not begun.
     Refused { why: String },
     /// State of the checkpoint with this id; it is another id than the requested one if a
-    /// checkpoint was already under way. `word` names the state; `detail` tells people what it
-    /// waits for.
+    /// checkpoint was already under way. `state` is the state's name; `detail` says what it waits
+    /// for, for people.
     Stands { id: [u8; 16], state: String, detail: String },
     /// The checkpoint has ended. Nothing follows.
     Ended { id: [u8; 16], state: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
 }
 
-/// The allocations that are saving themselves now, as their head reports them.
+/// The allocations with their head on this node that are saving themselves now.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct SavingNow {
     /// At most 1000.
@@ -50,7 +50,7 @@ pub struct PartOpen {
 /// From the head, after [`PartOpen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum ToSaver {
-    /// Every node can deliver the request: send the signal.
+    /// Every node can ask its work: ask it now.
     Go,
     /// The head has given this checkpoint up.
     Stop,
@@ -59,7 +59,8 @@ pub enum ToSaver {
 /// State of a node's part; the last message counts.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FromSaver {
-    /// What runs there can be asked to save itself; `idle`: nothing of the allocation runs there.
+    /// The work on this node can be asked to save itself; `idle`: no process of the allocation runs
+    /// there.
     Able { idle: bool },
     /// The application was asked.
     Saving,

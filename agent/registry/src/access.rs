@@ -1,6 +1,6 @@
 //! Who may open which stream of the mesh: one table, checked where a stream arrives, before
-//! anything is done for it. A user's own rights are checked where requests of this node's users
-//! arrive as well: by what serves both.
+//! anything is done for it. For some requests of users the table checks only the agent. Then the
+//! code that serves the request checks the user's rights: it also serves this node's own users.
 
 use crate::Allocations;
 use lattice_mesh::open::{Open, vouched};
@@ -18,9 +18,10 @@ enum Access {
     /// Agents of role `api`, and the agents of the allocation's nodes.
     ApiAgentsOrItsNodes(Claim),
     /// Agents of role `api`, and the agents of the allocation's nodes, if the request names the
-    /// allocation's owner. The allocation must be on this node.
+    /// allocation's owner or root. The allocation must be on this node.
     ForItsOwner(Claim, Principal),
-    /// As [`Access::ForItsOwner`]. Agents of role `api` also if the allocation has left this node.
+    /// As [`Access::ForItsOwner`]. If the allocation has left this node, agents of role `api` for
+    /// any user: these agents have checked the user.
     OutputForItsOwner(Claim, Principal),
     /// The agents of the allocation's nodes.
     ItsNodes(Claim),

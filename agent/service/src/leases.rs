@@ -64,8 +64,8 @@ impl LeaseService for Api {
     }
 }
 
-/// The token of a lease if `viewer` may see it. It is the key to what the lease guards, so only the
-/// holding user and operators may.
+/// The token of a lease if `viewer` may see it: only the holding user and operators may, because
+/// the token gives access to what the lease protects.
 pub(super) fn visible_token(viewer: &Principal, user: Option<&str>, token: u64) -> Option<u64> {
     (is_operator(viewer) || user == Some(viewer.name.as_str())).then_some(token)
 }

@@ -26,7 +26,8 @@ const CTRL_C: u8 = 3;
 pub enum Closed {
     /// Its program ended with this code.
     Program(u8),
-    /// A signal from outside ended us, and the terminal's programs were hung up; a shell's exit code for the signal.
+    /// A signal from outside ended this command, so the terminal's programs get SIGHUP. The value is a shell's exit
+    /// code for the signal.
     Signal(u8),
     /// The agent or the node was lost.
     Lost(Failure),
@@ -47,7 +48,8 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     }
 }
 
-/// Opens a terminal in an allocation and shows it here until it closes. An error says why none could be opened.
+/// Opens a terminal in an allocation and shows it here until it closes. An error: none could be opened, or this side
+/// failed later.
 pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>) -> Result<Closed, Failure> {
     let (input_is_terminal, output_is_terminal) = (std::io::stdin().is_terminal(), std::io::stdout().is_terminal());
     let start = Start {
@@ -134,7 +136,7 @@ async fn talk(
                 if raw.is_some() {
                     return Ok(Closed::Signal(ended_by(SignalKind::interrupt())));
                 }
-                // Our input is no terminal that turns Ctrl-C into a byte: send the byte.
+                // Without raw mode, Ctrl-C arrives here as SIGINT and not as a byte of the input: send the byte.
                 let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
             }
             _ = signals.terminate.recv() => return Ok(Closed::Signal(ended_by(SignalKind::terminate()))),

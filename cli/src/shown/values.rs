@@ -3,12 +3,12 @@
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
 
-/// The first 8 digits of an id.
+/// The first 8 characters of an id.
 pub fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// A time as RFC 3339.
+/// A time as RFC 3339; `None` for 0, which means that there is none.
 pub fn time(ms: u64) -> Option<String> {
     (ms != 0).then(|| Timestamp(ms).to_string())
 }

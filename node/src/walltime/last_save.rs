@@ -6,13 +6,14 @@
 //!                             │ asked earlier
 //!                             ▼
 //!                       AwaitingLead ──due──▶ Asking ◀──due── Pausing
-//!                                               ╰─not whole──────▲
+//!                                               ╰─no checkpoint──▲
 //! ```
 
 use lattice_model::CheckpointId;
 use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
 
-/// The pause between two attempts to ask work that is not ready to be asked.
+/// The pause after an attempt to ask work that could not be asked. It doubles after each failed
+/// checkpoint.
 const PAUSE_MS: u64 = 500;
 /// The longest pause before the work is asked again after a failed checkpoint.
 const PAUSE_MS_MAX: u64 = 60_000;
@@ -88,7 +89,7 @@ pub enum LastSaveAction {
 
 impl LastSave {
     /// Begins for a claim whose walltime began at `began_ms`. `id`: that of the first request. Also
-    /// gives the first action.
+    /// returns the first action.
     pub fn begin(began_ms: u64, walltime_ms: u64, grace_ms: u64, id: CheckpointId) -> (Self, LastSaveAction) {
         let ends_ms = began_ms.saturating_add(walltime_ms);
         // The work is never asked earlier than this; without an earlier checkpoint, not before the

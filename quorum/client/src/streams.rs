@@ -43,7 +43,8 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
     }
 
     /// The next message; an error when the stream has ended, for whatever reason. Cancel-safe.
-    /// After an error the client's next call or stream starts with another member.
+    /// After [`CallError::Unavailable`] the client's next call or stream starts with another
+    /// member.
     pub async fn next(&mut self) -> Result<T, CallError> {
         let why = match self.stream.message().await {
             Ok(Some(packed)) => {

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The state becomes the first one of a new generation, in a snapshot whose voters are all
-//! configured members. A crash before the rename leaves only the temporary directory beside the
-//! real one.
+//! configured members. A crash before the directory is put in place leaves the temporary directory
+//! beside the member's. A present directory is renamed first: a crash right after that leaves both
+//! under other names, and the recovery is repeated as for a lost directory.
 
 use super::BackupError;
 use super::place::{Checked, Place, stamp};
@@ -69,7 +70,8 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // It may have been renamed; otherwise the next attempt removes it.
+        // This fails if the directory was put in place. After any other failure, the next attempt
+        // removes it.
         let _gone = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,8 +1,8 @@
 //! Which generation a member without files gets them from.
 //!
-//! After a recovery an empty member may hear both from a recovered member and from one that was
-//! started with its old files. It must not mix the two: it prefers the newer generation, and keeps
-//! to the one of which it has stored something.
+//! After a recovery an empty member may get messages both from a recovered member and from one that
+//! was started with its old files. It must not mix the two generations: it prefers the newer one,
+//! but once it has stored something of one generation, it accepts no other.
 
 use parking_lot::Mutex;
 
@@ -21,7 +21,7 @@ impl FileSource {
     /// Accepts a message of a member of this generation; `stores`: it has entries or a snapshot.
     ///
     /// # Errors
-    /// The generation that this member keeps to instead.
+    /// The generation that this member accepts instead.
     pub fn accept(&self, generation: u64, stores: bool) -> Result<(), u64> {
         let mut bound = self.0.lock();
         match &mut *bound {

@@ -55,7 +55,7 @@ impl Proposal {
         Self { bytes, known: Arc::default() }
     }
 
-    /// The commands to apply.
+    /// The commands to apply. Drops the decoded commands; a later call decodes the bytes again.
     pub fn commands(&self) -> Result<Vec<Command>, lattice_api::pack::PackError> {
         let known = self.known.lock().take();
         known.map_or_else(|| lattice_api::pack::from_bytes(&self.bytes), Ok)

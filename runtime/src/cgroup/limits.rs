@@ -1,5 +1,5 @@
 //! Limits on the resources of its node that an allocation's work may use. Each limit is read back after it was set: a
-//! requested limit is enforced, or the request is refused.
+//! requested limit is enforced, or the request is refused. Only denied devices of version 1 cannot be read back.
 //!
 //! This module uses plain files. The crate cgroups-rs is heavy for the shim, does not support hybrid machines, and
 //! swallows errors that matter.
@@ -89,12 +89,12 @@ impl fmt::Display for IndexSet {
     }
 }
 
-/// A text that is not a set of processors.
+/// A text that is not a set of processors or memory nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no list such as 0-3,8")]
 pub struct NoIndexSet(String);
 
-/// No machine has more processors; a list with a larger number is not expanded.
+/// No machine has more processors; a list with a larger number is refused.
 const INDEX_MAX: u32 = 65_535;
 
 impl FromStr for IndexSet {
@@ -138,7 +138,7 @@ pub enum LimitError {
         file: PathBuf,
         /// What was written.
         wanted: String,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
@@ -174,8 +174,8 @@ impl Limits {
 
 impl Controllers {
     /// Limits the work of an allocation, and reads the limits back. Returns the directories of version 1 that each of
-    /// its processes must join: none for resources without a limit. May be called again, with the same limits or
-    /// others; a limit that is no longer requested stays.
+    /// its processes must join: those of resources with a limit, and that of processor time in any case. May be called
+    /// again, with the same limits or others; a limit that is no longer requested stays.
     pub fn set(&self, allocation: AllocationId, scope: Option<&Scope>, limits: &Limits) -> Result<Vec<PathBuf>, LimitError> {
         let unavailable = |controller, why: &str| LimitError::Unavailable { controller, why: why.to_owned() };
         for controller in limits.needs() {
@@ -201,7 +201,8 @@ impl Controllers {
             }
         }
         let mut joined = Vec::new();
-        // Processor time is divided by group even without limits: so many processes of work cannot crowd out the agent.
+        // The kernel divides processor time between groups even without limits: an allocation with many processes does
+        // not take the agent's time.
         let wanted = |group: &V1Group| group.controller() == Controller::Cpu || limits.needs().contains(&group.controller());
         for group in self.v1_groups(allocation).into_iter().filter(wanted) {
             group.create()?;
@@ -303,7 +304,7 @@ pub(super) fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), L
     if got.trim() == wanted { Ok(()) } else { Err(LimitError::NotTaken { file: file.to_owned(), wanted, got: got.trim().to_owned() }) }
 }
 
-/// The same for a file with one line for each device: one of its lines must have all our words.
+/// As [`put`], for a file with one line for each device: one of its lines must contain all words of `wanted`.
 fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     let got = written(file, wanted)?;
     let has_all = |line: &str| wanted.split(' ').all(|part| line.split_whitespace().any(|w| w == part));

@@ -4,7 +4,7 @@
 //! mounts the image, since the lock belongs to the open file that the kernel keeps for the device. So an image that can
 //! be locked exclusively has no user, not even work that an earlier agent started.
 //!
-//! The file's group is the number of the user who brought the image: the mode 0400 gives the group no rights.
+//! The file's group is the number of the user for whom the image was copied. The mode 0400 gives the group no rights.
 
 use super::error::ImageError;
 use std::fs::{self, File, TryLockError};
@@ -31,9 +31,9 @@ impl HeldImage {
 /// An image that nobody uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusedImage {
-    /// Where it lies.
+    /// Its path in the cache.
     pub path: PathBuf,
-    /// The user who brought it.
+    /// The user for whom it was copied.
     pub uid: u32,
     /// Bytes that its removal frees.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct UnusedImage {
     pub last_used: SystemTime,
 }
 
-/// An image for which no space can be made.
+/// No space can be made for an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
     /// The largest image that would fit now, in bytes.

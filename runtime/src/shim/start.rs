@@ -30,7 +30,7 @@ pub enum StartError {
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },

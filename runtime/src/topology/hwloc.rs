@@ -1,8 +1,8 @@
 //! The machine's topology from hwloc, for programs that use hwloc. MPI libraries read it in every rank: hundreds of
 //! files and, on many machines, each PCI device's configuration (9 s with 128 ranks on a node: openpmix#2036).
 //!
-//! The few needed functions of hwloc 2 (`hwloc.h`, `hwloc/export.h`) are looked up if the library is installed, as with
-//! the vendors of GPUs.
+//! The few needed functions of hwloc 2 (`hwloc.h`, `hwloc/export.h`) are loaded if the library is installed, like those
+//! of the GPU vendors' libraries.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
@@ -38,7 +38,7 @@ pub enum ExportError {
     /// Making a topology.
     #[error("hwloc_topology_init failed")]
     Init,
-    /// Saying what is to be looked at.
+    /// Choosing the objects that the topology has.
     #[error("hwloc refuses the topology filters")]
     Configure,
     /// Reading the machine.
@@ -49,8 +49,8 @@ pub enum ExportError {
     Export,
 }
 
-/// Reads the machine, and gives it as XML of hwloc's version 1. Takes tens of milliseconds and the library's memory: for a process of its
-/// own. Errors: there is no such library, or what it could not do.
+/// Reads the machine, and returns it as XML of hwloc's version 1. Takes tens of milliseconds and the library's memory:
+/// call it in a process of its own. Errors: there is no such library, or one of its functions failed.
 pub fn export() -> Result<Vec<u8>, ExportError> {
     // SAFETY: it is the system's own library; what it does when it is loaded is its makers' responsibility.
     let library = unsafe { Library::new(LIBRARY) }.map_err(ExportError::LoadLibrary)?;

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// The largest number of attached programs at a time, over all successive agents.
 const LIVING_MAX: usize = 64;
-/// Ended ones that are remembered for an agent that was disconnected meanwhile.
+/// The number of ended programs that are remembered for an agent that was disconnected meanwhile.
 const ENDED_REMEMBERED: usize = 64;
 
 impl Shim {

@@ -52,7 +52,7 @@ impl Standing {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Batches that were dropped because the buffer was full or they were damaged.
+    /// Batches that were dropped: the buffer or the disk was full, or they were damaged or missing.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -108,7 +108,8 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Stores a batch and drops the oldest ones if it is full. An error: the batch is not stored.
+    /// Stores a batch and drops the oldest ones if the buffer or the disk is full. A batch that alone exceeds the
+    /// buffer's limit is stored. An error: the batch is not stored.
     pub fn put(&mut self, body: &[u8], samples: u64) -> Result<(), BufferError> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(MAGIC);
@@ -158,7 +159,7 @@ impl Buffer {
         Ok(None)
     }
 
-    /// Removes a batch that was sent; does nothing if it is gone. An error: it still exists.
+    /// Removes a batch, for example one that was sent; does nothing if it is gone. An error: it still exists.
     pub fn remove(&mut self, number: u64) -> Result<(), BufferError> {
         let Some(at) = self.waiting.iter().position(|(known, _)| *known == number) else { return Ok(()) };
         let path = self.path(number);
@@ -184,7 +185,7 @@ impl Buffer {
         Ok(Some(bytes))
     }
 
-    /// Drops batches until the buffer's limit allows this many bytes more.
+    /// Drops batches until the buffer's limit allows this many bytes more, or none is left.
     fn keep_within(&mut self, wanted: u64) -> Result<(), BufferError> {
         while self.standing.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
         Ok(())

@@ -16,7 +16,8 @@ use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause between two tries to reach a shim while this agent lacks descriptors or memory for it.
+/// The pause before another attempt to connect to a shim: after the connection broke, and while
+/// this agent lacks descriptors or memory to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 
 impl AllocationTask {
@@ -30,7 +31,7 @@ impl AllocationTask {
         Ok(())
     }
 
-    /// Looks for the shim once.
+    /// Tries once to find the shim and to connect to it.
     pub(super) async fn find_shim(&mut self) -> Result<(), Missing> {
         let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
         let found = tokio::task::spawn_blocking(move || {
@@ -41,8 +42,8 @@ impl AllocationTask {
         self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
-    /// Connects to the shim unless connected. `false`: the shim is gone, and the driver has been
-    /// notified.
+    /// Connects to the shim unless connected. `false`: the shim is gone, and [`Self::shim_lost`]
+    /// has handled that.
     pub(super) async fn connect(&mut self) -> bool {
         while !self.line.is_there() {
             match self.find_shim().await {

@@ -53,8 +53,8 @@ impl Histories {
         Self { cpu_cores, memory, io_read, io_written, received, sent, io_latency }
     }
 
-    /// Takes the numbers of a look: cores, and the rates of reading, writing, receiving and sending
-    /// in bytes a second. Memory is pushed separately.
+    /// Adds the numbers of a look: cores, and the rates of reading, writing, receiving and sending
+    /// in bytes a second. Memory is added separately.
     pub(super) fn take(&mut self, at_ms: u64, cores: Option<(f64, Source)>, rates: [Option<(f64, Source)>; 4], usage: &Usage) {
         let [read, written, received, sent] = rates;
         let Self { cpu_cores, io_read, io_written, received: in_, sent: out, .. } = self;

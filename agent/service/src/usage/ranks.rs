@@ -1,4 +1,4 @@
-//! What each rank of an allocation's launches does, from the agents of its nodes.
+//! What each rank of an allocation's launches does, as reported by the agents of its nodes.
 
 use super::Api;
 use super::asking::{AT_ONCE, open};
@@ -9,7 +9,8 @@ use lattice_meshd::diagnosis::{DiagnosisError, ranks};
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 
-/// What each of its nodes reports, in the allocation's order, for a user who has been authorized.
+/// The report of each of the allocation's nodes, in the allocation's order. The caller has
+/// authorized the user.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<WireRanks, DiagnosisError>> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
@@ -19,7 +20,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
     stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
-/// Adds the ranks to the usage of the same nodes.
+/// Adds the ranks to the usage of their nodes; both are in the order of the allocation's nodes.
 pub(super) fn join(nodes: &mut [v1::NodeUsage], answers: Vec<Result<WireRanks, DiagnosisError>>) {
     for (usage, answer) in nodes.iter_mut().zip(answers) {
         match answer {

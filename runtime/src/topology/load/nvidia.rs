@@ -14,9 +14,9 @@ use nvml_wrapper::sys_exports::field_id::{
 use nvml_wrapper::{Device, Nvml};
 use std::ffi::{OsStr, c_void};
 
-/// The field's value for all links together, for fields that each link has.
+/// The scope of a field that each link has: all links together.
 const ALL_LINKS: u32 = u32::MAX;
-/// The types of a field's value that are whole numbers (`nvmlValueType_t`): 32 bits and 64 bits.
+/// The types of a field's value that are unsigned whole numbers (`nvmlValueType_t`): one of 32 bits, two of 64 bits.
 const UNSIGNED_INT: u32 = 1;
 const UNSIGNED_LONG: u32 = 2;
 const UNSIGNED_LONG_LONG: u32 = 3;
@@ -85,7 +85,7 @@ impl Loads for Nvidia {
             }
         }
         if is_lost {
-            // The next reading opens the library again: once it has lost a device it does not find it again.
+            // The next reading opens the library again: a library that has lost a device does not find it again.
             self.library = None;
         }
     }
@@ -120,7 +120,7 @@ fn instance(library: &Nvml, device: &GpuDevice) -> Result<GpuLoad, NvmlError> {
     Ok(GpuLoad { memory_used_bytes: used, memory_total_bytes: total, processes: processes(&device)?, ..GpuLoad::default() })
 }
 
-/// A value that this GPU does not have is `None`; a lost GPU is an error.
+/// A value that cannot be read is `None`, most often because this GPU does not have it. A lost GPU is an error.
 fn optional<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match value {
         Ok(value) => Ok(Some(value)),
