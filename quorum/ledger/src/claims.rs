@@ -66,6 +66,7 @@ impl Ledger {
         for share in &claim.shares {
             let held = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
             self.holdings.entry(share.node.clone()).or_default().push(held);
+            self.count_holding(context, id);
             context.changed.desired.insert(share.node.clone());
         }
         let at = context.at;

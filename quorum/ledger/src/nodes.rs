@@ -212,6 +212,7 @@ impl Ledger {
         if !there.is_empty() {
             self.holdings.insert(node.clone(), there);
         }
+        lost.iter().for_each(|held| self.count_holding_removed(context, held.allocation));
         for held in lost {
             let live = self.is_live(held.allocation, held.epoch);
             self.mark_released(context, held.allocation, held.epoch, node);

@@ -80,6 +80,7 @@ impl Ledger {
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
         let mut context = ApplyContext::new(revision, at);
+        self.drop_counts(&mut context);
         let detail = format!("generation {} from a backup of revision {was}", self.generation);
         self.record(&mut context, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
         context.audit.remove(0)
@@ -132,10 +133,11 @@ impl Ledger {
             return;
         }
         context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
-        if recovery.awaited.is_empty()
-            && let Some(recovery) = &mut self.recovery
-        {
+        let is_over = recovery.awaited.is_empty() && !recovery.pending.is_empty();
+        if is_over && let Some(recovery) = &mut self.recovery {
             recovery.pending.clear();
+            // Those that have ended since may be dropped now.
+            self.drop_counts(context);
         }
     }
 
@@ -177,7 +179,7 @@ impl Ledger {
         }
         // The tenants' usage is counted again when it is next needed.
         self.usage = TenantUsage::default();
-        let believed = self.holdings.remove(node).unwrap_or_default();
+        let believed = self.replace_holdings(context, node, held);
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(context, node, held, ended);
@@ -266,12 +268,30 @@ impl Ledger {
         }
     }
 
+    /// The node has what it reports; returns the holdings that the backup had. Done before anything
+    /// else, so that an ended allocation which the node still has is not dropped in between: it
+    /// would be adopted as one that the backup lacks.
+    fn replace_holdings(&mut self, context: &mut ApplyContext, node: &NodeId, held: &[HeldShare]) -> Vec<Holding> {
+        let believed = self.holdings.remove(node).unwrap_or_default();
+        let holding = |HeldShare { share, .. }: &HeldShare| Holding {
+            allocation: share.allocation,
+            epoch: share.epoch,
+            resources: share.resources,
+            vni: share.vni,
+            run_lease_ms: share.run_lease_ms,
+            fenced: false,
+        };
+        if !held.is_empty() {
+            self.holdings.insert(node.clone(), held.iter().map(holding).collect());
+        }
+        held.iter().for_each(|held| self.count_holding(context, held.share.allocation));
+        believed.iter().for_each(|held| self.count_holding_removed(context, held.allocation));
+        believed
+    }
+
     fn take_up(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
-        let holding = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
-        self.holdings.entry(node.clone()).or_default().push(holding);
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
         match held.phase {
@@ -362,6 +382,7 @@ impl Ledger {
             if !holdings.iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
                 let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
                 holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false });
+                self.count_holding(context, id);
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());

@@ -190,6 +190,7 @@ impl Ledger {
         if holdings.is_empty() {
             self.holdings.remove(node);
         }
+        self.count_holding_removed(context, id);
         // A node that has released a claim which is still current has lost it.
         let live = self.is_live(id, epoch);
         self.mark_released(context, id, epoch, node);
