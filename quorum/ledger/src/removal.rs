@@ -52,12 +52,12 @@ impl Ledger {
             };
         };
         self.may_be_removed(&node).map_err(|why| Refusal::NotRemovable { node: id.clone(), why })?;
-        self.note_node(context, id);
         let is_unreported = !self.holdings(id).is_empty() || self.awaits(id);
         self.lose_all_but(context, id, &[], "its node was removed");
         self.end_exclusions(context, id);
         self.drop_leases_of(context, id, by, "its node is removed");
         self.leave_vcluster(context, &node.home);
+        self.note_node(context, id);
         self.nodes.remove(id);
         self.stop_awaiting(id);
         context.changed.nodes.insert(id.clone());
