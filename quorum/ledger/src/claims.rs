@@ -65,7 +65,7 @@ impl Ledger {
         self.epoch = epoch;
         for share in &claim.shares {
             let held = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
-            self.holdings.add(&share.node, held);
+            self.add_holding(context, &share.node, held);
             context.changed.desired.insert(share.node.clone());
         }
         let at = context.at;

@@ -16,14 +16,18 @@
 //! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
+use crate::record_bytes::{allocation_bytes, domain_bytes, lease_bytes, node_bytes, removed_node_bytes, tenant_bytes, vcluster_bytes};
 use crate::{Changed, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
-use lattice_model::{Allocation, Entrypoint, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
 
 /// Largest number of change sets to keep, regardless of their size.
 const SETS_MAX: usize = 65_536;
+/// What a change set takes beside itself, in bytes: the counters of its `Arc`, its place in the
+/// history, and the blocks of its lists.
+const SET_BYTES: usize = 128;
 
 /// The changes of one log entry. Nobody sees the state between its commands.
 #[derive(Clone, Debug)]
@@ -54,8 +58,7 @@ impl ChangeSet {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
             nodes_removed: changed.nodes.into_iter().filter(|id| ledger.node(id).is_none()).collect(),
-            // A missing allocation ended long ago and has been dropped.
-            allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
+            allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).or(changed.dropped.get(id)).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
             limits: changed.limits.then(|| ledger.cluster_limits()),
@@ -75,25 +78,16 @@ impl ChangeSet {
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
-        let allocations: usize = self.allocations.iter().map(|a| allocation_bytes(a)).sum();
-        let nodes: usize = self.nodes.iter().map(|n| node_bytes(n)).sum();
-        let small = self.nodes_removed.len() + self.tenants.len() + self.leases.len() + self.vclusters.len() + self.domains.len();
-        size_of::<Self>() + allocations + nodes + small * 256
+        let Self { revision: _, nodes, nodes_removed, allocations, tenants, leases, vclusters, domains, vni_pool: _, limits: _ } = self;
+        let places = (nodes.len() + allocations.len()) * size_of::<usize>();
+        let records = nodes.iter().map(|node| node_bytes(node)).chain(allocations.iter().map(|a| allocation_bytes(a)));
+        let removed = nodes_removed.iter().map(removed_node_bytes);
+        let quotas = tenants.iter().map(|(name, tenant)| tenant_bytes(name, tenant.as_deref()));
+        let queues = vclusters.iter().map(|(name, vcluster)| vcluster_bytes(name, vcluster.as_deref()));
+        let leases = leases.iter().map(|(name, lease)| lease_bytes(name, lease.as_ref()));
+        let small = removed.chain(quotas).chain(queues).chain(leases).chain(domains.iter().map(|(key, _)| domain_bytes(key)));
+        SET_BYTES + size_of::<Self>() + places + records.chain(small).sum::<usize>()
     }
-}
-
-/// Approximate size of an allocation in memory or in a message, in bytes.
-pub fn allocation_bytes(allocation: &Allocation) -> usize {
-    let script = match &allocation.spec.entrypoint {
-        Entrypoint::Script { text, .. } => text.len(),
-        Entrypoint::Command { .. } => 0,
-    };
-    1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
-}
-
-/// Approximate size of a node in memory or in a message, in bytes.
-pub fn node_bytes(node: &Node) -> usize {
-    512 + (node.features.len() + node.unlimited.len()) * 32 + node.holds.len() * 256 + node.leaving.len() * 64
 }
 
 /// The place is older than everything that is kept, or belongs to another generation.

@@ -14,7 +14,7 @@ use super::state::domains::DomainIndex;
 use super::state::node_index::{NodeFacts, NodeIndex};
 use super::state::tenant_usage::TenantUsage;
 use super::state::user_usage::{UserUsage, holds_nodes};
-use super::{ApplyContext, DomainKey, Ledger};
+use super::{ApplyContext, DomainKey, Holding, Ledger};
 use lattice_model::{AllocationId, NodeId};
 
 impl Ledger {
@@ -56,6 +56,20 @@ impl Ledger {
             was.iter().for_each(|was| self.domain_index.remove(&key, was));
             self.domains.get(&key).iter().for_each(|now| self.domain_index.add(&key, now));
         }
+    }
+
+    /// The node has this from now on.
+    pub(super) fn add_holding(&mut self, context: &mut ApplyContext, node: &NodeId, holding: Holding) {
+        self.note_before(context, holding.allocation);
+        self.holdings.add(node, holding);
+    }
+
+    /// The node has only those holdings left that `stays` selects. Returns the others.
+    pub(super) fn retain_holdings(&mut self, context: &mut ApplyContext, node: &NodeId, stays: impl Fn(&Holding) -> bool) -> Vec<Holding> {
+        for holding in self.holdings(node).iter().filter(|holding| !stays(holding)) {
+            self.note_before(context, holding.allocation);
+        }
+        self.holdings.retain(node, stays)
     }
 
     /// The allocation has nodes from now on.

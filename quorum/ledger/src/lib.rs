@@ -52,6 +52,7 @@ pub mod audit_chain;
 pub mod clocks;
 pub mod history;
 pub mod node_use;
+pub mod record_bytes;
 pub mod shortage;
 pub mod signing;
 
@@ -109,6 +110,8 @@ mod checkpoint_scenarios;
 mod claim_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
+#[cfg(test)]
+mod ended_scenarios;
 #[cfg(test)]
 mod fencing_properties;
 #[cfg(test)]
@@ -177,8 +180,8 @@ pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
-    Admission, ClusterLimits, Domain, DomainKey, ENDED_KEPT_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger, NODES_MAX,
-    NotifyWay, Recovery,
+    Admission, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, EndedPlace, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
+    NODES_MAX, NotifyWay, Recovery,
 };
 pub use tenants::{QuotaChange, TenantChange, TenantStanding};
 pub use urgency::Urgency;

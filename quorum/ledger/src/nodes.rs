@@ -210,7 +210,7 @@ impl Ledger {
 
     /// Of all shares that the quorum records for the node, only those in `found` exist.
     pub(super) fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
-        for held in self.holdings.retain(node, |h| found.contains(&(h.allocation, h.epoch))) {
+        for held in self.retain_holdings(context, node, |h| found.contains(&(h.allocation, h.epoch))) {
             let live = self.is_live(held.allocation, held.epoch);
             self.mark_released(context, held.allocation, held.epoch, node);
             if live {

@@ -2,9 +2,10 @@
 
 use super::refusal::Refusal;
 use super::state::DomainKey;
-use lattice_model::{AllocationId, AuditRecord, Epoch, Incarnation, NodeId};
+use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The result of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +18,15 @@ pub struct Applied {
     pub changed: Changed,
 }
 
-/// The identifiers of changed records.
+/// The identifiers of changed records, and the records that the ledger does not have any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Nodes that changed.
     pub nodes: BTreeSet<NodeId>,
     /// Allocations that changed.
     pub allocations: BTreeSet<AllocationId>,
+    /// The last state of those that changed and were then dropped.
+    pub dropped: BTreeMap<AllocationId, Arc<Allocation>>,
     /// Nodes whose list of desired shares changed.
     pub desired: BTreeSet<NodeId>,
     /// Tenants that changed or were deleted.
@@ -49,6 +52,7 @@ impl Changed {
     pub fn merge(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
         self.allocations.extend(other.allocations);
+        self.dropped.extend(other.dropped);
         self.desired.extend(other.desired);
         self.tenants.extend(other.tenants);
         self.leases.extend(other.leases);

@@ -6,18 +6,19 @@ mod moves;
 pub(crate) mod scans;
 mod watcher;
 
-use super::{Action, AuditHead, Command, Ledger, Outcome};
+use super::scenarios::{id, spec, user};
+use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimitsChange};
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
-    invariant_changes_are_published, invariant_each_domain_has_a_number_of_its_own, invariant_gossip_keys_follow_each_other,
-    invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
-    invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
+    invariant_changes_are_published, invariant_each_domain_has_a_number_of_its_own, invariant_ended_work_is_kept_while_it_is_held,
+    invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced,
+    invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
     invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
     invariant_users_run_what_they_may, invariant_waits_end, invariant_what_stops_is_claimed_when_it_is_over,
 };
-use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, Revision, Timestamp};
+use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};
 use proptest::prelude::*;
 use scans::invariant_indexes_equal_scans;
@@ -25,6 +26,8 @@ use watcher::Watcher;
 
 const NODES: u8 = 4;
 const TENANT: &str = "physics";
+/// Number of histories of which it is checked that they exercise enough.
+const HISTORIES: usize = 60;
 
 struct History {
     commands: Vec<(Revision, Command)>,
@@ -34,6 +37,11 @@ struct History {
 }
 
 fn play(moves: &[Move]) -> History {
+    play_with(moves, QuotaChange::Unlimited)
+}
+
+/// `kept`: how many ended allocations of each user are kept at first.
+fn play_with(moves: &[Move], kept: QuotaChange) -> History {
     let mut ledger = Ledger::default();
     let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0 };
     let mut last_epoch = Epoch(0);
@@ -44,6 +52,7 @@ fn play(moves: &[Move]) -> History {
         .map(join)
         .chain([Move::Lease { holder: 0, trial: false, user: None, named: false }])
         .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
+        .chain([Move::Limits { sensitive: QuotaChange::Keep, running: QuotaChange::Keep, history: kept }])
         .collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
         // Two commands share an entry.
@@ -73,6 +82,7 @@ fn play(moves: &[Move]) -> History {
         invariant_waits_end(&ledger);
         invariant_users_run_what_they_may(&before, &ledger);
         invariant_indexes_equal_scans(&ledger);
+        invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");
@@ -97,12 +107,56 @@ fn replay(mut ledger: Ledger, commands: &[(Revision, Command)]) -> Ledger {
     ledger
 }
 
+/// Watchers begin with the list after each entry; every one ends with the current list, or learns
+/// that changes are not kept any more.
+fn follow(commands: &[(Revision, Command)], bytes_max: usize, at_once: usize) -> Result<(), TestCaseError> {
+    let mut ledger = Ledger::default();
+    let mut history = crate::history::History::new(ledger.place());
+    history.keep(bytes_max);
+    let mut lists = vec![(ledger.place(), Watcher::list(&ledger))];
+    for entry in commands.chunk_by(|one, next| one.0 == next.0) {
+        let mut changed = super::Changed::default();
+        entry.iter().for_each(|(revision, command)| changed.merge(ledger.apply(*revision, command).changed));
+        let set = ChangeSet::of(&ledger, changed);
+        if !set.is_empty() {
+            history.push(set);
+        }
+        lists.push((ledger.place(), Watcher::list(&ledger)));
+    }
+    let (now, state) = lists.last().cloned().unwrap();
+    prop_assert_eq!(history.after(now, 1).map(|sets| sets.len()), Ok(0));
+    for (mut place, mut watcher) in lists {
+        loop {
+            match history.after(place, at_once) {
+                Ok(sets) => {
+                    let Some(last) = sets.last() else {
+                        prop_assert_eq!(&watcher, &state);
+                        break;
+                    };
+                    prop_assert!(sets[0].revision > place.revision && sets.is_sorted_by(|a, b| a.revision < b.revision));
+                    place.revision = last.revision;
+                    sets.iter().for_each(|set| watcher.take(set));
+                }
+                Err(compacted) => {
+                    prop_assert!(place < compacted.begins);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn a_history_limit() -> impl Strategy<Value = QuotaChange> {
+    prop_oneof![Just(QuotaChange::Unlimited), (0..2u32).prop_map(QuotaChange::AtMost)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120)) {
-        play(&moves);
+    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120), kept in a_history_limit()) {
+        play_with(&moves, kept);
     }
 
     #[test]
@@ -125,42 +179,28 @@ proptest! {
 
     #[test]
     fn a_list_and_what_came_after_it_are_the_state_or_what_came_is_said_to_be_forgotten(
-        moves in prop::collection::vec(a_move(), 1..80), bytes_max in 0..60_000usize, at_once in 1..4usize,
+        moves in prop::collection::vec(a_move(), 1..80), kept in a_history_limit(), bytes_max in 0..60_000usize, at_once in 1..4usize,
     ) {
-        let mut ledger = Ledger::default();
-        let mut history = crate::history::History::new(ledger.place());
-        history.keep(bytes_max);
-        let mut lists = vec![(ledger.place(), Watcher::list(&ledger))];
-        for entry in play(&moves).commands.chunk_by(|one, next| one.0 == next.0) {
-            let mut changed = super::Changed::default();
-            entry.iter().for_each(|(revision, command)| changed.merge(ledger.apply(*revision, command).changed));
-            let set = ChangeSet::of(&ledger, changed);
-            if !set.is_empty() {
-                history.push(set);
-            }
-            lists.push((ledger.place(), Watcher::list(&ledger)));
+        follow(&play_with(&moves, kept).commands, bytes_max, at_once)?;
+    }
+
+    /// Mostly ends, of work that is forgotten at once or soon.
+    #[test]
+    fn a_watcher_learns_of_the_end_of_work_that_is_forgotten(
+        steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
+    ) {
+        let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
+        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, by: "root".into() };
+        let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
+        let mut revision = Revision(2);
+        for (number, submits, begins_entry) in steps {
+            revision.0 += u64::from(begins_entry);
+            let spec = Box::new(spec(1, RequeuePolicy::Never, 0));
+            let submit = Action::Submit { id: id(number), spec, owner: user(7), claim: None };
+            let action = if submits { submit } else { Action::Cancel { id: id(number), by: user(7) } };
+            commands.push((revision, Command { at: Timestamp(revision.0), action }));
         }
-        let (now, state) = lists.last().cloned().unwrap();
-        prop_assert_eq!(history.after(now, 1).map(|sets| sets.len()), Ok(0));
-        for (mut place, mut watcher) in lists {
-            loop {
-                match history.after(place, at_once) {
-                    Ok(sets) => {
-                        let Some(last) = sets.last() else {
-                            prop_assert_eq!(&watcher, &state);
-                            break;
-                        };
-                        prop_assert!(sets[0].revision > place.revision && sets.is_sorted_by(|a, b| a.revision < b.revision));
-                        place.revision = last.revision;
-                        sets.iter().for_each(|set| watcher.take(set));
-                    }
-                    Err(compacted) => {
-                        prop_assert!(place < compacted.begins);
-                        break;
-                    }
-                }
-            }
-        }
+        follow(&commands, usize::MAX, at_once)?;
     }
 
     #[test]
@@ -188,19 +228,24 @@ fn histories_are_not_idle() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let moves = prop::collection::vec(a_move(), 120);
-    let histories: Vec<History> = (0..60).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let kept = |number: usize| if number.is_multiple_of(2) { QuotaChange::Unlimited } else { QuotaChange::AtMost(0) };
+    let histories: Vec<History> =
+        (0..HISTORIES).map(|number| play_with(&moves.new_tree(&mut runner).unwrap().current(), kept(number))).collect();
     let claims: usize = histories.iter().map(|history| history.claims).sum();
-    assert!(claims > 60, "{claims} claims in 60 histories exercise little");
+    assert!(claims > 60, "{claims} claims in {HISTORIES} histories exercise little");
     let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
     let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
-    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 60 histories exercise little");
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in {HISTORIES} histories exercise little");
+    let dropped = |one: &Ledger, next: &Ledger| one.allocations().filter(|a| next.allocation(a.id).is_none()).count();
+    let dropped: usize = histories.iter().flat_map(|history| history.states.windows(2)).map(|pair| dropped(&pair[0], &pair[1])).sum();
+    assert!(dropped > 0, "{dropped} ended allocations dropped in {HISTORIES} histories exercise little");
     let states = |state: NodeState| {
         let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
         histories.iter().flat_map(|history| &history.states).filter(stands).count()
     };
     let removed = recorded(AuditAction::NodeRemoved);
-    assert!(removed > 3, "{removed} nodes removed in 60 histories exercise little");
+    assert!(removed > 3, "{removed} nodes removed in {HISTORIES} histories exercise little");
     for state in NodeState::ALL {
-        assert!(states(state) > 3, "{state} in {} states of 60 histories exercises little", states(state));
+        assert!(states(state) > 3, "{state} in {} states of {HISTORIES} histories exercises little", states(state));
     }
 }

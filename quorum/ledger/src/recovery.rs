@@ -140,12 +140,16 @@ impl Ledger {
         if self.placing_waits() {
             return;
         }
-        let Some(recovery) = &mut self.recovery else { return };
+        let Some(recovery) = &self.recovery else { return };
         if was_waiting {
             context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
         }
-        if recovery.awaited.is_empty() {
-            recovery.pending.clear();
+        if recovery.awaited.is_empty() && !recovery.pending.is_empty() {
+            // Those that have ended since may be dropped now.
+            let has_ended = |id: &&AllocationId| self.allocations.get(*id).is_some_and(|a| a.state.is_terminal());
+            recovery.pending.iter().filter(has_ended).for_each(|id| self.note_before(context, *id));
+            self.recovery.iter_mut().for_each(|recovery| recovery.pending.clear());
+            self.count_changed(context);
         }
     }
 
@@ -186,7 +190,7 @@ impl Ledger {
         if let Some(recovery) = &mut self.recovery {
             recovery.awaited.remove(node);
         }
-        let believed = self.holdings.retain(node, |_| false);
+        let believed = self.replace_holdings(context, node, held);
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(context, node, held, ended);
@@ -274,12 +278,22 @@ impl Ledger {
         }
     }
 
+    /// The node has what it reports; returns the holdings that the backup had. Done before anything
+    /// else, so that an ended allocation which the node still has is not dropped in between: it
+    /// would be adopted as one that the backup lacks.
+    fn replace_holdings(&mut self, context: &mut ApplyContext, node: &NodeId, held: &[HeldShare]) -> Vec<Holding> {
+        let believed = self.retain_holdings(context, node, |_| false);
+        for HeldShare { share, .. } in held {
+            let (allocation, epoch) = (share.allocation, share.epoch);
+            let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
+            self.add_holding(context, node, Holding { allocation, epoch, resources: share.resources, vni, run_lease_ms, fenced: false });
+        }
+        believed
+    }
+
     fn take_up(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
-        let holding = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
-        self.holdings.add(node, holding);
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
         match held.phase {
@@ -368,7 +382,7 @@ impl Ledger {
             if !self.holdings(&other.node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
                 let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
                 let holding = Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false };
-                self.holdings.add(&other.node, holding);
+                self.add_holding(context, &other.node, holding);
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());

@@ -181,7 +181,7 @@ impl Ledger {
     }
 
     fn released(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
-        if self.holdings.retain(node, |h| (h.allocation, h.epoch) != (id, epoch)).is_empty() {
+        if self.retain_holdings(context, node, |h| (h.allocation, h.epoch) != (id, epoch)).is_empty() {
             return;
         }
         // A node that has released a claim which is still current has lost it.

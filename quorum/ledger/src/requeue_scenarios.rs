@@ -146,18 +146,6 @@ fn only_its_owner_or_root_cancels() {
 }
 
 #[test]
-fn the_oldest_ended_allocations_are_forgotten() {
-    let mut s = Story::new(0);
-    let most = super::ENDED_KEPT_MAX as u128;
-    for number in 0..most + 3 {
-        s.submit(number, 1, RequeuePolicy::Never, 0);
-        s.done(Action::Cancel { id: id(number), by: user(7) });
-    }
-    assert_eq!(s.ledger.allocations().count() as u128, most);
-    assert!(s.ledger.allocation(id(2)).is_none() && s.ledger.allocation(id(3)).is_some());
-}
-
-#[test]
 fn what_work_used_is_that_of_its_last_claim_on_all_nodes_that_released_it_each_once() {
     let mut s = Story::new(2);
     let used = |memory, cpu| Some(WorkUsage { nodes: 1, memory_peak_bytes: Some(memory), cpu_ms: Some(cpu) });

@@ -55,6 +55,11 @@ impl Story {
         self.ledger.apply(Revision(self.index), &command)
     }
 
+    /// The next command comes after this revision, which the test applied itself.
+    pub(super) fn forward(&mut self, revision: Revision) {
+        self.index = self.index.max(revision.0);
+    }
+
     /// The time of the last command.
     pub(super) fn now(&self) -> Timestamp {
         Timestamp(self.index * 1000 + self.passed_ms)

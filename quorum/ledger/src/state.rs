@@ -20,7 +20,7 @@ use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 pub use holdings::Holding;
 use holdings::Holdings;
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use keyring::Keyring;
 use lattice_model::{
     Allocation, AllocationId, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision, Tenant, Timestamp,
@@ -42,8 +42,9 @@ use uuid::Uuid;
 
 /// The cluster level before any was committed.
 pub const LEVEL_FIRST: u32 = 1;
-/// Largest number of ended allocations in memory; older ones are dropped (the audit log has them).
-pub const ENDED_KEPT_MAX: usize = 10_000;
+/// Largest size of the records of ended allocations in memory, in bytes; older ones are dropped
+/// (the audit log has them). Tests of this crate fill a smaller one.
+pub const ENDED_BYTES_MAX: u64 = if cfg!(test) { 4 } else { 256 } * 1024 * 1024;
 /// How long they stay at most, in milliseconds: a week.
 pub const ENDED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Largest number of allocations that have not ended.
@@ -79,7 +80,8 @@ pub struct Ledger {
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
-    pub(super) ended: VecDeque<AllocationId>,
+    #[serde(deserialize_with = "each_in_turn")]
+    pub(super) ended: OrdSet<EndedPlace>,
     pub(super) leases: BTreeMap<String, Lease>,
     /// The last fencing token issued, across all leases.
     pub(super) lease_token: u64,
@@ -140,7 +142,7 @@ impl Default for Ledger {
             allocations: OrdMap::new(),
             allocation_index: AllocationIndex::default(),
             scripts: Scripts::default(),
-            ended: VecDeque::new(),
+            ended: OrdSet::new(),
             leases: BTreeMap::new(),
             lease_token: 0,
             audit: AuditHead::default(),
@@ -193,6 +195,31 @@ where
     D: Deserializer<'de>,
 {
     Ok(BTreeMap::deserialize(from)?.into_iter().collect())
+}
+
+/// As [`one_by_one`], for a set.
+fn each_in_turn<'de, T, D>(from: D) -> Result<OrdSet<T>, D::Error>
+where
+    T: Deserialize<'de> + Ord + Clone,
+    D: Deserializer<'de>,
+{
+    Ok(BTreeSet::deserialize(from)?.into_iter().collect())
+}
+
+/// An ended allocation's place in the order of the ends. Those of one command are ordered by id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EndedPlace {
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Its id.
+    pub id: AllocationId,
+}
+
+impl EndedPlace {
+    /// The place of an allocation that has ended.
+    pub fn of(allocation: &Allocation) -> Self {
+        Self { ended_at: allocation.ended_at.unwrap_or_default(), id: allocation.id }
+    }
 }
 
 /// One lease.

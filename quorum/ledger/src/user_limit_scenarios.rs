@@ -1,7 +1,7 @@
 //! Scenarios of limits for users and tenants.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{Action, ENDED_KEPT_MAX, Outcome, QuotaChange, UserLimit, UserLimitsChange};
+use super::{Action, Outcome, QuotaChange, UserLimit, UserLimitsChange};
 use crate::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
@@ -27,29 +27,6 @@ fn refused(result: &Result<Outcome, Refusal>) -> Option<UserLimit> {
         Err(other) => panic!("{other}"),
         Ok(_) => None,
     }
-}
-
-#[test]
-fn one_users_ends_push_nobody_elses_out() {
-    let mut s = Story::new(0);
-    for number in 0..5 {
-        submit(&mut s, number, 8, None).unwrap();
-        cancel(&mut s, number, 8);
-    }
-    let most = ENDED_KEPT_MAX as u128;
-    for number in 0..most + 400 {
-        submit(&mut s, 1000 + number, 7, None).unwrap();
-        cancel(&mut s, 1000 + number, 7);
-    }
-    assert!((0..5).all(|number| s.ledger.allocation(id(number)).is_some()), "the flood is another's");
-    assert_eq!(s.ledger.allocations().count(), ENDED_KEPT_MAX);
-    assert!(s.ledger.allocation(id(1000 + 404)).is_none() && s.ledger.allocation(id(1000 + 405)).is_some());
-    // A lowered limit takes effect when the next allocation ends.
-    s.done(limit(UserLimitsChange { user_history: QuotaChange::AtMost(3), ..UserLimitsChange::default() }));
-    submit(&mut s, 6, 8, None).unwrap();
-    cancel(&mut s, 6, 8);
-    let left: Vec<u128> = (0..7).filter(|number| s.ledger.allocation(id(*number)).is_some()).collect();
-    assert_eq!(left, [3, 4, 6]);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //!   Claim ───▶ running < user_running? ──▶ accepted
 //!                    no: Refusal::OverUserLimit, and it waits until one of the user's allocations ends
 //!
-//!   ended work:  above the total limit ──▶ the oldest of the user with the most ended work is dropped
+//!   ended work:  above the total size ──▶ the oldest of the user with the most is dropped ([`super::ended`])
 //!                above user_history, or scripts too large ──▶ the oldest of that user is dropped
 //! ```
 
@@ -107,7 +107,8 @@ impl Ledger {
         let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
         let mut counted = Counted::default();
         for allocation in self.allocations.values().filter(concerns) {
-            counted.add(&Counts::of(allocation));
+            // Whether it may be dropped does not matter here.
+            counted.add(&Counts::of(allocation, false));
         }
         self.within_user_limits(&counted, spec, owner, now)
     }

@@ -8,27 +8,28 @@ use lattice_model::AllocationId;
 use std::collections::BTreeMap;
 
 impl Ledger {
-    /// Must be called before a command changes, adds or removes the allocation.
+    /// Must be called before a command changes, adds or removes the allocation, one of its holdings,
+    /// or what a recovery waits for before it can be placed.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
         context.allocations_before.entry(id).or_insert_with(facts);
         if self.user_usage.0.is_some() {
-            context.before.entry(id).or_insert_with(|| self.allocations.get(&id).map(|a| Counts::of(a)));
+            context.before.entry(id).or_insert_with(|| self.counts_of(id));
         }
+    }
+
+    fn counts_of(&self, id: AllocationId) -> Option<Counts> {
+        self.allocations.get(&id).map(|a| Counts::of(a, self.is_referred_to(id)))
     }
 
     /// Counts the changes made by this command so far.
     pub(super) fn count_changed(&mut self, context: &mut ApplyContext) {
         let before = std::mem::take(&mut context.before);
-        let Some(counted) = &mut self.user_usage.0 else { return };
         for (id, was) in before {
-            let now = self.allocations.get(&id).map(|a| Counts::of(a));
-            if was == now {
-                continue;
-            }
-            // Add the new counts first, so that a script named by both is not dropped in between.
-            now.iter().for_each(|now| counted.add(now));
+            let now = self.counts_of(id);
+            let Some(counted) = self.user_usage.0.as_mut().filter(|_| was != now) else { continue };
             was.iter().for_each(|was| counted.remove(was));
+            now.iter().for_each(|now| counted.add(now));
             for uid in was.iter().chain(&now).map(|counts| counts.uid) {
                 if counted.users.get(&uid).is_some_and(User::has_nothing) {
                     counted.users.remove(&uid);
@@ -49,15 +50,16 @@ impl Ledger {
 
     pub(super) fn count_users(&self) -> Counted {
         let mut counted = Counted::default();
-        for allocation in self.allocations.values() {
-            counted.add(&Counts::of(allocation));
-        }
-        for id in &self.ended {
-            if let Some(allocation) = self.allocations.get(id) {
-                counted.users.entry(allocation.owner.uid).or_default().ended.push_back(*id);
-            }
+        for (id, allocation) in &self.allocations {
+            counted.add(&Counts::of(allocation, self.is_referred_to(*id)));
         }
         counted
+    }
+
+    /// Whether the counts, if there are some, are those of the current state.
+    #[cfg(test)]
+    pub(super) fn has_right_counts(&self) -> bool {
+        self.user_usage.0.as_ref().is_none_or(|counted| *counted == self.count_users())
     }
 
     /// Number of allocations of each user that hold nodes, as counted; `None`: nothing has been

@@ -15,7 +15,7 @@ use crate::{backup, rotation};
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
-use lattice_ledger::history::allocation_bytes;
+use lattice_ledger::record_bytes::allocation_bytes;
 use lattice_ledger::{Action, Outcome, Urgency};
 use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, millis, with_causes};
 use lattice_pki::identity::{Caller, Role, member_name};

@@ -45,6 +45,9 @@ pub struct AuditChain {
     full: Vec<Arc<Active>>,
     active: Option<Active>,
     head: AuditHead,
+    /// How many of the next appends find no space on the disk.
+    #[cfg(test)]
+    pub(crate) appends_without_space: u32,
 }
 
 /// The work needed before a snapshot may depend on the chain: sealing and syncing. Run it where
@@ -67,7 +70,15 @@ impl AuditChain {
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         sync_parent(dir)?;
-        let mut this = Self { dir: dir.to_owned(), sealed: Vec::new(), full: Vec::new(), active: None, head: AuditHead::default() };
+        let mut this = Self {
+            dir: dir.to_owned(),
+            sealed: Vec::new(),
+            full: Vec::new(),
+            active: None,
+            head: AuditHead::default(),
+            #[cfg(test)]
+            appends_without_space: 0,
+        };
         let mut paths = segments(dir)?.into_iter().peekable();
         while let Some((first, path)) = paths.next() {
             if first > this.head.seq + 1 && this.full.last().is_some() {
@@ -121,6 +132,11 @@ impl AuditChain {
     /// Appends new records; records that are already there (a replay) are skipped. Not on disk
     /// before a [`Checkpoint`].
     pub fn append(&mut self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        #[cfg(test)]
+        if self.appends_without_space > 0 {
+            self.appends_without_space -= 1;
+            return Err(StoreError::io(&self.dir, "cannot be written")(std::io::ErrorKind::StorageFull.into()));
+        }
         let mut rest = records;
         while let Some(next) = rest.first() {
             if next.seq <= self.head.seq {

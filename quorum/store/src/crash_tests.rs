@@ -3,6 +3,7 @@
 mod audit;
 mod log;
 mod machine;
+mod watches;
 
 use super::room::Room;
 use crate::raft::{Entry, LogId, Proposal};
@@ -37,11 +38,16 @@ pub(crate) fn id(index: u64) -> LogId {
 }
 
 fn entry(index: u64) -> Entry {
-    let command = Command {
-        at: Timestamp(index),
-        action: Action::GrantLease { name: format!("l{index}"), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None },
-    };
-    Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(vec![command]).unwrap()) }
+    entry_of(index, vec![grant(format!("l{index}"))])
+}
+
+fn grant(name: String) -> Action {
+    Action::GrantLease { name, holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None }
+}
+
+fn entry_of(index: u64, actions: Vec<Action>) -> Entry {
+    let commands = actions.into_iter().map(|action| Command { at: Timestamp(index), action }).collect();
+    Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(commands).unwrap()) }
 }
 
 fn no_reserve(dir: &Path) -> Room {

@@ -56,7 +56,7 @@ pub struct SetLimits {
     /// limit; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_script_bytes: Option<Quota>,
-    /// How many ended allocations of a user are kept and shown; `none`: a share of the 10,000 for all users
+    /// How many ended allocations of a user are kept and shown; `none`: a share of the 256 MiB for all users
     #[arg(long, value_name = "N|none")]
     pub user_history: Option<Quota>,
     /// How many allocations of a tenant may wait or be suspended; `none`: no limit

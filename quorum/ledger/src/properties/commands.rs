@@ -332,8 +332,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
         }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
-        Move::Limits { sensitive, running } => {
-            let users = UserLimitsChange { user_running: running, ..UserLimitsChange::default() };
+        Move::Limits { sensitive, running, history } => {
+            let users = UserLimitsChange { user_running: running, user_history: history, ..UserLimitsChange::default() };
             Action::SetLimits { sensitive_pool_size: sensitive, users, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {

@@ -310,4 +310,16 @@ pub(super) fn invariant_users_run_what_they_may(before: &Ledger, after: &Ledger)
     if let Some(counted) = after.running_of_users() {
         assert_eq!(counted, now);
     }
+    assert!(after.has_right_counts(), "what is counted differs from what is there");
+}
+
+/// An ended allocation is kept while a node holds a part of itself for it, and the order of the
+/// ends has exactly those that are there.
+pub(super) fn invariant_ended_work_is_kept_while_it_is_held(before: &Ledger, after: &Ledger) {
+    let held = after.nodes().flat_map(|node| after.holdings(&node.id)).map(|held| held.allocation);
+    for id in held.filter(|id| before.allocation(*id).is_some()) {
+        assert!(after.allocation(id).is_some(), "{id} is held, and its record is gone");
+    }
+    let ended: BTreeSet<_> = after.allocations().filter(|a| a.state.is_terminal()).map(|a| (a.ended_at, a.id)).collect();
+    assert!(after.ended.iter().map(|place| (Some(place.ended_at), place.id)).eq(ended), "the order of the ends is another");
 }

@@ -109,6 +109,7 @@ pub(super) enum Move {
     Limits {
         sensitive: QuotaChange,
         running: QuotaChange,
+        history: QuotaChange,
     },
     /// A node reports its components; or an operator accepts drift; or the time limit of a drift
     /// passes.
@@ -171,7 +172,7 @@ fn a_quota() -> impl Strategy<Value = QuotaChange> {
     prop_oneof![Just(QuotaChange::Keep), Just(QuotaChange::Unlimited), (2..6u32).prop_map(QuotaChange::AtMost)]
 }
 
-fn a_running_limit() -> impl Strategy<Value = QuotaChange> {
+fn a_small_limit() -> impl Strategy<Value = QuotaChange> {
     prop_oneof![Just(QuotaChange::Keep), Just(QuotaChange::Unlimited), (0..3u32).prop_map(QuotaChange::AtMost)]
 }
 
@@ -203,7 +204,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
             .prop_map(|(node, kind, lift, ends, reason)| Move::Hold { node, kind, lift, ends, reason }),
         2 => Just(Move::Due),
         1 => node.clone().prop_map(|node| Move::Boot { node }),
-        1 => (node, prop::bool::weighted(0.6)).prop_map(|(node, admit)| Move::Remove { node, admit }),
+        2 => (node, prop::bool::weighted(0.6)).prop_map(|(node, admit)| Move::Remove { node, admit }),
         1 => (0..=crate::LEVEL_MAX).prop_map(|level| Move::Level { level }),
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => (prop::collection::vec(node_again, 0..2), prop::bool::weighted(0.2), prop::bool::weighted(0.4))
@@ -213,7 +214,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => (999..1004u32, 1..6u32, 0..60u64).prop_map(|(start, size, grace)| Move::Pool { start, size, grace }),
         6 => prop_oneof![3 => Just(None), 1 => (0..60u64).prop_map(Some)].prop_map(|grace| Move::Domains { grace }),
-        1 => (a_quota(), a_running_limit()).prop_map(|(sensitive, running)| Move::Limits { sensitive, running }),
+        1 => (a_quota(), a_small_limit(), a_small_limit()).prop_map(|(sensitive, running, history)| Move::Limits { sensitive, running, history }),
         1 => (0..NODES, 0..3u8, 0..8u8).prop_map(|(node, kernel, how)| Move::Conform { node, kernel, how }),
         1 => (0..NODES, 0..12u8).prop_map(|(node, how)| Move::Wipe { node, how }),
         1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),

@@ -97,6 +97,7 @@ fn vnis_are_counted(ledger: &Ledger) {
     for allocation in ledger.allocations() {
         let unfenced = held.iter().filter(|(_, holding)| holding.allocation == allocation.id && !holding.fenced).count();
         assert_eq!(ledger.holdings.unfenced_of(allocation.id), unfenced);
+        assert_eq!(ledger.holdings.has_any_of(allocation.id), held.iter().any(|(_, holding)| holding.allocation == allocation.id));
     }
 }
 

@@ -1,4 +1,4 @@
-//! A simulated watcher of all changes.
+//! A simulated watcher of all nodes, of allocations that have not ended, and of everything else.
 
 use crate::history::ChangeSet;
 use crate::{ClusterLimits, DomainKey, Ledger};
@@ -6,7 +6,7 @@ use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, Vn
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state that a watcher of all changes has built up.
+/// The state that the watcher has built up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
@@ -23,7 +23,7 @@ impl Watcher {
     pub(super) fn list(ledger: &Ledger) -> Self {
         Self {
             nodes: ledger.nodes().map(|n| (n.id.clone(), quiet(n))).collect(),
-            allocations: ledger.allocations().map(|a| (a.id, Arc::clone(a))).collect(),
+            allocations: ledger.allocations().filter(|a| !a.state.is_terminal()).map(|a| (a.id, Arc::clone(a))).collect(),
             tenants: ledger.tenants().map(|t| (t.name.clone(), Arc::clone(t))).collect(),
             leases: ledger.leases().map(|(name, l)| (name.to_owned(), (l.holder.clone(), l.token, l.ttl_ms))).collect(),
             vclusters: ledger.vclusters().map(|v| (v.name.clone(), Arc::clone(v))).collect(),
@@ -38,7 +38,13 @@ impl Watcher {
         for node in &set.nodes_removed {
             self.nodes.remove(node);
         }
-        self.allocations.extend(set.allocations.iter().map(|a| (a.id, Arc::clone(a))));
+        for allocation in &set.allocations {
+            if allocation.state.is_terminal() {
+                self.allocations.remove(&allocation.id);
+            } else {
+                self.allocations.insert(allocation.id, Arc::clone(allocation));
+            }
+        }
         for (name, tenant) in &set.tenants {
             match tenant {
                 Some(tenant) => drop(self.tenants.insert(name.clone(), Arc::clone(tenant))),

@@ -6,7 +6,7 @@ use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
 use super::{BEYOND, beyond};
 use crate::properties::scans::invariant_indexes_equal_scans;
-use crate::{HeldShare, Refusal};
+use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
@@ -332,4 +332,32 @@ fn impossible_shares_are_refused_and_a_second_report_adopts_nothing() {
     });
     now.act(Action::Adopt { node: node(1), incarnation, held: late.collect(), unreported: vec![] }).unwrap();
     assert!(now.ledger.allocation(id(1)).is_none(), "the node has reported before");
+}
+
+#[test]
+fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 1);
+    let mut now = quorum.backup().recovered();
+    quorum.run(1, &[0]);
+    let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
+    now.act(Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, by: "root".into() }).unwrap();
+    let end = |now: &mut Quorum, number: u128| {
+        if now.ledger.allocation(id(number)).is_none() {
+            now.submit(number, 1);
+        }
+        now.act(Action::Cancel { id: id(number), by: user(7) }).unwrap();
+    };
+    (1..5).for_each(|number| end(&mut now, number));
+    assert!(now.ledger.allocation(id(2)).is_none(), "nothing refers to it");
+    (1..3).for_each(|n| now.return_node(n, 1, vec![]));
+    now.return_node(0, 1, quorum.held(0));
+    assert_eq!(now.state(1), AllocationState::Cancelled, "it is not adopted as one that the backup lacks");
+    let list = now.ledger.desired(&node(0));
+    let epoch = list.leaving.iter().find(|(leaving, _)| *leaving == id(1)).unwrap().1;
+    end(&mut now, 6);
+    assert!(now.ledger.recovery().unwrap().awaited.is_empty() && now.ledger.allocation(id(1)).is_some(), "its node has it still");
+    now.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
+    end(&mut now, 7);
+    assert!(now.ledger.allocation(id(1)).is_none());
 }

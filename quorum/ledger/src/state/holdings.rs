@@ -2,6 +2,9 @@
 //!
 //! Only the holdings themselves are part of the replicated state. The counts change with them here,
 //! and are counted anew when a snapshot is read.
+//!
+//! Commands add and remove holdings with `Ledger::add_holding` and `Ledger::retain_holdings`. These
+//! first note the allocations, whose records may be dropped when nothing holds a node for them.
 
 use super::vni_use::VniUse;
 use imbl::OrdMap;
@@ -32,10 +35,17 @@ pub struct Holding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     of_nodes: OrdMap<NodeId, Vec<Holding>>,
-    /// How many holdings of each allocation are not fenced; allocations without any are absent.
-    unfenced: OrdMap<AllocationId, u32>,
+    /// How many holdings each allocation has; allocations without any are absent.
+    of_allocations: OrdMap<AllocationId, HoldingCounts>,
     /// The VNIs of the holdings and of the domains.
     pub vnis: VniUse,
+}
+
+/// The holdings of one allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HoldingCounts {
+    all: u32,
+    unfenced: u32,
 }
 
 impl Holdings {
@@ -51,7 +61,12 @@ impl Holdings {
 
     /// How many holdings of the allocation are not fenced.
     pub fn unfenced_of(&self, allocation: AllocationId) -> usize {
-        self.unfenced.get(&allocation).map_or(0, |count| *count as usize)
+        self.of_allocations.get(&allocation).map_or(0, |counts| counts.unfenced as usize)
+    }
+
+    /// Whether the allocation has any, fenced or not.
+    pub fn has_any_of(&self, allocation: AllocationId) -> bool {
+        self.of_allocations.contains_key(&allocation)
     }
 
     /// The node has this from now on.
@@ -87,29 +102,28 @@ impl Holdings {
             holding.fenced = true;
             fenced.push((holding.allocation, holding.epoch));
         }
-        fenced.iter().for_each(|(allocation, _)| self.unfenced_shrinks(*allocation));
+        for (allocation, _) in &fenced {
+            self.of_allocations.get_mut(allocation).into_iter().for_each(|counts| counts.unfenced -= 1);
+        }
         fenced
     }
 
     fn count(&mut self, holding: &Holding) {
-        if !holding.fenced {
-            *self.unfenced.entry(holding.allocation).or_default() += 1;
-        }
+        let counts = self.of_allocations.entry(holding.allocation).or_default();
+        counts.all += 1;
+        counts.unfenced += u32::from(!holding.fenced);
         holding.vni.iter().for_each(|vni| self.vnis.hold(*vni));
     }
 
     fn count_no_longer(&mut self, holding: &Holding) {
-        if !holding.fenced {
-            self.unfenced_shrinks(holding.allocation);
+        if let Some(counts) = self.of_allocations.get_mut(&holding.allocation) {
+            counts.all -= 1;
+            counts.unfenced -= u32::from(!holding.fenced);
+            if counts.all == 0 {
+                self.of_allocations.remove(&holding.allocation);
+            }
         }
         holding.vni.iter().for_each(|vni| self.vnis.release(*vni));
-    }
-
-    fn unfenced_shrinks(&mut self, allocation: AllocationId) {
-        match self.unfenced.get_mut(&allocation) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) | None => drop(self.unfenced.remove(&allocation)),
-        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The usage of users, derived from the allocations: counted when a snapshot is read, and then
 //! updated. Not part of the replicated state.
 
-use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint};
-use std::collections::{BTreeMap, VecDeque};
+use super::EndedPlace;
+use crate::record_bytes::ended_bytes;
+use lattice_model::{Allocation, AllocationSpec, AllocationState, Entrypoint};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// See the module documentation.
@@ -30,6 +33,12 @@ pub struct Counted {
     pub users: BTreeMap<u32, User>,
     /// Number of allocations without nodes, for each tenant that has some.
     pub tenant_pending: BTreeMap<String, u32>,
+    /// Size of the histories of all users, in bytes; see [`User::history_bytes`].
+    pub history_bytes: u64,
+    /// Ended allocations that nothing refers to, in the order of their end.
+    pub droppable: BTreeSet<EndedPlace>,
+    /// The users who have some of these, by the size of their history.
+    by_history_bytes: BTreeSet<(u64, Reverse<u32>)>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,8 +46,12 @@ pub struct User {
     pub pending: u32,
     /// Number of allocations that hold nodes.
     pub running: u32,
-    /// Ended allocations in the order of their end.
-    pub ended: VecDeque<AllocationId>,
+    /// Number of ended allocations.
+    pub ended: usize,
+    /// Their size without scripts, in bytes.
+    ended_bytes: u64,
+    /// Those that nothing refers to, in the order of their end.
+    pub droppable: BTreeSet<EndedPlace>,
     /// The scripts, and how many of the user's allocations use each.
     pub scripts: BTreeMap<Arc<str>, Named>,
     pub script_bytes: usize,
@@ -77,7 +90,40 @@ impl User {
     }
 
     pub fn has_nothing(&self) -> bool {
-        self.pending == 0 && self.running == 0 && self.ended.is_empty() && self.scripts.is_empty()
+        self.pending == 0 && self.running == 0 && self.ended == 0 && self.scripts.is_empty()
+    }
+
+    /// Size of the ended allocations in bytes, with each script that only they use once.
+    pub fn history_bytes(&self) -> u64 {
+        self.ended_bytes + (self.script_bytes - self.live_script_bytes) as u64
+    }
+
+    fn add(&mut self, counts: &Counts) {
+        self.running += u32::from(counts.holds_nodes);
+        self.pending += u32::from(counts.pending_in.is_some());
+        if let Some(ended) = &counts.ended {
+            self.ended += 1;
+            self.ended_bytes += ended.bytes;
+            if !ended.is_referred_to {
+                self.droppable.insert(ended.place);
+            }
+        }
+        if let Some(text) = &counts.script {
+            self.names(text, counts.ended.is_none());
+        }
+    }
+
+    fn remove(&mut self, counts: &Counts) {
+        self.running -= u32::from(counts.holds_nodes);
+        self.pending -= u32::from(counts.pending_in.is_some());
+        if let Some(ended) = &counts.ended {
+            self.ended -= 1;
+            self.ended_bytes -= ended.bytes;
+            self.droppable.remove(&ended.place);
+        }
+        if let Some(text) = &counts.script {
+            self.names_no_longer(text, counts.ended.is_none());
+        }
     }
 }
 
@@ -89,17 +135,32 @@ pub struct Counts {
     pending_in: Option<String>,
     holds_nodes: bool,
     script: Option<Arc<str>>,
-    live: bool,
+    /// `None`: it has not ended.
+    ended: Option<Ended>,
+}
+
+/// The contribution of an ended allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ended {
+    place: EndedPlace,
+    bytes: u64,
+    is_referred_to: bool,
 }
 
 impl Counts {
-    pub fn of(allocation: &Allocation) -> Self {
+    /// `is_referred_to`: whether something needs the record, so that it must not be dropped.
+    pub fn of(allocation: &Allocation, is_referred_to: bool) -> Self {
+        let ended = allocation.state.is_terminal().then(|| Ended {
+            place: EndedPlace::of(allocation),
+            bytes: ended_bytes(allocation) as u64,
+            is_referred_to,
+        });
         Self {
             uid: allocation.owner.uid,
             pending_in: allocation.state.is_without_nodes().then(|| allocation.spec.tenant.clone()),
             holds_nodes: holds_nodes(allocation.state),
             script: script_of(&allocation.spec).cloned(),
-            live: !allocation.state.is_terminal(),
+            ended,
         }
     }
 }
@@ -113,39 +174,46 @@ pub fn script_of(spec: &AllocationSpec) -> Option<&Arc<str>> {
 
 impl Counted {
     pub fn add(&mut self, counts: &Counts) {
-        let user = self.users.entry(counts.uid).or_default();
-        user.running += u32::from(counts.holds_nodes);
-        if let Some(tenant) = &counts.pending_in {
-            user.pending += 1;
-            if !tenant.is_empty() {
-                *self.tenant_pending.entry(tenant.clone()).or_default() += 1;
-            }
+        self.change_user(counts.uid, |user| user.add(counts));
+        if let Some(tenant) = counts.pending_in.as_ref().filter(|tenant| !tenant.is_empty()) {
+            *self.tenant_pending.entry(tenant.clone()).or_default() += 1;
         }
-        if let Some(text) = &counts.script {
-            user.names(text, counts.live);
+        if let Some(ended) = counts.ended.filter(|ended| !ended.is_referred_to) {
+            self.droppable.insert(ended.place);
         }
     }
 
     pub fn remove(&mut self, counts: &Counts) {
-        let Some(user) = self.users.get_mut(&counts.uid) else { return };
-        user.running -= u32::from(counts.holds_nodes);
-        if let Some(tenant) = &counts.pending_in {
-            user.pending -= 1;
-            if let Some(pending) = self.tenant_pending.get_mut(tenant) {
-                *pending -= 1;
-                if *pending == 0 {
-                    self.tenant_pending.remove(tenant);
-                }
+        self.change_user(counts.uid, |user| user.remove(counts));
+        if let Some(tenant) = &counts.pending_in
+            && let Some(pending) = self.tenant_pending.get_mut(tenant)
+        {
+            *pending -= 1;
+            if *pending == 0 {
+                self.tenant_pending.remove(tenant);
             }
         }
-        if let Some(text) = &counts.script {
-            user.names_no_longer(text, counts.live);
+        if let Some(ended) = &counts.ended {
+            self.droppable.remove(&ended.place);
         }
     }
 
-    /// The user with the most ended allocations.
+    /// Changes a user's counts, and everything that follows from them.
+    fn change_user(&mut self, uid: u32, change: impl FnOnce(&mut User)) {
+        let user = self.users.entry(uid).or_default();
+        let before = user.history_bytes();
+        self.by_history_bytes.remove(&(before, Reverse(uid)));
+        change(user);
+        let after = user.history_bytes();
+        if !user.droppable.is_empty() {
+            self.by_history_bytes.insert((after, Reverse(uid)));
+        }
+        self.history_bytes = self.history_bytes - before + after;
+    }
+
+    /// Of the users with ended allocations that may be dropped, the one with the largest history.
     pub fn longest_history(&self) -> Option<u32> {
-        self.users.iter().max_by_key(|(uid, user)| (user.ended.len(), std::cmp::Reverse(**uid))).map(|(uid, _)| *uid)
+        self.by_history_bytes.last().map(|(_, Reverse(uid))| *uid)
     }
 }
 

@@ -64,7 +64,7 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
     assert_eq!(verify(&agreed).unwrap().seq, 2);
 }
 
-fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {
+pub(super) fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {
     Machine::open(directory, Kept::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
 }
 
@@ -80,7 +80,7 @@ fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
 }
 
 /// The mark of a log that is on disk up to this entry.
-fn on_disk(index: u64) -> Synced {
+pub(super) fn on_disk(index: u64) -> Synced {
     SyncedMark::new(Some(id(index))).reader()
 }
 

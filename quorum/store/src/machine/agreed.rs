@@ -83,6 +83,12 @@ impl Agreed {
         self.audit().sealed().to_vec()
     }
 
+    /// The next appends to the audit chain find no space on the disk.
+    #[cfg(test)]
+    pub(crate) fn fill_disk_of_audit(&self, appends: u32) {
+        self.audit().appends_without_space = appends;
+    }
+
     /// Audit records after `after` up to `upto`, read one by one from the disk.
     pub fn audit_reader(&self, after: u64, upto: u64) -> Records {
         self.audit().records(after, upto)

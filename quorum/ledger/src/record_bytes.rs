@@ -1,0 +1,309 @@
+//! How much memory records take, in bytes.
+//!
+//! ```text
+//!   a record = a constant for its fixed part + its texts and lists, each field by name
+//! ```
+//!
+//! Every function takes its record apart field by field: a new field does not compile before
+//! somebody decides how it counts.
+//!
+//! The sizes of ended allocations decide which records are dropped, and every member must decide the
+//! same. So the fixed parts are constants and not `size_of`, which differs between compilers and
+//! processors. A test compares the constants with the real sizes. Changing a constant is a change of
+//! what commands do, and needs a cluster level.
+
+use super::state::user_usage::script_of;
+use super::{DomainKey, Lease};
+use lattice_model::attempt::Attempt;
+use lattice_model::conformance::{Components, Conformance, Drift};
+use lattice_model::end_reason::NotSaved;
+use lattice_model::layout::{Distribution, LaunchShape};
+use lattice_model::node::{Hold, HoldReason, Wipe};
+use lattice_model::probe::{LivenessProbe, ProbeCheck};
+use lattice_model::{
+    Allocation, AllocationSpec, CheckpointRef, Connectivity, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Node, NodeAddresses,
+    NodeId, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
+};
+use std::path::Path;
+
+/// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
+/// allocations.
+const ALLOCATION_BYTES: usize = 1600;
+/// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
+/// change of one must not cost the number of all.
+const SHARE_BYTES: usize = 144;
+/// A finished claim.
+const ATTEMPT_BYTES: usize = 320;
+/// A node excluded for an allocation.
+const EXCLUSION_BYTES: usize = 96;
+/// A checkpoint, with its block.
+const CHECKPOINT_BYTES: usize = 80;
+/// A preemption order, with its block.
+const PREEMPTION_BYTES: usize = 144;
+/// An order to measure in more detail, with its block.
+const TELEMETRY_ORDER_BYTES: usize = 96;
+/// What work used, with its block.
+const USAGE_BYTES: usize = 64;
+/// A software environment, with its block.
+const IMAGE_BYTES: usize = 64;
+/// A check of the work's health, with its block.
+const PROBE_BYTES: usize = 96;
+/// A node and the `Arc` around it.
+const NODE_BYTES: usize = 704;
+/// A hold of a node.
+const HOLD_BYTES: usize = 160;
+/// A share that a node has not released.
+const LEAVING_BYTES: usize = 64;
+/// A tenant, vCluster, lease or domain in a change set, with the `Arc` around it.
+const SMALL_RECORD_BYTES: usize = 192;
+/// What the allocator adds to a block.
+const BLOCK_BYTES: usize = 16;
+/// A text in a list: the block and the text's place in the list.
+const LISTED_BYTES: usize = BLOCK_BYTES + 24;
+/// A pair of texts in a map, a third of whose places are empty: two blocks, and the places.
+const PAIR_BYTES: usize = 2 * BLOCK_BYTES + 3 * 24;
+
+/// Memory of an allocation with its script.
+pub fn allocation_bytes(allocation: &Allocation) -> usize {
+    ended_bytes(allocation) + script_of(&allocation.spec).map_or(0, |text| text.len() + BLOCK_BYTES)
+}
+
+/// Memory of an allocation without its script, which several may share.
+pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
+    let Allocation {
+        id: _,
+        spec,
+        walltime_change: _,
+        owner,
+        state: _,
+        reason,
+        submitted_at: _,
+        claimed_at: _,
+        started_at: _,
+        ended_at: _,
+        epoch: _,
+        shares,
+        vni: _,
+        requeue_count: _,
+        quick_requeues: _,
+        waits_until: _,
+        attempts,
+        excluded,
+        checkpoint,
+        preemption,
+        preempted_by: _,
+        preempted_count: _,
+        held: _,
+        telemetry,
+        usage,
+        revision: _,
+    } = allocation;
+    let attempts: usize = attempts.iter().map(attempt_bytes).sum();
+    let excluded: usize = excluded.iter().map(exclusion_bytes).sum();
+    let orders = preemption.as_deref().map_or(0, preemption_bytes) + telemetry.as_deref().map_or(0, order_bytes);
+    let checkpoint = checkpoint.as_deref().map_or(0, |_: &CheckpointRef| CHECKPOINT_BYTES);
+    let usage = usage.as_deref().map_or(0, |_: &WorkUsage| USAGE_BYTES);
+    let reason = reason.as_ref().map_or(0, reason_bytes);
+    let lists = shares.len() * SHARE_BYTES + attempts + excluded;
+    ALLOCATION_BYTES + spec_bytes(spec) + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
+}
+
+/// Memory of a node.
+pub fn node_bytes(node: &Node) -> usize {
+    let Node {
+        id,
+        size: _,
+        addresses: NodeAddresses { mesh, gossip },
+        schedulable: _,
+        boot: _,
+        incarnation: _,
+        state: _,
+        state_reason,
+        state_since: _,
+        unlimited,
+        features,
+        holds,
+        leaving,
+        through,
+        home,
+        conformance,
+        wipes: _,
+        wipe,
+        drain_asked: _,
+        hold_revision: _,
+        report_seq: _,
+        revision: _,
+    } = node;
+    let through = through.as_ref().map_or(0, |through| text_bytes(through.as_str()));
+    let failed = wipe.as_ref().and_then(|Wipe { order: _, failed }| failed.as_deref()).map_or(0, text_bytes);
+    let texts = [id.as_str(), mesh, gossip, state_reason, home].into_iter().map(text_bytes).sum::<usize>() + through + failed;
+    let holds: usize = holds.iter().map(hold_bytes).sum();
+    let conformance = conformance.as_ref().map_or(0, conformance_bytes);
+    NODE_BYTES + texts + texts_bytes(unlimited) + texts_bytes(features) + holds + leaving.len() * LEAVING_BYTES + conformance
+}
+
+/// Memory of a node's removal.
+pub(crate) fn removed_node_bytes(id: &NodeId) -> usize {
+    LISTED_BYTES + id.as_str().len()
+}
+
+/// Memory of a tenant's change; `None`: it was deleted.
+pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
+    let inner = |Tenant { name, max_nodes: _, max_concurrent_allocations: _, revision: _ }: &Tenant| text_bytes(name);
+    SMALL_RECORD_BYTES + text_bytes(name) + tenant.map_or(0, inner)
+}
+
+/// Memory of a lease's change; `None`: it ended.
+pub(crate) fn lease_bytes(name: &str, lease: Option<&Lease>) -> usize {
+    let inner = |Lease { holder, token: _, ttl_ms: _, renewed: _, user }: &Lease| {
+        text_bytes(holder.as_str()) + user.as_ref().map_or(0, principal_bytes)
+    };
+    SMALL_RECORD_BYTES + text_bytes(name) + lease.map_or(0, inner)
+}
+
+/// Memory of a vCluster's change; `None`: it was deleted.
+pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
+    let inner = |VCluster { name, scheduler: _, tenant, nodes: _, made_by, made_at: _, revision: _ }: &VCluster| {
+        text_bytes(name) + text_bytes(tenant) + text_bytes(made_by)
+    };
+    SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)
+}
+
+/// Memory of a network domain's change.
+pub(crate) fn domain_bytes((tenant, name): &DomainKey) -> usize {
+    SMALL_RECORD_BYTES + text_bytes(tenant) + text_bytes(name)
+}
+
+fn text_bytes(text: &str) -> usize {
+    if text.is_empty() { 0 } else { text.len() + BLOCK_BYTES }
+}
+
+fn path_bytes(path: &Path) -> usize {
+    path.as_os_str().len() + BLOCK_BYTES
+}
+
+fn texts_bytes(texts: &[String]) -> usize {
+    texts.iter().map(|text| text.len() + LISTED_BYTES).sum()
+}
+
+fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> usize {
+    pairs.into_iter().map(|(key, value)| key.len() + value.len() + PAIR_BYTES).sum()
+}
+
+fn principal_bytes(Principal { name, uid: _, gid: _, groups }: &Principal) -> usize {
+    text_bytes(name) + groups.len() * 4 + BLOCK_BYTES
+}
+
+fn reason_bytes(reason: &EndReason) -> usize {
+    match reason {
+        EndReason::Exited { code: _ } | EndReason::WalltimeExceeded | EndReason::WalltimeSaved { checkpoint: _ } => 0,
+        EndReason::Cancelled { by } => text_bytes(by),
+        EndReason::PrologueFailed { node, why } | EndReason::NodeLost { node, why } | EndReason::ProbeFailed { node, why } => {
+            text_bytes(node.as_str()) + text_bytes(why)
+        }
+        EndReason::LaunchAborted { code: _, why } => text_bytes(why),
+        EndReason::OutOfMemory { node, kill: _ } | EndReason::DrainDeadline { node } | EndReason::RunLeaseLapsed { node } => {
+            text_bytes(node.as_str())
+        }
+        EndReason::Preempted { by, why, saved } => {
+            let not_saved = saved.as_ref().err().map_or(0, |NotSaved(why)| text_bytes(why));
+            text_bytes(by) + text_bytes(why) + not_saved
+        }
+        EndReason::Requeued { by, why } => text_bytes(by) + text_bytes(why),
+    }
+}
+
+fn attempt_bytes(attempt: &Attempt) -> usize {
+    let Attempt { number: _, epoch: _, head, nodes, claimed_at: _, started_at: _, ended_at: _, reason, by } = attempt;
+    ATTEMPT_BYTES + text_bytes(head.as_str()) + text_bytes(nodes) + reason_bytes(reason) + text_bytes(by)
+}
+
+fn exclusion_bytes(Exclusion { node, why, failures: _, until: _ }: &Exclusion) -> usize {
+    EXCLUSION_BYTES + text_bytes(node.as_str()) + text_bytes(why)
+}
+
+fn preemption_bytes(order: &Preemption) -> usize {
+    let Preemption { id: _, by, reason, cause: _, deadline_ms: _, hold: _, failed } = order;
+    PREEMPTION_BYTES + text_bytes(by) + text_bytes(reason) + failed.as_deref().map_or(0, text_bytes)
+}
+
+fn order_bytes(TelemetryOrder { id: _, mode: _, by, since: _, until: _ }: &TelemetryOrder) -> usize {
+    TELEMETRY_ORDER_BYTES + text_bytes(by)
+}
+
+fn hold_bytes(Hold { kind: _, by, reason, also, since: _, until: _, deadline: _ }: &Hold) -> usize {
+    let also: usize = also.iter().map(|HoldReason { by, reason }| by.len() + reason.len() + 2 * LISTED_BYTES).sum();
+    HOLD_BYTES + text_bytes(by) + text_bytes(reason) + also
+}
+
+fn conformance_bytes(Conformance { components, fingerprint, drift, stale: _ }: &Conformance) -> usize {
+    let components_bytes = |components: &Components| pairs_bytes(components);
+    let expected = |Drift { since: _, expected, sensitive: _, over: _ }: &Drift| components_bytes(expected);
+    components_bytes(components) + text_bytes(fingerprint) + drift.as_ref().map_or(0, expected)
+}
+
+/// Memory that a spec takes beside itself, without the script's text.
+fn spec_bytes(spec: &AllocationSpec) -> usize {
+    let AllocationSpec {
+        name,
+        tenant,
+        project,
+        vcluster,
+        tags,
+        nodes: _,
+        share: _,
+        constraints,
+        tasks_per_node: _,
+        binding: _,
+        launch: EntryLaunch { shape, ranks: _, keeps_on_bad_exit: _ },
+        walltime: _,
+        entrypoint,
+        uenv,
+        working_dir,
+        submit_dir,
+        env,
+        requeue: _,
+        requeues_max: _,
+        preemption_class: _,
+        data,
+        liveness_probe,
+        pty: _,
+        session: _,
+        connectivity,
+        sensitive: _,
+        on_isolation: _,
+        checkpoint: _,
+        hold: _,
+    } = spec;
+    let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
+    let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
+    let wanted: usize = wanted.map(|len| len + 2 * LISTED_BYTES).sum();
+    let program = match entrypoint {
+        Entrypoint::Script { text: _, args } => texts_bytes(args),
+        Entrypoint::Command { argv } => texts_bytes(argv),
+    };
+    let image = uenv.as_deref().map_or(0, |Image { path, sha256 }| IMAGE_BYTES + path_bytes(path) + text_bytes(sha256));
+    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes);
+    let mounts: usize = data.mounts.iter().map(|mount| path_bytes(&mount.source) + path_bytes(&mount.target) + 2 * LISTED_BYTES).sum();
+    let path_of = |LivenessProbe { check, .. }: &LivenessProbe| match check {
+        ProbeCheck::Tcp => 0,
+        ProbeCheck::Http { path } => text_bytes(path),
+    };
+    let probe = liveness_probe.as_deref().map_or(0, |probe| PROBE_BYTES + path_of(probe));
+    let Connectivity { network_domain, expose } = connectivity;
+    let exposed: usize = expose.iter().map(|port| port.name.len() + port.protocol.len() + 2 * LISTED_BYTES).sum();
+    let network = text_bytes(network_domain) + exposed;
+    names + pairs_bytes(tags) + pairs_bytes(env) + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network
+}
+
+fn shape_bytes(LaunchShape { distribution, programs, cpus_per_task: _, slurm_env: _ }: &LaunchShape) -> usize {
+    let listed = match distribution {
+        Distribution::Block | Distribution::Cyclic | Distribution::Plane(_) => 0,
+        Distribution::Explicit(runs) => runs.len() * 8 + BLOCK_BYTES,
+    };
+    let programs: usize = programs.iter().map(|program| texts_bytes(&program.argv) + LISTED_BYTES).sum();
+    listed + programs
+}
+
+#[cfg(test)]
+mod tests;

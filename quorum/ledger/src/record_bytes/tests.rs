@@ -1,0 +1,250 @@
+//! The estimates beside real sizes.
+
+use super::*;
+use crate::EndedPlace;
+use lattice_model::claim::{Share, SharePhase};
+use lattice_model::data::DataMount;
+use lattice_model::layout::Program;
+use lattice_model::node::{HoldKind, Leaving};
+use lattice_model::telemetry::TelemetryMode;
+use lattice_model::{
+    AllocationId, CheckpointId, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
+    test_builders,
+};
+use serde::Serialize;
+use std::mem::size_of;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Longer than everything that a fixed part could cover.
+const LONG: usize = 4000;
+
+fn long() -> String {
+    "x".repeat(LONG)
+}
+
+fn long_name() -> NodeId {
+    "n".repeat(63).parse().unwrap()
+}
+
+fn serialized(record: &impl Serialize) -> usize {
+    rmp_serde::to_vec(record).unwrap().len()
+}
+
+#[test]
+fn the_constants_are_not_below_the_real_sizes() {
+    let arc = 2 * size_of::<usize>();
+    // The entries in the map of allocations and in three sets of ended ones, half of them empty.
+    let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + 3 * size_of::<EndedPlace>());
+    for (what, estimate, real) in [
+        ("allocation", ALLOCATION_BYTES, size_of::<Allocation>() + size_of::<AllocationSpec>() + 2 * arc + entries),
+        ("checkpoint", CHECKPOINT_BYTES, size_of::<CheckpointRef>() + BLOCK_BYTES),
+        ("preemption", PREEMPTION_BYTES, size_of::<Preemption>() + BLOCK_BYTES),
+        ("telemetry order", TELEMETRY_ORDER_BYTES, size_of::<TelemetryOrder>() + BLOCK_BYTES),
+        ("usage", USAGE_BYTES, size_of::<WorkUsage>() + BLOCK_BYTES),
+        ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
+        ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
+        ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
+        ("share", SHARE_BYTES, size_of::<Share>() + 63 + BLOCK_BYTES),
+        ("attempt", ATTEMPT_BYTES, size_of::<Attempt>()),
+        ("exclusion", EXCLUSION_BYTES, size_of::<Exclusion>()),
+        ("node", NODE_BYTES, size_of::<Node>() + arc),
+        ("hold", HOLD_BYTES, size_of::<Hold>()),
+        ("leaving", LEAVING_BYTES, size_of::<Leaving>()),
+        ("tenant", SMALL_RECORD_BYTES, size_of::<(String, usize)>() + size_of::<Tenant>() + arc),
+        ("vCluster", SMALL_RECORD_BYTES, size_of::<(String, usize)>() + size_of::<VCluster>() + arc),
+        ("lease", SMALL_RECORD_BYTES, size_of::<(String, Option<Lease>)>()),
+        ("domain", SMALL_RECORD_BYTES, size_of::<(DomainKey, Option<u32>)>()),
+    ] {
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real}");
+        assert!(estimate <= real + real / 2 + 128, "{what}: {estimate} bytes are estimated, it only has {real}");
+    }
+}
+
+/// A long text or list in each place that has one.
+fn long_allocations() -> Vec<(&'static str, Allocation)> {
+    let plain = || test_builders::allocation(AllocationId(Uuid::from_u128(1)));
+    let mut all: Vec<(&'static str, Allocation)> = Vec::new();
+    let mut with = |what, change: &dyn Fn(&mut Allocation)| {
+        let mut allocation = plain();
+        change(&mut allocation);
+        all.push((what, allocation));
+    };
+    with("owner", &|a| a.owner.name = long());
+    with("groups", &|a| a.owner.groups = vec![7; LONG]);
+    let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
+    with("shares", &|a| a.shares = vec![Share { node: long_name(), resources, phase: SharePhase::Prepared }; 200]);
+    let order = |by: String, reason: String, failed| Preemption {
+        id: CheckpointId(Uuid::from_u128(2)),
+        by,
+        reason,
+        cause: PreemptCause::Request,
+        deadline_ms: 1,
+        hold: false,
+        failed,
+    };
+    with("preemption, by", &|a| a.preemption = Some(Box::new(order(long(), String::new(), None))));
+    with("preemption, reason", &|a| a.preemption = Some(Box::new(order(String::new(), long(), None))));
+    with("preemption, failed", &|a| a.preemption = Some(Box::new(order(String::new(), String::new(), Some(long())))));
+    let telemetry =
+        TelemetryOrder { id: Uuid::from_u128(3), mode: TelemetryMode::Debug, by: long(), since: Timestamp(1), until: Some(Timestamp(2)) };
+    with("telemetry", &|a| a.telemetry = Some(Box::new(telemetry.clone())));
+    with("excluded", &|a| {
+        a.excluded = vec![Exclusion { node: long_name(), why: long(), failures: 1, until: None }];
+    });
+    let node = long_name;
+    for (what, reason) in [
+        ("cancelled", EndReason::Cancelled { by: long() }),
+        ("prologue", EndReason::PrologueFailed { node: node(), why: long() }),
+        ("lost", EndReason::NodeLost { node: node(), why: long() }),
+        ("aborted", EndReason::LaunchAborted { code: 1, why: long() }),
+        ("probe", EndReason::ProbeFailed { node: node(), why: long() }),
+        ("preempted, why", EndReason::Preempted { by: long(), why: long(), saved: Err(NotSaved(long())) }),
+        ("requeued", EndReason::Requeued { by: long(), why: long() }),
+    ] {
+        with(what, &|a| a.reason = Some(reason.clone()));
+        let attempt = Attempt {
+            number: 1,
+            epoch: Epoch(1),
+            head: node(),
+            nodes: long(),
+            claimed_at: Some(Timestamp(1)),
+            started_at: Some(Timestamp(1)),
+            ended_at: Timestamp(2),
+            reason: reason.clone(),
+            by: long(),
+        };
+        with("attempts", &|a| a.attempts = vec![attempt.clone(); 8]);
+    }
+    all.extend(long_specs().into_iter().map(|(what, spec)| (what, Allocation::submitted(plain().id, spec, plain().owner, Timestamp(1)))));
+    all
+}
+
+fn long_specs() -> Vec<(&'static str, AllocationSpec)> {
+    let mut all: Vec<(&'static str, AllocationSpec)> = Vec::new();
+    let mut with = |what, change: &dyn Fn(&mut AllocationSpec)| {
+        let mut spec = test_builders::spec();
+        change(&mut spec);
+        all.push((what, spec));
+    };
+    let many = || (0..500).map(|number| format!("name{number}"));
+    with("name", &|s| s.name = long());
+    with("tenant", &|s| s.tenant = long());
+    with("project", &|s| s.project = long());
+    with("vcluster", &|s| s.vcluster = long());
+    with("tags", &|s| s.tags = many().map(|name| (name, "1".to_owned())).collect());
+    with("env", &|s| s.env = many().map(|name| (name, long())).collect());
+    with("features", &|s| s.constraints.features = many().collect());
+    with("nodes", &|s| s.constraints.nodes = many().map(|name| name.parse().unwrap()).collect());
+    with("argv", &|s| s.entrypoint = Entrypoint::Command { argv: many().collect() });
+    with("args", &|s| s.entrypoint = Entrypoint::Script { text: "#!".into(), args: many().collect() });
+    with("script", &|s| s.entrypoint = Entrypoint::Script { text: long().into(), args: vec![] });
+    with("uenv", &|s| s.uenv = Some(Box::new(Image { path: long().into(), sha256: long() })));
+    with("working_dir", &|s| s.working_dir = long().into());
+    with("submit_dir", &|s| s.submit_dir = Some(long().into()));
+    with("mounts", &|s| s.data.mounts = vec![DataMount { source: long().into(), target: long().into(), read_only: true }; 64]);
+    let second = Duration::from_secs(1);
+    let probe = LivenessProbe {
+        check: ProbeCheck::Http { path: long() },
+        port: 1,
+        initial_delay: second,
+        period: second,
+        timeout: second,
+        failures_max: 1,
+    };
+    with("probe", &|s| s.liveness_probe = Some(Box::new(probe.clone())));
+    with("domain", &|s| s.connectivity.network_domain = long());
+    with("exposed", &|s| s.connectivity.expose = vec![Exposed { name: long(), port: 1, protocol: long() }; 9]);
+    with("distribution", &|s| s.launch.shape.distribution = Distribution::Explicit(vec![(1, 1); LONG]));
+    with("programs", &|s| s.launch.shape.programs = vec![Program { ranks: 1, argv: many().collect() }; 3]);
+    all
+}
+
+/// A serialised record has every field, also one that is added later. Without the names of the
+/// fields, and with small numbers, it is smaller than the record in memory.
+#[test]
+fn no_text_and_no_list_of_an_allocation_is_left_out() {
+    let plain = test_builders::allocation(AllocationId(Uuid::from_u128(1)));
+    assert!(allocation_bytes(&plain) >= serialized(&plain));
+    for (what, allocation) in long_allocations() {
+        let (estimate, real) = (allocation_bytes(&allocation), serialized(&allocation));
+        assert!(real > serialized(&plain) + LONG / 2, "{what}: it is not long");
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
+        // What texts and places take beside their bytes is at most this many times what short ones
+        // have in a message.
+        assert!(estimate <= ALLOCATION_BYTES + 20 * real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
+    }
+}
+
+#[test]
+fn no_text_and_no_list_of_a_node_is_left_out() {
+    let plain = || test_builders::node("n1", NodeState::Ready);
+    assert!(node_bytes(&plain()) >= serialized(&plain()));
+    let components = || -> Components { (0..32).map(|number| (format!("component{number}"), "x".repeat(160))).collect() };
+    let conforms = Conformance::first(components());
+    let hold = Hold::new(HoldKind::Drain, &long(), &long(), Timestamp(1));
+    let also = vec![HoldReason { by: long(), reason: long() }; 5];
+    let leaving = Leaving {
+        allocation: AllocationId(Uuid::from_u128(1)),
+        epoch: Epoch(u64::MAX),
+        resources: Resources { cores: u32::MAX, memory_bytes: u64::MAX, gpus: u32::MAX },
+        fenced: true,
+    };
+    let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, over: false };
+    let addresses = |mesh, gossip| NodeAddresses { mesh, gossip };
+    for (what, node) in [
+        ("id", Node { id: long_name(), ..plain() }),
+        ("mesh", Node { addresses: addresses(long(), String::new()), ..plain() }),
+        ("gossip", Node { addresses: addresses(String::new(), long()), ..plain() }),
+        ("reason", Node { state_reason: long(), ..plain() }),
+        ("unlimited", Node { unlimited: vec![long(); 3], ..plain() }),
+        ("features", Node { features: vec!["x".to_owned(); LONG], ..plain() }),
+        ("holds", Node { holds: vec![Hold { also, ..hold }], ..plain() }),
+        ("leaving", Node { leaving: vec![leaving; 300], ..plain() }),
+        ("through", Node { through: Some(long_name()), ..plain() }),
+        ("home", Node { home: long(), ..plain() }),
+        ("components", Node { conformance: Some(conforms.clone()), ..plain() }),
+        ("expected components", Node { conformance: Some(Conformance { drift: Some(drift), ..conforms }), ..plain() }),
+        ("wipe", Node { wipe: Some(Wipe { order: 1, failed: Some(long()) }), ..plain() }),
+    ] {
+        let (estimate, more) = (node_bytes(&node), serialized(&node) - serialized(&plain()));
+        // A long text has up to four bytes of length in a message.
+        assert!(
+            more > 50 && estimate + 4 >= node_bytes(&plain()) + more,
+            "{what}: {estimate} bytes are estimated, {more} more are in a message"
+        );
+    }
+}
+
+#[test]
+fn no_text_of_a_small_record_is_left_out() {
+    let lease = Lease {
+        holder: long_name(),
+        token: u64::MAX,
+        ttl_ms: u64::MAX,
+        renewed: Revision(u64::MAX),
+        user: Some(Principal { name: long(), uid: 1, gid: 1, groups: vec![7; 64] }),
+    };
+    let tenant = Tenant { name: long(), max_nodes: Some(1), max_concurrent_allocations: Some(1), revision: Revision(1) };
+    let vcluster = VCluster {
+        name: long(),
+        scheduler: SchedulerKind::InteractiveFifo,
+        tenant: long(),
+        nodes: 1,
+        made_by: long(),
+        made_at: Timestamp(1),
+        revision: Revision(1),
+    };
+    let name = long();
+    for (what, estimate, real) in [
+        ("lease", lease_bytes(&name, Some(&lease)), serialized(&(&name, &lease))),
+        ("tenant", tenant_bytes(&name, Some(&tenant)), serialized(&(&name, &tenant))),
+        ("vCluster", vcluster_bytes(&name, Some(&vcluster)), serialized(&(&name, &vcluster))),
+        ("domain", domain_bytes(&(name.clone(), name.clone())), serialized(&(&name, &name))),
+        ("a lease that ended", lease_bytes(&name, None), serialized(&name)),
+        ("a deleted tenant", tenant_bytes(&name, None), serialized(&name)),
+        ("a deleted vCluster", vcluster_bytes(&name, None), serialized(&name)),
+    ] {
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
+    }
+}

@@ -1,0 +1,125 @@
+//! Watches of a machine whose audit records find no space on the disk at times.
+
+use super::machine::{on_disk, open};
+use super::{Scratch, entry_of, grant};
+use crate::directory::Directory;
+use crate::machine::Agreed;
+use lattice_ledger::{Action, WatchPlace};
+use openraft::storage::RaftStateMachine;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const NAMES: u8 = 3;
+
+/// One entry of the log.
+#[derive(Clone, Debug)]
+struct Step {
+    /// Leases that are granted, or released if they are held.
+    leases: Vec<u8>,
+    /// Number of attempts to write its audit records that find no space.
+    failures: u32,
+    /// Which watchers resume while it waits for space.
+    resume: u8,
+    /// How many change sets these read at once.
+    at_once: usize,
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let failures = prop_oneof![6 => Just(0), 1 => Just(1)];
+    (prop::collection::vec(0..NAMES, 0..4), failures, any::<u8>(), 1..3usize).prop_map(|(leases, failures, resume, at_once)| Step {
+        leases,
+        failures,
+        resume,
+        at_once,
+    })
+}
+
+type Leases = BTreeMap<String, u64>;
+
+/// A watcher of the leases.
+#[derive(Clone, Debug)]
+struct Watcher {
+    place: WatchPlace,
+    leases: Leases,
+}
+
+impl Watcher {
+    fn list(agreed: &Agreed) -> Self {
+        let ledger = agreed.ledger();
+        Self { place: ledger.place(), leases: ledger.leases().map(|(name, lease)| (name.to_owned(), lease.token)).collect() }
+    }
+
+    /// What a member does for a watch that resumes: it sends the changes after its place, and then
+    /// that everything up to the ledger's revision is known.
+    fn resume(&mut self, agreed: &Agreed, at_once: usize) {
+        let upto = agreed.ledger().revision();
+        loop {
+            let sets = agreed.changes.after(self.place, at_once).expect("all are kept");
+            let Some(last) = sets.last() else { break };
+            self.place.revision = last.revision;
+            for (name, lease) in sets.iter().flat_map(|set| &set.leases) {
+                match lease {
+                    Some(lease) => self.leases.insert(name.clone(), lease.token),
+                    None => self.leases.remove(name),
+                };
+            }
+        }
+        self.place.revision = self.place.revision.max(upto);
+    }
+}
+
+/// The commands of an entry, as they fit the ledger before it.
+fn actions(agreed: &Agreed, step: &Step) -> Vec<Action> {
+    let mut held = Watcher::list(agreed).leases;
+    let mut action = |number: &u8| {
+        let name = format!("l{number}");
+        match held.remove(&name) {
+            Some(token) => Action::ReleaseLease { name, token, holder: "n1".parse().unwrap(), user: None },
+            None => grant(name),
+        }
+    };
+    step.leases.iter().map(&mut action).collect()
+}
+
+async fn play(steps: &[Step]) -> Result<(), TestCaseError> {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(steps.len() as u64)).unwrap();
+    let agreed: Arc<Agreed> = machine.agreed();
+    let mut watchers = vec![Watcher::list(&agreed)];
+    for (index, step) in (1u64..).zip(steps) {
+        agreed.fill_disk_of_audit(step.failures);
+        let actions = actions(&agreed, step);
+        let has_records = !actions.is_empty();
+        let applying = machine.apply([entry_of(index, actions)]);
+        let mut applying = std::pin::pin!(applying);
+        let is_pending = futures::poll!(&mut applying).is_pending();
+        prop_assert_eq!(is_pending, step.failures > 0);
+        // Here the records of a failed attempt are missing, and the ledger has their changes.
+        let resumes = |number: usize| step.resume >> (number % 8) & 1 == 1;
+        watchers.iter_mut().enumerate().filter(|(number, _)| resumes(*number)).for_each(|(_, w)| w.resume(&agreed, step.at_once));
+        watchers.push(Watcher::list(&agreed));
+        if is_pending {
+            applying.await.unwrap();
+        }
+        prop_assert!(!has_records || agreed.ledger().revision().0 == index);
+    }
+    prop_assert!(agreed.lacks_audit().is_none());
+    let state = Watcher::list(&agreed);
+    for watcher in &mut watchers {
+        watcher.resume(&agreed, 2);
+        prop_assert_eq!(&watcher.leases, &state.leases);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_watch_that_is_resumed_anywhere_equals_the_list(steps in prop::collection::vec(a_step(), 1..16)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(play(&steps))?;
+    }
+}
