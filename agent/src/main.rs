@@ -248,14 +248,12 @@ fn report(config: Option<&Path>, form: Form) -> ExitCode {
         }
     };
     let findings = doctor::examine(&config);
-    match form {
-        Form::Table => {
-            for finding in &findings {
-                print!("{}", finding.lines(columns()));
-            }
-        }
-        Form::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),
-        Form::Yaml => print!("{}", lattice_model::config::write(&findings).unwrap_or_default()),
-    }
+    let text = match form {
+        Form::Table => findings.iter().map(|finding| finding.lines(columns())).collect(),
+        Form::Json => serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n",
+        Form::Yaml => lattice_model::config::write(&findings).unwrap_or_default(),
+    };
+    // A reader that has seen enough (`| head`) is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     if findings.iter().any(|f| f.health == Health::Missing) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -13,7 +13,8 @@ use lattice_runtime::mounts;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -121,7 +122,7 @@ impl Stray {
                 }
                 for file in [dir.socket(), dir.config(), dir.exits(), dir.living(), dir.script(), dir.checkpoint()] {
                     match fs::remove_file(&file) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        Err(error) if error.kind() != ErrorKind::NotFound => {
                             tracing::warn!(file = %file.display(), %error, "a stray shim's file could not be removed");
                         }
                         Ok(()) | Err(_) => {}
@@ -171,8 +172,20 @@ fn named(name: &str) -> Option<(AllocationId, Epoch)> {
 
 /// Ends the shim that listens in `dir`, if any, with all that it started.
 fn quit(dir: &ShimDir) -> io::Result<()> {
-    let Ok(mut stream) = connect_shim(dir) else { return Ok(()) };
+    let stream = match connect_shim(dir) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => return Ok(()),
+        Err(error) => return Err(error),
+    };
     tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is asked to quit");
+    match ask_to_quit(stream) {
+        // It ended meanwhile: its scope is killed at the same time.
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Ok(()),
+        asked => asked,
+    }
+}
+
+fn ask_to_quit(mut stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(QUIT_WAIT))?;
     for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
         stream.write_all(&encode(&message).map_err(io::Error::other)?)?;
@@ -212,6 +225,24 @@ fn mounts_and_loops(state_dir: &Path, known: impl Fn(AllocationId) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shim_that_dies_before_it_answers_has_ended() {
+        let dir = ShimDir(std::env::temp_dir().join(format!("lattice-sweep-{}", std::process::id())));
+        fs::create_dir_all(&dir.0).unwrap();
+        quit(&dir).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(dir.socket()).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| quit(&dir));
+            // It is killed with a connection that it has not accepted.
+            let mut ready = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&listener), nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut ready, nix::poll::PollTimeout::NONE).unwrap();
+            drop(listener);
+            asked.join().unwrap().unwrap();
+        });
+        quit(&dir).unwrap();
+        fs::remove_dir_all(&dir.0).unwrap();
+    }
 
     #[test]
     fn a_shims_directory_is_known_by_its_name() {

@@ -65,7 +65,9 @@ pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
 /// Appends `prefix` with each number of `3` or `1-3`; `None`: not a valid range.
 fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Result<(), HostlistError>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
-    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    // A longer number than a name can have is not printed either: a width has a limit.
+    let is_number = |text: &str| text.len() <= NODE_NAME_BYTES_MAX && text.bytes().all(|b| b.is_ascii_digit());
+    let number = |text: &str| is_number(text).then(|| text.parse::<u64>().ok()).flatten();
     let (from, to) = (number(first)?, number(last)?);
     if to < from {
         return None;

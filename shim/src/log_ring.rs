@@ -30,6 +30,8 @@ pub struct LogRing {
     over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
+    /// Whether the latest attempt failed, which was logged.
+    is_failing: bool,
 }
 
 /// One log file; positions in bytes from its beginning.
@@ -47,7 +49,7 @@ struct LogFile {
 impl LogRing {
     /// Nothing is known yet. `room`: how many bytes may stay; `None`: all.
     pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
-        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms }
+        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms, is_failing: false }
     }
 
     /// Notes how far these files are uploaded.
@@ -79,12 +81,21 @@ impl LogRing {
         let grown = self.take_lengths(dir);
         for (key, to) in plan(&self.files, room) {
             let from = self.files[&key].start;
-            if let Err(error) = punch(&dir.log(key.0, key.1, key.2), from, to) {
-                log_line(&format!("log files cannot be punched, so they only grow: {error}"));
-                self.room = None;
-                return;
+            match punch(&dir.log(key.0, key.1, key.2), from, to) {
+                Ok(()) => drop(self.files.entry(key).and_modify(|f| f.start = to)),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                    log_line(&format!("log files cannot be punched here, so they only grow: {error}"));
+                    self.room = None;
+                    return;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        log_line(&format!("a log file cannot be punched now, so it grows; this is tried again: {error}"));
+                    }
+                    break;
+                }
             }
-            self.files.entry(key).and_modify(|f| f.start = to);
+            self.is_failing = false;
         }
         // At the present rate, files grow by at most half the ring until the next look, if `LOOK_MS` permits.
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);

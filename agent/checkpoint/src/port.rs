@@ -129,6 +129,9 @@ impl Port {
                 "nothing listens at {self}: nothing was asked; --checkpoint-port is for programs that serve CheckpointEndpoint there"
             )),
             Some(whose) if self.is_ours(whose) => None,
+            Some(Whose { cgroup: None, .. }) => Some(format!(
+                "this machine's kernel does not say whose work listens at {self}: nothing was sent; use --checkpoint=signal or shmem here"
+            )),
             Some(whose) => Some(self.foreign(whose)),
         })
     }

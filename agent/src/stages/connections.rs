@@ -11,13 +11,19 @@ use lattice_membership::peers::Peers;
 use lattice_membership::revocations::Revocations;
 use lattice_membership::{Ask, Membership};
 use lattice_mesh::{Incoming, Mesh};
+use lattice_model::Backoff;
 use lattice_pki::credentials::Credentials;
 use lattice_quorum_client::QuorumClient;
 use lattice_service as service;
+use std::time::Duration;
 use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// The shortest and longest pause before a seed's name is resolved again.
+const SEED_PAUSE: Duration = Duration::from_secs(1);
+const SEED_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The connections from this agent to others, and from others to it.
 pub struct Connections {
@@ -59,6 +65,28 @@ impl Connections {
     }
 }
 
+/// Joins gossip at a seed, as soon as its name can be resolved: a name service that does not answer
+/// delays no start.
+async fn join(seed: String, membership: Membership, stop: CancellationToken) {
+    let mut pauses = Backoff::new(SEED_PAUSE, SEED_PAUSE_MAX);
+    let mut is_reported = false;
+    let joined = async {
+        loop {
+            match tokio::net::lookup_host(&seed).await.map(|mut addresses| addresses.next()) {
+                Ok(Some(address)) => return membership.ask(Ask::Join(address)).await,
+                failed => {
+                    let why = failed.map_or_else(|error| error.to_string(), |_| "it has no address".to_owned());
+                    if !std::mem::replace(&mut is_reported, true) {
+                        tracing::warn!(%seed, %why, "a gossip seed's name cannot be resolved; it is tried again");
+                    }
+                }
+            }
+            tokio::time::sleep(pauses.next_pause()).await;
+        }
+    };
+    stop.run_until_cancelled(joined).await;
+}
+
 async fn gossip(
     config: &AgentConfig,
     peers: &Peers,
@@ -72,13 +100,10 @@ async fn gossip(
     let incarnation = membership::first_life(&config.state_dir, life);
     let identity = Identity { node: config.node()?, addr: config.gossip.advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.timers.clone(), keys, &config.cluster, rand::random());
+    let joining = stop.clone();
     let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
-    for seed in &config.gossip.seeds {
-        let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
-        match address {
-            Some(address) => membership.ask(Ask::Join(address)).await,
-            None => tracing::warn!(%seed, "a gossip seed's address cannot be resolved"),
-        }
+    for seed in config.gossip.seeds.clone() {
+        tasks.spawn(join(seed, membership.clone(), joining.clone()));
     }
     for address in peers.gossip().iter().filter_map(|address| address.parse().ok()) {
         membership.ask(Ask::Join(address)).await;

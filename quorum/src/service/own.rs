@@ -7,7 +7,7 @@ use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
 use lattice_model::{AllocationState, NodeId};
 use lattice_pki::identity::Caller;
-use lattice_quorum_client::wire::{Answer, ListFilter, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -32,12 +32,19 @@ pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLe
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
     let filter = ListFilter { node: Some(node), ..ListFilter::default() };
     let states = vec![AllocationState::Staging, AllocationState::Running];
-    let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, filter };
-    match ask_leader(Arc::clone(core), question).await? {
-        Answer::AllocationPage { allocations, .. } => {
-            Ok(allocations.into_iter().map(|allocation| allocation.spec.tenant.clone()).collect())
+    let mut tenants = BTreeSet::new();
+    let mut before = None;
+    loop {
+        let question = Request::ListAllocations { uid: None, states: states.clone(), limit: 0, before, filter: filter.clone() };
+        let (page, more) = match ask_leader(Arc::clone(core), question).await? {
+            Answer::AllocationPage { allocations, more } => (allocations, more),
+            _ => return Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
+        };
+        tenants.extend(page.iter().map(|allocation| allocation.spec.tenant.clone()));
+        match page.last().filter(|_| more) {
+            Some(last) => before = Some(ListPlace { submitted_at: last.submitted_at, id: last.id }),
+            None => return Ok(tenants),
         }
-        _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
     }
 }
 

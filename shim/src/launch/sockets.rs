@@ -121,7 +121,7 @@ impl Launch {
         // A single answer may have any length: only unread earlier answers count.
         let unread = socket.unread();
         socket.send(&bytes, epoll, token(local));
-        (unread > self.answer_bytes_max).then(|| {
+        (!bytes.is_empty() && unread > self.answer_bytes_max).then(|| {
             let why = format!("rank {global} asks by PMI and does not read the answers");
             Happening::Abort { code: 1, why }
         })
