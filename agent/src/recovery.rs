@@ -4,14 +4,17 @@
 //! |---|---|
 //! | nothing | begin; find the shims that live here |
 //! | a torn last record | cut it: nothing of it was acted on |
-//! | damage elsewhere; a file missing, too short, too old, or of no node | moved aside, named; begin from the shims |
+//! | damage elsewhere; a file missing, too short, or of an older version | moved aside, named; begin from the shims |
 //! | written by a newer version, or of another node | refused; with `--recover`, moved aside like a damaged one |
 //!
-//! The shims know enough to go on: each has its allocation's share in its `shim.json`, and reports
-//! its launches and ends. What a damaged state has of allocations is not used, because its
+//! After a restart of the machine, the journal is cut at the first invalid record, wherever that
+//! is: any unsynced page may be missing then, and the work does not outlive the restart.
+//!
+//! The shims know enough to continue: each has its allocation's share in its `shim.json`, and
+//! reports its launches and ends. The allocations in a damaged state are not used, because its
 //! unreadable part may have ended them. At the next registration the agent reports to the quorum
 //! what it found. The quorum treats everything else of this node as lost, so that nothing is begun
-//! twice. Without the quorum the found work just goes on.
+//! twice. Without the quorum the found work continues.
 
 use crate::journal::{JournalError, Opened, Salvaged, StateDir, life_after};
 use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId, with_causes};
@@ -24,20 +27,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// What to do with a state that this agent must not decide about alone.
+/// What to do with a state that only an operator may discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// Do not start.
     Refuse,
-    /// The operator decided: move it aside and begin from the shims.
+    /// The operator gave `--recover`: move it aside and begin from the shims.
     SetAside,
 }
 
 /// How long a shim may take to report everything.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
-/// Opens the state, or begins anew from the shims that live here. `notes`: what the operator should
-/// know.
+/// Opens the state, or begins anew from the shims that live here. Adds to `notes` what the operator
+/// should know.
 pub fn open(
     dir: &StateDir,
     state_dir: &Path,
@@ -158,8 +161,8 @@ fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, UnusableC
     same.then_some(Written { by_boot: config.boot, share, assignment }).ok_or(UnusableConfig::OfAnotherAllocation)
 }
 
-/// The phase of the work. The shim does nothing twice that it is asked again; what a dead shim had
-/// ends as its `exits` file says, or as lost.
+/// The phase of the work. A shim that gets a request again starts nothing twice. Work of a dead
+/// shim ends as its `exits` file says, or as lost.
 fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
     if !same_boot {
         return Phase::Undoing;
@@ -167,8 +170,8 @@ fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
     match ask(dir, share.allocation, share.epoch) {
         // It has not started: the other nodes may not be ready.
         Ok(ShimReport { going: false }) => Phase::Preparing,
-        // The shim cannot be reached now: the allocation's task tries again, and tells a dead shim
-        // from a busy one.
+        // If the shim cannot be reached now, the allocation's task retries, and finds out whether
+        // it is dead or busy.
         Ok(ShimReport { going: true }) | Err(_) => Phase::Running,
     }
 }

@@ -1,10 +1,10 @@
-//! Changes of this node's health while the quorum does not receive its heartbeats. They are
-//! journalled as they come and reported in order after the reconnect, for `lattice node history`.
-//! The present health is in the heartbeats.
+//! Records changes of this node's health while the quorum does not receive its heartbeats. Each
+//! change is journalled at once and reported in order after the reconnect, for `lattice node
+//! history`. The present health is in the heartbeats.
 //!
-//! Heartbeats are not stored: the next one has all that the last one had, and a late one extends no
-//! lease. Only a change that came and went is missing in the next one, so changes are stored: at
-//! most 64, and one more entry that says that there were others.
+//! Heartbeats are not stored: each contains the whole present state, and a late one extends no
+//! lease. But the next heartbeat does not show a change that was undone meanwhile. So changes are
+//! stored: at most 64, and one more entry which says that there were others.
 
 use lattice_agent_common::clock::now;
 use lattice_agent_common::session_state::SessionState;
@@ -31,7 +31,7 @@ pub async fn run(
     waiting: watch::Receiver<Arc<Vec<NodeReport>>>,
     stop: CancellationToken,
 ) {
-    // Before its first checks are over nobody knows how it is.
+    // Before the first checks are over, the node's health is unknown.
     if stop.run_until_cancelled(context.machine.checks.made()).await.is_none() {
         return;
     }

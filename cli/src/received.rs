@@ -4,7 +4,7 @@ use crate::label::Source;
 use lattice_api::v1;
 use std::collections::BTreeMap;
 
-/// The position of the last piece of each rank's streams.
+/// The end of the last received piece of each stream of each rank.
 #[derive(Debug, Default)]
 pub struct Received {
     places: BTreeMap<Source, v1::Received>,

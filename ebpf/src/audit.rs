@@ -99,7 +99,7 @@ impl Audit {
         Ok(Self { audited, count: 0, events: Some(events), parts: parts.into(), links: Vec::new() })
     }
 
-    /// Each program, and whether it could be attached.
+    /// Each program, and why it cannot be attached, if so.
     pub fn parts(&self) -> &[Probe] {
         &self.parts
     }
@@ -168,11 +168,11 @@ impl Auditing<'_> {
         }
     }
 
-    /// Stops all recordings: the caller that knew the cgroups is gone.
+    /// Stops all recordings, for when the caller's list of the cgroups is lost.
     pub fn end_all(&mut self) {
         let all: Vec<u64> = self.audit.audited.keys().flatten().collect();
         for cgroup in all {
-            // A failed removal only uses an entry of the map.
+            // If this fails, the cgroup only occupies an entry of the map.
             let _ = self.audit.audited.remove(&cgroup);
         }
         self.audit.count = 0;

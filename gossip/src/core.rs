@@ -49,7 +49,8 @@ const MUCH_NEW: usize = 256;
 pub enum Event<'a> {
     /// A datagram came.
     Datagram {
-        /// The sender's address as the socket gives it; the seal proves who the sender is.
+        /// The sender's address as the socket gives it. The seal, not the address, proves that the
+        /// sender has a key of the cluster.
         from: SocketAddr,
         /// All of it.
         bytes: &'a [u8],
@@ -168,7 +169,8 @@ pub struct Core {
     config: Config,
     body_bytes_max: usize,
     foca: OurFoca,
-    /// The number of nodes for which foca is configured, and whether for many pending changes.
+    /// The number of nodes for which foca is configured, and whether it is configured for many
+    /// pending changes.
     sized_for: usize,
     much_new: bool,
     wishes: Wishes,
@@ -225,8 +227,8 @@ impl Core {
         Self::with_known(me, config, keys, cluster, seed, Known::default())
     }
 
-    /// [`Core::new`] with a cache of decoded names and facts that several cores of one process
-    /// share, so that thousands of cores fit into it.
+    /// [`Core::new`] with a cache of decoded names and facts, which several cores of one process
+    /// share, so that a process has enough memory for thousands of cores.
     pub fn with_known(me: Identity, config: Config, keys: &Keyring, cluster: &str, seed: u64, known: Known) -> Self {
         if let Err(error) = config.validate() {
             panic!("a core is made from a validated configuration: {error}");
@@ -329,7 +331,8 @@ impl Core {
         self.settle(now_ms, sender, out);
     }
 
-    /// A node that has left keeps its clock, its keys and its fact for its return.
+    /// A node that has left only arms its tick again and accepts keys and a new fact, for its
+    /// return.
     fn handle_left(&mut self, now_ms: u64, event: Event<'_>, out: &mut Vec<Output>) {
         self.facts.book().set_newest_life(self.newest_life(now_ms));
         match event {
@@ -370,8 +373,8 @@ impl Core {
         entry.member(peer, accusers, self.contradicted.get(&peer.key).copied())
     }
 
-    /// The life in which this node is: the one that it began with, or a later one if others knew of
-    /// one.
+    /// This node's present life: the one that it began with, or another one that it took since (see
+    /// `lives.rs`).
     pub fn life(&self) -> u64 {
         self.me.incarnation
     }

@@ -17,7 +17,8 @@ pub struct Data {
     pub defaults: bool,
     /// Directories of the node to mount at other paths.
     pub mounts: Vec<DataMount>,
-    /// Scratch space requested on each node, in bytes; `None`: the node's default.
+    /// Scratch space requested on each node, in bytes; `None`: the node's default with `defaults`,
+    /// else none.
     pub scratch_bytes: Option<u64>,
 }
 
@@ -64,7 +65,7 @@ impl Data {
         Ok(())
     }
 
-    /// Approximate number of string bytes that are committed.
+    /// Approximate size of the mounts in the log, in bytes.
     pub fn bytes(&self) -> usize {
         self.mounts.iter().map(|m| m.source.as_os_str().len() + m.target.as_os_str().len() + 48).sum()
     }

@@ -1,4 +1,4 @@
-//! Loop devices, and mounts in an own namespace.
+//! Loop devices, and mounts in a mount namespace of one's own.
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -28,7 +28,7 @@ pub enum MountError {
     NoMountPoint {
         /// The mount point.
         at: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -45,7 +45,7 @@ pub enum MountError {
         image: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -56,14 +56,14 @@ pub enum MountError {
         image: PathBuf,
         /// The mount point.
         at: PathBuf,
-        /// What the system said: `EINVAL` is a damaged image or one packed in a way that this kernel lacks.
+        /// The system's error. `EINVAL`: the image is damaged, or this kernel does not support its compression.
         #[source]
         source: io::Error,
     },
 }
 
-/// Gives the calling process (which must have one thread) its own mount namespace. Mounts inside it are not visible
-/// outside. What the machine mounts or unmounts later is visible inside: a job can use a file system that is
+/// Gives the calling thread its own mount namespace; the process's other threads keep theirs. Mounts inside it are not
+/// visible outside. What the machine mounts or unmounts later is visible inside: a job can use a file system that is
 /// automounted after it began, and does not keep a file system busy that the machine unmounts.
 pub fn own_namespace() -> Result<(), MountError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| MountError::Namespace(e.into()))?;
@@ -72,8 +72,8 @@ pub fn own_namespace() -> Result<(), MountError> {
 }
 
 /// Makes the mount point if it is missing. Sites with uenv have an empty `/user-environment` on every node, since the
-/// images are built for that prefix. If it does not exist it is made on the root file system, as an installer would do,
-/// and stays. Call it before or after [`own_namespace`]: a directory is not a mount.
+/// images are built for that prefix. A missing one is made on the root file system, as an installer would do, and is
+/// never removed. Call it before or after [`own_namespace`]: a directory is not a mount.
 pub fn ensure_mount_point(at: &Path) -> Result<(), MountError> {
     match fs::metadata(at) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -185,7 +185,7 @@ pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
     Err(failed("every free one was taken by another at once")(last.into()))
 }
 
-/// The loop devices with the backing file `image`: for tests and `doctor`, since none may be left behind.
+/// The loop devices with the backing file `image`: for tests and benchmarks, which check that none is left behind.
 pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
@@ -200,8 +200,8 @@ pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 
-/// Makes loop devices on files below `dir` free themselves. One whose maker died before it set that flag would stay for
-/// ever. A device in use stays until its last user is gone. Returns the devices.
+/// Frees the loop devices on files below `dir` that do not have the flag to free themselves (autoclear): nothing else
+/// would free them. A device in use is freed at its last close. Returns the devices.
 pub fn free_stray_loops(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut freed = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
@@ -226,7 +226,7 @@ pub fn mount_points_below(dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point != dir && point.starts_with(dir)).collect()
 }
 
-/// Unmounts it in the calling process's namespace; its present users keep it until they end.
+/// Unmounts it in the calling process's namespace. Processes that use it now keep it until they end.
 pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)?)
 }

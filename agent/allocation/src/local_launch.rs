@@ -11,7 +11,8 @@ pub(super) struct LocalLaunch {
     pub(super) spec: LaunchSpec,
     /// Whether the shim has confirmed the launch.
     pub(super) begun: bool,
-    /// Why this node has no rank of it, or has none any more.
+    /// Why the shim reports nothing more about it: it refused the launch, is dead, or no longer
+    /// knows the launch.
     lost: Option<String>,
     ended: BTreeMap<u32, RankOutcome>,
     /// This node's contributions to the last two fences, which a head that reconnects may need.
@@ -91,8 +92,8 @@ impl LocalLaunch {
         self.send(ToHead::Absent { ranks });
     }
 
-    /// Passes on a call, or an answer, from the PMI server here to that of another part. If it
-    /// does not reach the head, the caller repeats it.
+    /// Passes on a call, or an answer to one, from the PMI server here to that of another part. If
+    /// it does not reach the head, the caller's shim repeats the call.
     pub(super) fn call(&mut self, call: Call) {
         self.send(ToHead::Call(Box::new(call.into())));
     }
@@ -102,7 +103,8 @@ impl LocalLaunch {
         self.send(ToHead::Aborted { code, why });
     }
 
-    /// The kernel killed ranks of it here for lack of memory. The shim's last report counts.
+    /// The kernel killed processes of it here for lack of memory. A later report replaces an
+    /// earlier one.
     pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
         self.out_of_memory = Some(kill);
         self.send(memory_kill(kill));

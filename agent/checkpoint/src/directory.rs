@@ -4,7 +4,7 @@
 //!   <checkpoint.dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
 //!     request                               token and deadline; appears complete
 //!     <token>/                              the application saves into it
-//!     <token>.done | .failed | .deferred    the application's answer; written by the agent if it came in a call
+//!     <token>.done | .failed | .deferred    the application's answer; the agent writes it if it came in a call
 //!   <checkpoint.dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: the work starts from it
 //!   <checkpoint.dir>/<allocation>.put       root's: what is in the store already ([`super::store::Uploads`])
 //!   <checkpoint.dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's memory page ([`super::page`])
@@ -35,15 +35,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Size at most of an answer that is read.
+/// Largest size of an answer or a request, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// Files and directories in one node's part at most.
+/// Largest number of files and directories in one node's part.
 const ENTRIES_MAX: usize = 100_000;
 /// Longest path in bytes: it must still be usable below another directory.
 const PATH_BYTES_MAX: usize = 1024;
-/// Bytes of all paths of one node's part at most.
+/// Largest size of all paths of one node's part together, in bytes.
 const PATHS_BYTES_MAX: usize = 32 << 20;
-/// Nesting of directories at most.
+/// Largest depth of nested directories.
 const DEPTH_MAX: usize = 64;
 /// Suffix of the directory from which work is restored.
 const RESTORE: &str = ".restore";
@@ -175,7 +175,7 @@ impl Directories {
         self.root.join(format!("{allocation}{RESTORE}"))
     }
 
-    /// The memory page of work that is asked through one.
+    /// The path of the memory page through which the agent asks the work.
     pub fn page_of(&self, allocation: AllocationId) -> PathBuf {
         self.root.join(format!("{allocation}{PAGE}"))
     }
@@ -207,7 +207,7 @@ impl Directories {
         Ok(path)
     }
 
-    /// Moves a completed restore to its place in one step.
+    /// Moves a completed restore to its final path, where it appears complete.
     pub fn restored(&self, allocation: AllocationId, from: &Path) -> Result<(), DirectoryError> {
         let to = self.restore_of(allocation);
         let placed = remove_tree(&to).and_then(|()| fs::rename(from, &to));
@@ -332,8 +332,8 @@ impl Place {
         fchown(what, Some(Uid::from_raw(self.owner.0)), Some(Gid::from_raw(self.owner.1)))
     }
 
-    /// Removes what earlier tokens left. If somebody still writes there, or something cannot be
-    /// removed, the rest stays: tokens are never reused.
+    /// Removes what earlier tokens left. If the work still writes there, or something cannot be
+    /// removed, the rest stays, which does no harm: tokens are never reused.
     pub fn forget_all_but(&self, token: &str) -> io::Result<()> {
         let mut most = 4 * ENTRIES_MAX as u64;
         let mut dir = Dir::from_fd(self.beneath(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
@@ -353,17 +353,17 @@ impl Place {
         Ok(())
     }
 
-    /// Removes what was saved for this token.
+    /// Removes what was saved for this token. The rest stays if the work still writes there.
     pub fn forget(&self, token: &str) -> io::Result<()> {
         remove_at_most(&self.path.join(token), &mut (4 * ENTRIES_MAX as u64)).map(drop)
     }
 
-    /// Whether the owner has no space left there.
+    /// Whether the owner has no space left in the directory.
     pub fn is_full(&self) -> Result<bool, PlaceError> {
         self.room().map(|room| room == 0)
     }
 
-    /// Bytes of space that the owner has left there.
+    /// How many bytes the owner can still write in the directory.
     pub fn room(&self) -> Result<u64, PlaceError> {
         let about = fstatvfs(&self.at).map_err(|source| PlaceError::MeasureRoom { path: self.path.clone(), source })?;
         let blocks = if self.owner.0 == 0 { about.blocks_free() } else { about.blocks_available() };
@@ -395,7 +395,8 @@ impl Place {
         self.find(token, true)
     }
 
-    /// As [`Self::answer`], for an answer that came in a call: its file appears complete.
+    /// As [`Self::answer`], for an answer that came in a call. The agent's file appears complete,
+    /// so it is read at once.
     pub fn answered(&self, token: &str) -> Result<Option<Answer>, PlaceError> {
         self.find(token, false)
     }
@@ -515,7 +516,7 @@ fn how(flags: OFlag) -> OpenHow {
     OpenHow::new().flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).resolve(beneath)
 }
 
-/// Whether a name is `<32 hexadecimal digits>-<round>`, with or without a suffix.
+/// Whether a name begins as a token, `<32 hexadecimal digits>-`, perhaps with a dot before it.
 fn is_of_a_token(name: &str) -> bool {
     let plain = name.strip_prefix('.').unwrap_or(name);
     plain.len() > 33 && plain.is_char_boundary(32) && plain[..32].bytes().all(|b| b.is_ascii_hexdigit()) && plain.as_bytes()[32] == b'-'

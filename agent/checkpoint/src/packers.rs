@@ -6,9 +6,11 @@
 //!                  ◀── pieces, then BLAKE3 or why not ──
 //! ```
 //!
-//! The owner controls such a process, as he controls the file: so the agent bounds what it sends
-//! back, and uses that for this file only. The process ends with the work or with the agent; the
-//! agent kills it when it gives a file up.
+//! The figure shows cgroups v2; with version 1 the processes are in the allocation's own groups.
+//!
+//! The owner controls such a process, as well as the file. So the agent bounds what the process
+//! sends back, and uses that for this file only. The process ends with the work or with the agent;
+//! the agent kills it when it gives a file up.
 
 use super::pack::{PackError, pack};
 use lattice_machine::bounds::Bounds;
@@ -29,13 +31,13 @@ use std::time::Duration;
 
 /// The hidden command that runs this program as such a process.
 const COMMAND: &str = "pack-files";
-/// Interval of the checks whether a file was given up.
+/// While nothing arrives, the interval of the checks whether a file was given up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a killed process may take to end, in milliseconds.
 const KILL_WAIT_MS: u16 = 2000;
-/// Size of a piece at most.
+/// Largest size of a piece.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Header of a piece: kind and length.
+/// Size of the header of a piece: its kind, and its length as u32.
 const HEAD_BYTES: usize = 5;
 const PIECE: u8 = 0;
 const DONE: u8 = 1;

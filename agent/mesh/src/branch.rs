@@ -1,8 +1,8 @@
-//! Messages between the agents of a launch's tree. One stream for each edge, opened by the parent.
+//! Messages between the agents of a launch's tree. Each edge has one stream, opened by the parent.
 //!
 //! After a reconnect an agent sends everything that it knows (decision 4), so nothing here is
-//! acknowledged, except standard input, which nobody could send again. Calls need no
-//! acknowledgement: the shims themselves make sure that they are answered.
+//! acknowledged, except standard input, which cannot be read a second time. Calls need no
+//! acknowledgement: the shims repeat them until they are answered.
 
 use super::call::WireCall;
 use super::frame::FrameError;
@@ -24,7 +24,8 @@ pub struct BranchOpen {
 }
 
 impl BranchOpen {
-    /// The subtree and the fan-out; an error if the subtree is not within the launch's parts.
+    /// The subtree and the fan-out; an error if the subtree is empty or not within the launch's
+    /// parts, or if the fan-out is out of bounds.
     pub fn subtree(&self) -> Result<(Subtree, u32), FrameError> {
         let subtree = Subtree { first: self.first, end: self.end };
         let whole = Subtree::whole(u32::try_from(self.launch.nodes.len()).unwrap_or(u32::MAX));

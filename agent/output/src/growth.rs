@@ -1,7 +1,8 @@
 //! Notifies readers when log files grow, through one inotify instance for the whole agent.
 //!
-//! One for all, because a user may have only a few hundred instances, and because closing one waits
-//! for the kernel's grace period (15 ms here), which the end of every launch would pay.
+//! There is one instance for all readers, because the kernel allows a user only a few hundred, and
+//! because closing one waits for the kernel's grace period (15 ms when measured), which would delay
+//! the end of every launch.
 
 use lattice_agent_common::readiness::readable;
 use lattice_runtime::shim::ShimDir;
@@ -39,7 +40,7 @@ pub struct LaunchGrowth {
 }
 
 enum Watching {
-    /// The kernel refuses a watch.
+    /// Neither directory can be watched: it does not exist yet, or the kernel refuses.
     Nothing,
     /// The launch has no files yet: the allocation's log directory is watched.
     Others(Growing),
@@ -106,8 +107,8 @@ impl Inner {
 }
 
 impl LaunchGrowth {
-    /// Call this before each look at the files: then that look sees what was written before the
-    /// watch began.
+    /// Begins to watch the launch's own files as soon as they exist. Call it before each read of
+    /// the files: then that read finds what was written before the watch began.
     pub fn look(&mut self) {
         let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY).map(Watching::Own);
         let others = || self.growth.of(&self.all, AddWatchFlags::IN_CREATE).map(Watching::Others);

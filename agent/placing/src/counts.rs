@@ -29,10 +29,11 @@ struct Inner {
     queues: Mutex<BTreeMap<String, Queue>>,
 }
 
-/// Counters of one vCluster; there are a few hundred at most.
+/// Counters of one vCluster. A cluster has a few hundred at most; those of deleted ones stay until
+/// the agent ends.
 #[derive(Default)]
 struct Queue {
-    /// Waiting allocations, if this agent serves the queue.
+    /// Number of waiting allocations, if this agent serves the queue.
     depth: Option<u64>,
     accepted: u64,
     rejected: u64,

@@ -1,5 +1,5 @@
 //! The socket's connections, limited for each user: any user may connect, and none may take all
-//! descriptors. A connection that sends nothing is closed.
+//! descriptors. A connection that does not send the opening of HTTP/2 in time is closed.
 
 use lattice_agent_common::places::{Place, Places};
 use nix::errno::Errno;
@@ -31,7 +31,7 @@ const OPENING_BYTES: usize = 24 + 9;
 /// How long that may take.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Connections as they come, counted in `places`; those beyond a user's number are closed. `cut`
+/// Accepts connections and counts them in `places`; those beyond a user's limit are closed. `cut`
 /// breaks all of them.
 pub(super) fn accept(listener: UnixListener, places: Places, cut: CancellationToken) -> impl Stream<Item = io::Result<Connection>> {
     futures::stream::unfold((listener, places, cut), |(listener, places, cut)| async {
@@ -92,8 +92,8 @@ impl Process {
 }
 
 impl Peer {
-    /// Whether the process that connected has ended: what was read by its pid may then be of
-    /// another.
+    /// Whether the process that connected has ended. If so, what was read with its pid may be about
+    /// another process.
     pub fn is_gone(&self) -> bool {
         match &self.process {
             Process::Held(pidfd) => poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0),
@@ -108,8 +108,8 @@ pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
     opening: Option<Opening>,
-    /// Completes when the agent breaks the connection: its caller must not take the end of a task
-    /// for the end of an answer.
+    /// Completes when the agent breaks the connection. Otherwise the caller could mistake an answer
+    /// whose task was stopped for a complete one.
     cut_off: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: Place,
 }
@@ -193,7 +193,8 @@ mod tests {
         let most = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_ONE_USER };
         let places = Places::default();
         let mut accepted = std::pin::pin!(accept(listener, places.clone(), CancellationToken::new()));
-        // Both ends are this process's, whose soft limit may be 1024: the places are taken without descriptors.
+        // Both ends are this process's, whose soft limit may be 1024: the places are taken without
+        // descriptors.
         let first = UnixStream::connect(&path).await.unwrap();
         let one = accepted.next().await.unwrap().unwrap();
         let uid = nix::unistd::geteuid().as_raw();

@@ -1,6 +1,7 @@
-//! `WatchService`: changes of nodes, allocations or leases. The agent forwards the quorum's changes
-//! and goes on at another member if one fails; the caller does not notice. Visibility is as for
-//! lists.
+//! `WatchService`: changes of nodes, allocations or leases. The agent forwards the quorum's
+//! changes. If a member fails, the watch continues with another one, and the caller notices
+//! nothing. The caller gets an error if no member can be reached for `ANSWER`, or if the quorum
+//! refuses. What a caller may see is the same as in lists.
 
 use super::Api;
 use super::api::{ANSWER, Streamed};
@@ -21,11 +22,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How many watches one user may have: each is a stream from the quorum.
+/// How many watches one user may have at this agent: each is a stream from the quorum.
 const WATCHES_PER_USER: usize = 16;
-/// How many events are queued for a reader.
+/// Largest number of events queued for a reader.
 const QUEUE: usize = 4;
-/// How many changes one event has.
+/// Largest number of changes in one event.
 const CHANGES_MAX: usize = 500;
 
 #[tonic::async_trait]
@@ -71,7 +72,7 @@ impl WatchService for Api {
 }
 
 impl Api {
-    /// Takes a place for one more watch of this user.
+    /// Counts one more watch of this user until the result is dropped.
     pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
         self.limits.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
             Status::resource_exhausted(format!(
@@ -164,7 +165,7 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
                 bad: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
-            // Not requested.
+            // No request of this service asks for these.
             Change::Tenant(_)
             | Change::TenantDeleted(_)
             | Change::VCluster(_)

@@ -21,9 +21,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the program that listens at the metrics port may take to answer.
+/// Timeout of the connection to the program that listens at the metrics port, and of each read.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How long the GPUs' drivers may take.
+/// How long the GPUs' drivers may take to answer.
 const GPUS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Reads the counters of an empty allocation. Reports where each number comes from, which programs
@@ -102,7 +102,7 @@ pub fn energy(root: &Path) -> Look {
     let rapl = Rapl::below(root);
     let names: Vec<&str> = rapl.names().collect();
     match (rapl.absent(), rapl.refused()) {
-        // Many machines have none: nothing is wrong or repairable.
+        // Many machines have none: that is no fault.
         (Some(why), _) => (Health::Unsupported, format!("of processors and memory: {why}")),
         (None, Some(why)) => (Health::Degraded, format!("RAPL cannot be read: {why}; there are: {}", names.join(", "))),
         (None, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),

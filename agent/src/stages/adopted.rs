@@ -41,14 +41,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How many images may be read at once for submissions.
+/// How many images may be hashed at once for submissions.
 const DIGESTS: usize = 4;
-/// How many of them may be for one user.
+/// How many of these may be for one user.
 const DIGESTS_OF_ONE_USER: usize = 2;
 /// How long shims that do not answer may delay the notice to the service manager that the agent is
 /// ready.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
-/// When the start is over, including first connections and looks at the machine.
+/// How long after this stage the start counts as over: first connections are made by then, and the
+/// machine is examined.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
 /// The driver runs, and so does the task of every allocation.
@@ -72,7 +73,7 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    /// Begins all other tasks, the API last.
+    /// Begins all other tasks. The API comes after everything that serves its requests.
     pub async fn serve(self) -> Serving {
         let Self { base, gpus, connections, channels, context, traces, finds, offering, offer, registration, wipes, reports, .. } = self;
         let Base { config, me, credentials, mut degraded, stop, tasks, state_dir } = base;
@@ -155,7 +156,8 @@ impl Adopted {
     }
 }
 
-/// Notifies the service manager once the node's work is adopted, or when that takes too long.
+/// Notifies the service manager when the node's work is adopted, at the latest after
+/// [`ADOPTION_MAX`], and from then on of changes.
 fn report_ready(
     tasks: &TaskTracker,
     context: &Arc<Context>,

@@ -28,7 +28,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
             Err(failure) => exit = report_failure(failure, exit),
         }
     }
-    // An allocation without nodes gets no request.
+    // An allocation without nodes has nothing to preempt.
     let suspended = if args.hold { "stays Suspended until it is resumed" } else { "is Suspended already" };
     let line = |(id, state): &(String, String)| match *state == AllocationState::Suspended.to_string() {
         true => format!("Allocation {} {suspended}\n", short(id)),

@@ -75,7 +75,7 @@ impl LayoutFlags {
     }
 }
 
-/// The programs of one launch: the first one, its number of ranks if it was given, and the further programs.
+/// The programs of one launch: the first one, the further ones, and the number of all ranks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Programs {
     pub first: Vec<String>,

@@ -20,8 +20,8 @@ impl Core {
     pub(super) fn foca_timer(&mut self, now_ms: u64, due_ms: u64, timer: Timer<Peer>, again: bool, out: &mut Vec<Output>) {
         let (probe, indirect) = (matches!(timer, Timer::ProbeRandomMember(_)), matches!(timer, Timer::SendIndirectProbe { .. }));
         if (probe || indirect) && self.is_late(now_ms, due_ms) && !again {
-            // This node was suspended. Its socket has what arrived meanwhile, perhaps the answer to
-            // the probe: that is read first, and there is time to ask others.
+            // This node was suspended. Its socket holds what arrived meanwhile, perhaps the answer
+            // to the probe. The delay gives time to read that first, and to ask other nodes.
             self.suspicions.unwell();
             self.counters.timers_late += 1;
             let rounds = if probe { 2 } else { 1 };
@@ -37,7 +37,7 @@ impl Core {
         }
     }
 
-    /// Arms the timers that foca asked for. The core times suspicions itself instead.
+    /// Arms the timers that foca asked for, except those of suspicions: the core times them itself.
     pub(super) fn give_timers(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let mut timers = std::mem::take(&mut self.wishes.timers);
         for (after, timer) in timers.drain(..) {
@@ -89,7 +89,8 @@ impl Core {
         }
     }
 
-    /// Arms a check of a suspicion for when patience with it ends, by present knowledge.
+    /// Arms a check of a suspicion for the time at which patience with it ends, as far as is known
+    /// now.
     pub(super) fn wait_for(&mut self, now_ms: u64, key: u64, out: &mut Vec<Output>) {
         if let Some(due_ms) = self.suspicions.due_ms(key, self.me.key, &self.config, self.sized_for)
             && self.suspicions.is_sooner(key, now_ms, due_ms)
@@ -98,7 +99,7 @@ impl Core {
         }
     }
 
-    /// The time that the suspect of this key had to refute was to end at `due_ms`.
+    /// A check that was due at `due_ms`: the suspect of this key may have had its time to refute.
     pub(super) fn patience_over(&mut self, now_ms: u64, due_ms: u64, key: u64, out: &mut Vec<Output>) {
         // A Defunct node decides nothing: when it rejoins, it checks its suspects again.
         if let Stage::Defunct = self.stage {

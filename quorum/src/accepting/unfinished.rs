@@ -1,4 +1,4 @@
-//! Unfinished handshakes: their limits, and which one is closed to make room.
+//! Unfinished handshakes: their limits, and which one is closed for a new one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub(super) struct Places {
     pub strangers_max: usize,
     /// For one address.
     pub of_address_max: usize,
-    /// An unfinished handshake younger than this is not closed for another: so if many honest peers
-    /// connect at once, each is served.
+    /// An unfinished handshake younger than this is not closed for another: if many honest peers
+    /// connect at once, each has at least this long to finish. A new connection waits meanwhile.
     pub patience: Duration,
 }
 
@@ -38,8 +38,8 @@ struct Class {
 }
 
 impl Class {
-    /// The handshake to close if there are too many: one of `of` if that address has too many, else
-    /// one of the address with the most.
+    /// The handshake to close if a limit is reached: one of `of` if that address has reached its
+    /// own, else one of the address with the most. Of an address, the one with the lowest [`Age`].
     fn gives_way(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
         let own = self.addresses.get(&of).filter(|own| own.len() >= of_address_max).map(|own| (&of, own));
         let most = || self.addresses.iter().max_by_key(|(_, waiting)| (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied())));
@@ -90,8 +90,9 @@ impl Unfinished {
         self.state.lock()
     }
 
-    /// Enters a connection from this address. If the limit is reached, another one is closed; if
-    /// that one is very young, waits until it is old enough or another one has finished.
+    /// Enters a connection from this address. If a limit is reached, another one is closed. If that
+    /// one is younger than [`Places::patience`], waits until it is old enough, or another one has
+    /// ended.
     pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> Place {
         let Places { known_max, strangers_max, of_address_max, patience } = self.places;
         let all_max = if is_known { known_max } else { strangers_max };
@@ -125,7 +126,7 @@ impl Unfinished {
     }
 }
 
-/// An entry; it ends when this is dropped.
+/// The entry of one connection, which is removed when this is dropped.
 pub(super) struct Place {
     of: Unfinished,
     address: IpAddr,

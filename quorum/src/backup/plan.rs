@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout for a member's status.
+/// Timeout for each question to a member.
 const ASK: Duration = Duration::from_secs(2);
 
 /// The state of the data directory.
@@ -188,7 +188,7 @@ fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberA
     text
 }
 
-/// How to repair a member without files in a cluster that has a leader.
+/// How to repair a member whose files are missing or damaged, in a cluster that has a leader.
 fn advise_replacement(text: &mut String, config: &QuorumConfig, files: &Files, answers: &MemberAnswers, start: &str) {
     let matched = answers.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == config.id).map(|m| m.matched.unwrap_or(0));
     match (files, matched) {
@@ -218,7 +218,7 @@ fn listed(ids: &[u64]) -> String {
     ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The damage, without the remedy for a starting member.
+/// The damage, without the remedy that a starting member prints.
 fn error_in_short(error: &StoreError) -> String {
     match error {
         StoreError::Corrupt { path, offset, what } => format!("{} is damaged at byte {offset}: {what}", path.display()),
@@ -231,7 +231,8 @@ fn named(config: &QuorumConfig) -> String {
     format!("{}{}", config.id, this.unwrap_or_default())
 }
 
-/// A member that lost its files may have voted, so it must not return with the same id.
+/// How to replace this member by one with a new id. A member that lost its files may have voted, so
+/// it must not return with the same id.
 fn replace(text: &mut String, config: &QuorumConfig) {
     let new = config.members.iter().map(|m| m.id).max().unwrap_or(0) + 1;
     let (service, raft) = config.this_member().map_or(("HOST:PORT", "HOST:PORT"), |m| (&m.service, &m.raft));

@@ -7,8 +7,8 @@ use lattice_model::{NodeId, Principal};
 use lattice_quorum_client::wire::{Answer, LeaseStanding, Refusal};
 use std::time::Instant;
 
-/// Refuses an agent's role lease that another agent has, without a command; the caller has
-/// confirmed that this member is the leader.
+/// Refuses a request for a role lease that another agent holds, so that it needs no command. The
+/// caller has confirmed that this member is the leader.
 pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Result<(), Refusal> {
     let ledger = core.agreed.ledger();
     match ledger.leases().find(|(n, _)| *n == name) {
@@ -29,7 +29,7 @@ pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, 
     Ok(Answer::Lease { token, ttl_ms: lease.ttl_ms })
 }
 
-/// All leases; the caller has confirmed that this member is the leader.
+/// All leases. The caller has confirmed that this member is the leader.
 pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
     let now = Instant::now();
     let ledger = core.agreed.ledger();

@@ -1,4 +1,4 @@
-//! A stream of answers.
+//! The type of an answer that is a stream.
 
 use lattice_api::v1::Packed;
 use std::pin::Pin;

@@ -17,7 +17,7 @@ const MEMORY_VRAM: u32 = 0;
 /// `RSMI_IOLINK_TYPE_XGMI`.
 const LINK_XGMI: u32 = 2;
 
-/// See the module.
+/// Reads the machine's AMD GPUs and their links.
 pub struct RocmSmi;
 
 impl Vendor for RocmSmi {
@@ -79,7 +79,7 @@ pub(super) fn read(files: &Files, address: &str) -> GpuReading {
     }
 }
 
-/// The library, initialised.
+/// The library, initialised by [`Rocm::load`] and shut down when dropped.
 pub(super) struct Rocm(Library);
 
 impl Rocm {
@@ -89,7 +89,7 @@ impl Rocm {
         let [first, others @ ..] = LIBRARIES;
         let library = others.iter().fold(open(first), |found, name| found.or_else(|_| open(name)));
         let rocm = Self(library.map_err(VendorError::LoadRocm)?);
-        // SAFETY: takes flags, none of them; called once.
+        // SAFETY: takes flags, and none is given. The library counts its users: each handle calls this once.
         let status = unsafe { rocm.find::<unsafe extern "C" fn(u64) -> u32>(b"rsmi_init\0")?(0) };
         if status == 0 { Ok(rocm) } else { Err(VendorError::BeginRocm { status }) }
     }
@@ -153,7 +153,7 @@ impl Rocm {
         let render = device_files.iter().find(|f| f.path.contains("renderD")).map(|f| f.minor);
         Some(GpuDevice {
             index: 0,
-            // In the form of ROCR_VISIBLE_DEVICES. Without this number no name is the same in every process.
+            // In the form of ROCR_VISIBLE_DEVICES. No other name of a GPU is the same in every process.
             id: format!("GPU-{:016x}", self.figure(b"rsmi_dev_unique_id_get\0", number)?),
             vendor: GpuVendor::Amd,
             model,

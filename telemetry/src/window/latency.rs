@@ -1,4 +1,4 @@
-//! Windows over durations that are counted by range: the durations of each window. Pure.
+//! Windows over the counts of a histogram of durations. Pure.
 //!
 //! Percentiles and the maximum are the upper bounds of their ranges; the last range has none, so its lower bound is
 //! used.
@@ -19,7 +19,7 @@ pub struct LatencyHistory {
 }
 
 impl LatencyHistory {
-    /// Keeps at most `whole_max` complete windows.
+    /// A history of at most `whole_max` complete windows.
     ///
     /// # Panics
     /// With a length of 0.
@@ -29,7 +29,7 @@ impl LatencyHistory {
     }
 
     /// Adds the counts of a measurement. Durations since the last measurement belong to the window of this one. Counts
-    /// that fell, or that have other ranges, restart the history.
+    /// that fell, or that have other ranges, restart the open window: what it had is lost. Complete windows stay.
     pub fn push(&mut self, at_ms: u64, counts: Counts) {
         let from_ms = at_ms - at_ms % self.length_ms;
         if from_ms > self.from_ms {

@@ -1,10 +1,11 @@
-//! Turns bytes of one stream into pieces that end with whole lines, each written at one time.
-//! Leaves out what was written before or after the requested times. PURE.
+//! Turns bytes of one stream into pieces of whole lines. All bytes of a piece count as written at
+//! the same time. A line that is too long is cut. Leaves out what was written before or after the
+//! requested times. PURE.
 
 use crate::output_index::{Position, Stream, written_by};
 use lattice_mesh::open::LogItem;
 
-/// Bytes of a piece; a longer line is cut.
+/// Largest size of a piece; a longer line is cut.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
 /// The state of reading one stream.
@@ -12,11 +13,11 @@ pub const PIECE_BYTES: usize = 64 * 1024;
 pub struct Lines {
     /// The end of what was given out.
     at: Position,
-    /// Bytes that were read and not given out.
+    /// Bytes that were read and not yet given out.
     buffer: Vec<u8>,
     /// Whether to leave out the rest of a line that began before the requested time.
     behind_line: bool,
-    /// The line that ends at or around this position is the last one.
+    /// The line with the byte before this position is the last one.
     until: Option<Position>,
     all: bool,
     done: bool,
@@ -59,7 +60,7 @@ impl Lines {
         }
     }
 
-    /// From now on gives out everything, whole lines or not.
+    /// Makes the next [`Self::take`] give out everything, whole lines or not.
     pub fn all(&mut self) {
         self.all = true;
     }
@@ -71,7 +72,7 @@ impl Lines {
         self.behind_line = false;
     }
 
-    /// Moves on to the next segment, at most to `present`, the file's own.
+    /// Moves on to the next segment, at most to `present`, the segment that is in the file.
     pub fn next_segment(&mut self, present: u32) {
         self.at = Position { segment: (self.at.segment + 1).min(present), offset: 0 };
         self.behind_line = false;

@@ -49,8 +49,9 @@ impl Source {
         Self { spool, files, store }
     }
 
-    /// A launch's streams as they are now. Others are left out: an allocation may have had
-    /// thousands.
+    /// A launch's streams as they are now. Without files, these are all streams of the allocation
+    /// that are in the store. With files only the launch's are examined: an allocation may have had
+    /// thousands of launches.
     pub async fn list(&self, launch: u32) -> io::Result<Vec<Seen>> {
         if self.files.is_none() {
             return Ok(self.spool.as_in_store());
@@ -81,7 +82,8 @@ impl Source {
             Piece::Punched => {
                 let now = self.list(seen.stream.launch).await?.into_iter().find(|s| s.stream == seen.stream);
                 let now = now.ok_or(io::ErrorKind::NotFound)?;
-                // The caller continues with this state: what was punched since comes from the store.
+                // The caller continues with this state: what was punched since comes from the
+                // store.
                 Ok(Next::Changed(now))
             }
         }
@@ -164,13 +166,14 @@ impl Source {
 
 /// Counts lines from the end.
 struct Backwards {
-    /// The end of the stream: a newline right there ends the last line.
+    /// The end of the stream: a newline right before it ends the last line.
     end: u64,
     want: u64,
 }
 
 impl Backwards {
-    /// Counts in the bytes from `from` on, which precede those of the last call.
+    /// Counts in the bytes from `from` on, which are those before the previous call's. Returns the
+    /// position of the first wanted line, if it is among them.
     fn look(&mut self, from: u64, data: &[u8]) -> Option<u64> {
         for (i, byte) in data.iter().enumerate().rev() {
             let next = from + i as u64 + 1;

@@ -1,4 +1,4 @@
-//! A time that is seconds where it has no unit.
+//! Durations; a bare number is seconds.
 
 use lattice_model::duration::{self, BareNumber, DurationError};
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ pub fn ttl(text: &str) -> Result<Duration, DurationError> {
     duration::parse(text, BareNumber::Seconds)
 }
 
-/// Why a time with bounds is refused.
+/// Why a duration with bounds is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BoundedTimeError {
     #[error(transparent)]
@@ -19,7 +19,7 @@ pub enum BoundedTimeError {
     OutOfBounds(&'static str),
 }
 
-/// A time within `bounds`, which are `shown` to people.
+/// A duration within `bounds`. `shown`: the bounds as text for people.
 pub fn bounded(text: &str, bounds: RangeInclusive<Duration>, shown: &'static str) -> Result<Duration, BoundedTimeError> {
     let time = ttl(text)?;
     if bounds.contains(&time) { Ok(time) } else { Err(BoundedTimeError::OutOfBounds(shown)) }

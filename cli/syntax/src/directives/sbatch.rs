@@ -21,9 +21,10 @@ pub enum Rule {
     Export,
     /// An option without a value.
     Plain(&'static str),
-    /// It does not change the job: warned about. The flag says whether a value follows.
+    /// It does not change the job: it is ignored with a warning. The flag says whether a value follows.
     Harmless(bool),
-    /// It changes the job and is not supported: what it requests, and what to do instead.
+    /// It changes the job, or concerns only the submitting command, and is not supported. The text says what to do
+    /// instead.
     Refused(&'static str),
 }
 

@@ -41,8 +41,8 @@ unsafe impl Send for Leaving {}
 
 pub static HOST: OnceLock<Host> = OnceLock::new();
 
-/// Sends a message to the shim. If the shim is gone, the other thread notices and ends this
-/// process; the ranks are ended with it.
+/// Sends a message to the shim. Errors are ignored: if the shim is gone, the main thread reads the
+/// end of the socket, and this process ends.
 pub fn send(message: &FromBridge) {
     let Some(host) = HOST.get() else { return };
     // A message that is too large for a frame must end the launch, not be dropped.
@@ -51,8 +51,8 @@ pub fn send(message: &FromBridge) {
     }
 }
 
-/// Forwards a rank's question to the shim, and stores how to answer it. `false`: too many questions
-/// are waiting.
+/// Forwards a rank's question to the shim, and stores how to deliver the answer. `false`: too many
+/// questions are unanswered.
 pub fn ask(waiting: Waiting, question: Question) -> bool {
     let Some(host) = HOST.get() else { return false };
     let id = host.questions.lock().unwrap_or_else(PoisonError::into_inner).add(waiting);

@@ -5,8 +5,8 @@ use lattice_ledger::{Access, Action, ListFilter, ListPlace};
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
 use serde::{Deserialize, Serialize};
 
-/// A query or a command. Commands are answered when they are committed and applied; queries are
-/// linearizable.
+/// A query or a command. Commands are answered when they are committed and applied. Queries are
+/// linearizable, except those that the receiving member answers by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// A command in the form in which it is committed. The table in `quorum/ledger/src/action.rs`
@@ -16,8 +16,9 @@ pub enum Request {
     /// spec and owner is a success. `claim`: the scheduler's proposal, if the submitting agent is
     /// the scheduler and sees free nodes. It is granted in the same commit, or silently refused,
     /// and then the allocation waits like any other. `life`: if set, the answer is
-    /// [`super::Answer::Submitted`], which contains the list for the requesting agent's own node,
-    /// provided that the node is still in this incarnation.
+    /// [`super::Answer::Submitted`]. That contains the list for the requesting agent's own node if
+    /// the claim uses that node, the node is still in this incarnation, and the member that answers
+    /// is the leader.
     Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim>, life: Option<Incarnation> },
     /// Whether such a submission would be accepted now (success). Nothing is submitted.
     CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
@@ -31,8 +32,8 @@ pub enum Request {
     ListNodes,
     /// A scheduler's proposal.
     Claim(Claim),
-    /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user beside it. Idempotent
-    /// for the same holder: the token stays.
+    /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user on that node.
+    /// Idempotent for the same holder and user: the token stays.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// Audit records that match `filter`, after `after`, at most `limit` (and 10,000), in the order
     /// of the chain. An answer may have fewer: the next request starts after its `upto`.
@@ -50,7 +51,8 @@ pub enum Request {
     /// The hash of the state that the receiving member has applied: the same on every member at the
     /// same revision.
     StateHash,
-    /// The state of the members as seen by the leader.
+    /// The state of the members as seen by the leader; without a leader, as seen by the receiving
+    /// member.
     Members,
     /// A membership change; repeated by the caller until it is done.
     ChangeMembers(MembersOrder),
@@ -58,7 +60,8 @@ pub enum Request {
     RenewLease { name: String, token: u64, holder: NodeId, user: Option<Principal> },
     /// All leases, by name.
     ListLeases,
-    /// Why the latest claim for an allocation was refused, from the leader's memory.
+    /// Why the latest claim for an allocation was refused, from the leader's memory; or why the
+    /// leader refuses all claims now.
     RefusedClaim { id: AllocationId },
     /// Requests the caller's next certificate: with the same name, role and hosts for the key that
     /// signed this request (PKCS#10, DER). Answered by the receiving member, if it has the
@@ -77,8 +80,9 @@ pub enum Request {
     LookupService { name: String, tenants: Option<Vec<String>> },
     /// The cluster-wide limits.
     GetLimits,
-    /// A query about allocations, nodes or tenants, answered by the receiving member from its own
-    /// state without contacting others.
+    /// A query about the applied state (allocations, nodes, tenants, vClusters, sessions, networks,
+    /// services or limits), answered by the receiving member from its own state without contacting
+    /// others.
     Stale(Box<Request>),
     /// The state of the gossip keys.
     ListKeys,
@@ -113,7 +117,7 @@ pub struct MembersOrder {
     pub change: MembersChange,
 }
 
-/// A membership change. Each is idempotent.
+/// A membership change. Each is idempotent, except a `Transfer` without a named member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MembersChange {
     /// Adds a member that was started with an empty directory: first as a learner, then with a
@@ -123,6 +127,7 @@ pub enum MembersChange {
     Remove { id: u64 },
     /// Adds one and removes another in one change of votes.
     Replace { old: u64, id: u64, service: String, raft: String },
-    /// Moves the leadership to this member, or to the one that has most of the log.
+    /// Moves the leadership to this member; `None`: to one that answers, preferably with enough
+    /// disk space, and then with the most of the log.
     Transfer { to: Option<u64> },
 }

@@ -6,6 +6,7 @@ use lattice_model::{DesiredList, Revision};
 use lattice_quorum_client::wire::Down;
 
 impl Session<'_> {
+    /// Acknowledges the newest heartbeat that the leader knows, if it is not acknowledged yet.
     pub(super) async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
         let known = *self.known.borrow_and_update();
         let mut newest = None;

@@ -47,7 +47,7 @@ pub struct Active {
     previous: String,
     last: AuditHead,
     end: u64,
-    /// The offset up to which it is on disk.
+    /// The offset up to which its records are on disk.
     synced: u64,
     places: Vec<u64>,
     postings: Postings,
@@ -159,7 +159,7 @@ impl Active {
         self.postings.search(filter)
     }
 
-    /// Seals it durably. Repeating this after a crash gives the same result.
+    /// Seals it durably. May be repeated after a crash.
     pub fn seal(&self) -> Result<Sealed, StoreError> {
         let fail = |what| StoreError::io(&self.path, what);
         let mut bytes = vec![0; usize::try_from(self.end).unwrap_or(usize::MAX)];
@@ -193,7 +193,7 @@ impl Active {
     }
 }
 
-/// Checks a segment by itself without changing anything.
+/// Checks the seal of one segment, or its records if it is unsealed, without changing anything.
 pub fn check(path: &Path) -> Result<(), StoreError> {
     let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
     if sealed(path, &bytes)?.is_some() {
@@ -241,7 +241,7 @@ pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     read().map_err(StoreError::io(path, "cannot be read"))
 }
 
-/// A sealed segment after a complete check; `None`: it is open.
+/// A sealed segment, after a check of its seal and checksum; `None`: it is not sealed.
 fn sealed(path: &Path, bytes: &[u8]) -> Result<Option<(Sealed, u64)>, StoreError> {
     let Some((body, trailer)) = bytes.split_last_chunk::<TRAILER>().filter(|(_, t)| &t[8..] == SEALED) else { return Ok(None) };
     let at = u64::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3], trailer[4], trailer[5], trailer[6], trailer[7]]);
