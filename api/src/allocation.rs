@@ -1,4 +1,4 @@
-//! Allocations as shown to users.
+//! Allocations in the form that users see.
 
 use crate::v1;
 use lattice_model::time::Timestamp;
@@ -21,8 +21,8 @@ pub const STATES: [AllocationState; 7] = [
 #[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
-/// One allocation as a message. `exit_code` is set once it has ended and the program's own code is
-/// known; `reason` is why it ended, or why it is back in the queue.
+/// Encodes an allocation for the API. `exit_code` is set once it has ended and the program's own
+/// code is known; `reason` is why it ended, or why it is in the queue again.
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
     let spec = &allocation.spec;
@@ -95,7 +95,7 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], with programs and paths, which are too long for lists.
+/// As [`to_proto`], also with the program and the working directory, which are too long for lists.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
@@ -109,7 +109,7 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     shown
 }
 
-/// The state of this name, in any case: `Running`, `running`.
+/// The state with this name, in upper or lower case: `Running`, `running`.
 ///
 /// # Errors
 /// [`UnknownState`] lists the valid names.

@@ -1,4 +1,4 @@
-//! The table of the ends of a launch's ranks (`lattice launch --exit-table`).
+//! The table that shows how a launch's ranks ended (`lattice launch --exit-table`).
 
 use crate::failure::Failure;
 use crate::output::Format;
@@ -11,13 +11,13 @@ use serde::Serialize;
 struct ExitJson<'a> {
     rank: u32,
     node: &'a str,
-    /// exited, signalled, not_started, lost
+    /// `exited`, `signalled`, `not_started` or `lost`.
     ended: &'a str,
-    /// The exit code as in a shell; none for a rank that was lost.
+    /// The exit code that a shell would report; `None`: the rank was lost.
     code: Option<u32>,
 }
 
-/// The target of the table, and its content so far.
+/// The content of the table so far, and where it will be written.
 #[derive(Debug)]
 pub struct ExitTable {
     /// Path of the file; empty: stderr.
@@ -27,12 +27,13 @@ pub struct ExitTable {
 }
 
 impl ExitTable {
-    /// Without entries yet.
+    /// An empty table.
     pub fn new(path: String, format: Format) -> Self {
         Self { path, format, exits: Vec::new() }
     }
 
-    /// Adds a piece; after a lost connection the table is sent again from its beginning.
+    /// Adds a piece. A piece with rank 0 begins the table anew, because after a lost connection it is
+    /// sent again from its beginning.
     pub fn take(&mut self, piece: Vec<RankExit>) {
         if piece.first().is_some_and(|exit| exit.rank == 0) {
             self.exits.clear();

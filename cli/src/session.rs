@@ -1,4 +1,4 @@
-//! One run of the command: its settings, its messages, its connection.
+//! The context of one run of the command: its settings, messages and connection.
 
 use crate::failure::{Exit, Failure};
 use crate::last;
@@ -18,7 +18,7 @@ use tonic::{Response, Status};
 /// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connection timeout of an agent before the next one is tried.
+/// Timeout of a connection to one agent; the next agent is tried after that.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The context of every command.
@@ -36,7 +36,7 @@ impl Session {
         Ok(Self { settings: Settings::read(global)?, quiet: global.quiet, answered: AtomicUsize::new(0) })
     }
 
-    /// The format of answers.
+    /// The output format.
     pub fn format(&self) -> Format {
         self.settings.format
     }
@@ -51,10 +51,10 @@ impl Session {
         TableSize { width: self.settings.width, columns: terminal::columns() }
     }
 
-    /// A connection to the nearest agent that answers.
+    /// Connects to the first endpoint in the settings whose agent answers.
     ///
     /// # Errors
-    /// An invalid endpoint, or no agent answers at any of them.
+    /// An endpoint is invalid, no agent answers, or the operator's credential cannot be used.
     pub async fn connect(&self) -> Result<Client, Failure> {
         let mut silent = None;
         for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
@@ -99,8 +99,8 @@ impl Session {
         eprint!("lattice: warning: {text}{}", terminal::line_end());
     }
 
-    /// The key for the server: as typed, or for `@last` the id of the last submission of this terminal session to these
-    /// agents.
+    /// The key to send to the server: `typed`, or for `@last` the id of this terminal session's last submission to
+    /// these agents.
     pub fn key(&self, typed: &str) -> Result<String, Failure> {
         if typed == "@last" { last::recall(&self.settings.endpoints) } else { Ok(typed.to_owned()) }
     }

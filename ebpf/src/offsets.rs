@@ -1,14 +1,14 @@
-//! Offsets of structure members in this kernel, and checks that its tracepoints have the expected arguments.
+//! Offsets of structure members in this kernel, and checks whether its tracepoints have the expected arguments.
 
 use crate::btf::{Argument, Btf};
 use crate::layout::NO_OFFSET;
 
-/// What a program reads: the name of its global variable, and the path to the member.
+/// A member that programs read: the global variable that gets its offset, and its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
     pub global: &'static str,
     path: &'static [&'static str],
-    /// Bytes behind the member at the end of the path: an element of an array.
+    /// Bytes that are added to the offset of the path's last member: they select an element of an array.
     behind: u32,
 }
 
@@ -58,7 +58,8 @@ offsets! {
     FILENAME_NAME = "FILENAME_NAME", &["filename", "name"];
 }
 
-/// A call's number and its first three arguments at its return: the return value overwrites none of them.
+/// Where a system call's number and its first three arguments are when it returns: in registers that the return value
+/// does not overwrite.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: (Path, Path, Path, Path) = (&["pt_regs", "orig_ax"], &["pt_regs", "di"], &["pt_regs", "si"], &["pt_regs", "dx"]);
 #[cfg(target_arch = "x86_64")]
@@ -69,7 +70,7 @@ const REGISTERS: (Path, Path, Path, Path) =
 #[cfg(target_arch = "aarch64")]
 const REGISTERS_BEHIND: (u32, u32) = (8, 16);
 
-/// Where a task is marked as inside a 32-bit call, and the bit: `TS_COMPAT`, `TIF_32BIT`.
+/// The flags that mark a task inside a 32-bit system call, and the bit: `TS_COMPAT` or `TIF_32BIT`.
 #[cfg(target_arch = "x86_64")]
 pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "status"], 1 << 1);
 #[cfg(target_arch = "aarch64")]
@@ -77,7 +78,7 @@ pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "flags"], 1 
 
 type Path = &'static [&'static str];
 
-/// Members that must directly follow the offset: the programs read both at once.
+/// Members that must follow another one at this distance in bytes: the programs read both at once.
 const PAIRS: &[(Offset, Path, u32)] = &[
     (TASK_PID, &["task_struct", "tgid"], 4),
     (DISK_NUMBERS, &["gendisk", "first_minor"], 4),
@@ -85,7 +86,8 @@ const PAIRS: &[(Offset, Path, u32)] = &[
 ];
 
 impl Offset {
-    /// `NO_OFFSET`: this kernel does not have the member, or not in the form that the programs read.
+    /// The offset in bytes. `NO_OFFSET`: this kernel does not have the member, or not in the form that the programs
+    /// read.
     pub fn of(self, btf: &Btf) -> u32 {
         let Some(offset) = btf.offset(self.path) else { return NO_OFFSET };
         let pair = PAIRS.iter().find(|(of, ..)| *of == self);
@@ -93,13 +95,14 @@ impl Offset {
         if is_behind { offset + self.behind } else { NO_OFFSET }
     }
 
-    /// In the notation of the kernel's sources.
+    /// The path in the notation of the kernel's sources.
     pub fn path(self) -> String {
         self.path.join(".")
     }
 }
 
-/// Why the programs cannot use a tracepoint. `expected` are its first arguments, each the name of a structure or `""`.
+/// Why the programs cannot use a tracepoint. `expected`: its first arguments, each the name of the structure that it
+/// points to, or `""` for an argument of another type.
 pub fn unlike(btf: &Btf, tracepoint: &str, expected: &[&str]) -> Option<String> {
     let Some(has) = btf.arguments(tracepoint) else { return Some(format!("this kernel has no tracepoint {tracepoint}")) };
     let is_as = |(want, has): (&&str, &Argument)| match has {

@@ -3,8 +3,9 @@
 //!
 //! foca searches its whole member list for every sender and update, so gossip among many nodes on
 //! one machine costs the square of their number. The core therefore answers a message that has
-//! nothing new itself, with the bytes that foca would have sent; a test compares them. We would
-//! have to maintain a fork of foca with an index, or our own SWIM.
+//! nothing new itself, with the bytes that foca would have sent; a test compares them. The
+//! alternatives are a fork of foca with an index, or our own SWIM, and we would have to maintain
+//! it.
 
 use crate::fact::{Fact, FactVersion, KnownFact};
 use crate::fact_book::FactBook;
@@ -28,21 +29,22 @@ pub struct Member {
     pub incarnation: u64,
     /// Its liveness in this node's view.
     pub liveness: Liveness,
-    /// Since when it has this liveness, on the clock of [`Core::handle`](crate::Core::handle).
+    /// Since when it has this liveness in its present identity, on the clock of
+    /// [`Core::handle`](crate::Core::handle).
     pub since_ms: u64,
     /// For a suspect: how many nodes are known to have found it silent by probes of their own.
     pub accusers: usize,
-    /// The last fact that was received from it in this life.
+    /// The newest fact that it published in this life, as far as this node knows.
     pub fact: Option<Fact>,
-    /// Since when, on that clock, it has published that others have a life or a fact of it that it
-    /// never published.
+    /// When this node learned, on that clock, that the node is contradicted: others have a life or
+    /// a fact of it that it never published. `None`: it is not.
     pub contradicted_since_ms: Option<u64>,
 }
 
 /// Whether a node is reachable in gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Liveness {
-    /// The node is there.
+    /// The node answers, as far as is known.
     Alive,
     /// A node's direct and indirect probes of it went unanswered; it may still refute. This node
     /// sees a suspicion when its own probe fails or when another's suspicion reaches it, so not
@@ -66,20 +68,20 @@ pub enum News {
     Suspect(NodeId),
     /// One more node found a suspect silent: [`Member::accusers`].
     Confirmed(NodeId),
-    /// A node is Down, or was already Down when its name first reached us.
+    /// A node is Down, or was already Down when this node first received its name.
     Down(NodeId),
-    /// A node's agent has restarted: it has a higher incarnation. This may come before or after its
-    /// old life was found Down.
+    /// A node has another incarnation: its agent has restarted, or it rejoined in another life
+    /// because it was contradicted. This may come before or after its old life was declared Down.
     Restarted(NodeId),
-    /// A node publishes that others have a life or a fact of it that it never published:
-    /// [`Member::contradicted_since_ms`].
+    /// A node publishes that it is contradicted: [`Member::contradicted_since_ms`].
     Contradicted(NodeId),
     /// A node's fact changed ([`Member::fact`]), or the node is not contradicted any more.
     Fact(NodeId),
     /// A node is no longer listed, having been Down for
     /// [`Config::forget_down_after_ms`](crate::Config::forget_down_after_ms).
     Forgotten(NodeId),
-    /// The others had declared us Down; we are back under a renewed identity.
+    /// This node is back in a new identity: others had declared it Down or contradicted it, its own
+    /// life was too far ahead, or it had left.
     Rejoined,
 }
 
@@ -108,8 +110,8 @@ pub(crate) struct Entry {
     /// Since when it has this liveness, on the caller's clock.
     pub since_ms: u64,
     pub fact: Option<Arc<KnownFact>>,
-    /// By this tag two nodes compare what they know. It is stored because views are compared far
-    /// more often than they change.
+    /// Two nodes compare these tags to find differences between their views. The tag is stored
+    /// because views are compared far more often than they change.
     pub tag: u64,
 }
 
@@ -136,7 +138,7 @@ pub(crate) struct View {
     alive: usize,
     /// How many of the others are Down.
     down: usize,
-    /// Since when at least one of the others has been Down without a break.
+    /// Since when there has always been at least one other node that is Down.
     down_since_ms: u64,
 }
 
@@ -147,7 +149,7 @@ impl View {
         Self { me: me.key, rows, names: vec![at], alive: 0, down: 0, down_since_ms: 0 }
     }
 
-    /// All nodes, ourselves included, in order of their names.
+    /// All nodes, this one included, in order of their names.
     pub fn all(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
         self.in_order(&self.names)
     }
@@ -195,7 +197,7 @@ impl View {
         self.rows.get(key).map(|Row { peer, entry }| (peer, entry))
     }
 
-    /// The number of known nodes, ourselves included.
+    /// The number of known nodes, this one included.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -205,18 +207,18 @@ impl View {
         self.alive
     }
 
-    /// Since when at least one other node has been Down without a break, if one is: none has been
-    /// Down for longer.
+    /// Since when there has always been at least one other node that is Down; `None`: there is
+    /// none. No node has been Down for longer.
     pub fn down_since_ms(&self) -> Option<u64> {
         (self.down > 0).then_some(self.down_since_ms)
     }
 
-    /// Whether this view counts this very identity among the active ones.
+    /// Whether the node has exactly this identity in this view, and is not Down.
     pub fn is_active(&self, peer: &Peer) -> bool {
         self.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness != Liveness::Down)
     }
 
-    /// Whether this update would change anything in foca, whose members are the same as ours.
+    /// Whether this update would change anything in foca, whose members are the same as the view's.
     pub fn is_news(&self, update: &foca::Member<Peer>) -> bool {
         let Some((known, entry)) = self.of(update.id().key) else { return true };
         if known != update.id() || known.key == self.me {
@@ -233,8 +235,7 @@ impl View {
         }
     }
 
-    /// Whether the peer is of a life later than `newest_life` and that life is not known of the
-    /// node.
+    /// Whether the peer's life is later than `newest_life`, and is not the known life of its node.
     pub fn is_ahead(&self, peer: &Peer, newest_life: u64) -> bool {
         peer.incarnation > newest_life && self.of(peer.key).is_none_or(|(known, _)| known.incarnation != peer.incarnation)
     }
@@ -242,7 +243,7 @@ impl View {
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
         if let Some(Row { peer, entry }) = self.rows.get_mut(me.key) {
             *peer = me.clone();
-            // The only known fact of this node is that of its present life, which the entry shows.
+            // The only known fact of this node is from its present life, and the entry shows it.
             let fact = entry.fact.take();
             let anew = Entry::new(me, 0, liveness, entry.since_ms, fact.as_ref().map(|known| known.version));
             *entry = Entry { fact, ..anew };
@@ -309,7 +310,8 @@ impl View {
         }
     }
 
-    /// Shows the fact of the node with this [`Peer::key`] if it is of the life that the view has.
+    /// Updates the tag of the node with this [`Peer::key`] for its newest fact, and shows the fact
+    /// if it is from the life that the view has.
     pub fn show_fact(&mut self, key: u64, known: Option<&Arc<KnownFact>>, news: &mut Vec<News>) {
         let (Some(known), Some(Row { peer, entry })) = (known, self.rows.get_mut(key)) else { return };
         entry.tag = tag(peer, entry.state(), Some(known.version));
@@ -334,7 +336,7 @@ impl View {
 }
 
 impl Entry {
-    /// `version` is that of the known fact of the node, whether the entry shows the fact or not.
+    /// `version`: of the node's known fact, whether the entry shows that fact or not.
     fn new(peer: &Peer, refutations: u16, liveness: Liveness, since_ms: u64, version: Option<FactVersion>) -> Self {
         let mut entry = Self { refutations, liveness, since_ms, fact: None, tag: 0 };
         entry.tag = tag(peer, entry.state(), version);
@@ -350,7 +352,7 @@ impl Entry {
         }
     }
 
-    /// The member as callers of the core get it.
+    /// The member in the form for callers of the core.
     pub fn member(&self, peer: &Peer, accusers: usize, contradicted_since_ms: Option<u64>) -> Member {
         Member {
             node: peer.node.clone(),

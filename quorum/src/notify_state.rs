@@ -1,4 +1,4 @@
-//! The state of notifications about nodes.
+//! The delivery state of notifications about nodes.
 
 use lattice_ledger::{Ledger, NotifyWay};
 use lattice_quorum_client::wire::NotifyStanding;
@@ -6,12 +6,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state of each configured kind of notification. Cloneable; all clones share it.
+/// For each configured kind of notification, why its delivery fails now, if it does. All clones
+/// share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
 
 impl Notify {
-    /// The progress of each kind.
+    /// The progress of each kind: up to which audit record it is delivered, and why it fails.
     pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
         let ways = self.0.lock();
         let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {

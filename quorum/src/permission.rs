@@ -1,7 +1,7 @@
 //! The table of permissions: which certificate role may make which call to a member. It contains
-//! every call of both services: a missing one does not compile. All commands together are one call,
-//! for the role `api`; the table of [`lattice_ledger::Action`] states for each command who may
-//! request it.
+//! every [`Request`] (a missing one does not compile), the streams, and the messages between
+//! members. All commands together are one call, for the role `api`; the table of
+//! [`lattice_ledger::Action`] states for each command who may request it.
 //!
 //! | cell | meaning |
 //! |---|---|
@@ -60,7 +60,7 @@ pub struct Row {
     quorum: Grant,
     api: Grant,
     node: Grant,
-    /// On whose behalf it is made.
+    /// The person on whose behalf it is made.
     pub person: Person,
 }
 
@@ -76,7 +76,8 @@ impl Row {
         }
     }
 
-    /// The roles to which it is granted unconditionally, for people.
+    /// The roles to which it is granted, for people: those with `Yes`, or if none has that, those
+    /// with `Own`.
     fn roles(self) -> String {
         let roles = [Role::Quorum, Role::Api, Role::Node].into_iter();
         let granted =
@@ -143,7 +144,8 @@ table! {
         QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
-        /// For a node: on that node, to an allocation with a share on it, by its owner or root.
+        /// For a node: on that node, to an allocation that has or had a share on it, by its owner
+        /// or root.
         RecordAccess: No Yes Own User;
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
@@ -261,8 +263,8 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     }
 }
 
-/// Checks that a request for operators comes with an operator who signed for it, and other requests
-/// come without one.
+/// Checks that a request for operators comes with an operator who signed for it, and that a request
+/// that is not for operators comes without one.
 fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<(), Refusal> {
     let person = person(request)?;
     let what = match request {
@@ -283,9 +285,9 @@ fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<
     }
 }
 
-/// Sets the requester's name for the audit log, replacing whatever the agent wrote there: an
-/// operator, known from the token, with the machine whose agent forwarded the request; or a
-/// machine's root, if the work belongs to another user.
+/// Sets the requester's name for the audit log, in place of the name that the agent wrote: for an
+/// operator, the name in the token and the machine of the agent; for root, if the work belongs to
+/// another user, root and the machine. Other names stay as the agent wrote them.
 pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
     let at = |name: &str| format!("{name}@{}", caller.name);
     match asker(request) {
@@ -307,13 +309,13 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
                 None => {}
             }
         }
-        // An owner's name stays, and an access record already contains its machine.
+        // An owner's name is not changed, and an access record already contains its machine.
         Some(Asker::Owner(_) | Asker::Member) | None => {}
     }
 }
 
-/// The name of the person on whose behalf a request is made. Leases belong to a user or to the
-/// agent itself.
+/// The name of the person on whose behalf a request is made; `None`: the caller makes it for
+/// itself, for example for a lease of the agent.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
     match asker(request)? {
         Asker::User(by, _) | Asker::UserOrOperator { by, .. } => Some(&by.name),
@@ -361,7 +363,7 @@ fn asker(request: &mut Request) -> Option<Asker<'_>> {
     }
 }
 
-/// The name stays in the audit log for ever.
+/// Checks the form of a person's name, because it is in the audit log for ever.
 fn check_name(name: &str) -> Result<(), Refusal> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let why = format!("the name of who asks has 1 to {NAME_BYTES_MAX} bytes without control characters");
@@ -370,7 +372,7 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks what is visible from the record alone.
+/// Checks an access record as far as that needs no allocation.
 fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Refusal> {
     if access.detail.len() > TEXT_BYTES_MAX {
         let (bytes, most) = (access.detail.len() as u64, TEXT_BYTES_MAX as u64);
@@ -418,7 +420,7 @@ mod tests {
             assert!(row.person == Person::Itself || row.node == Grant::No || *call == Call::RecordAccess, "{call:?}");
             assert_ne!(row.roles(), "", "{call:?}: somebody may");
         }
-        // Most commands are made on behalf of a person.
+        // Most commands are made on behalf of a person, although the row of `Command` has `Itself`.
         let commands = Call::Command.row();
         assert_eq!((commands.quorum, commands.node), (Grant::No, Grant::No));
         let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();

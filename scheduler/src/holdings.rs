@@ -3,13 +3,13 @@
 use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
 
-/// Shares that are not released, including those of work that has ended. (The allocation and the
-/// node both list such a share; it counts once.)
+/// Shares that are not released, including those of work that has ended. A share that both the
+/// allocation and the node list counts once.
 #[derive(Clone, Debug, Default)]
 pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
 
 impl Holdings {
-    /// The holdings on all these nodes.
+    /// What these allocations hold, on all nodes, and what leaving shares hold on these nodes.
     pub fn of<'a>(nodes: impl Iterator<Item = &'a Node>, allocations: impl Iterator<Item = &'a Allocation>) -> Self {
         let mut held = Self::default();
         for node in nodes {
@@ -30,12 +30,12 @@ impl Holdings {
         self.0.entry(node.clone()).or_default().insert((allocation, epoch), resources);
     }
 
-    /// All that is held of a node.
+    /// The sum of what is held of a node.
     pub fn committed(&self, node: &NodeId) -> Resources {
         self.0.get(node).into_iter().flat_map(BTreeMap::values).fold(Resources::default(), |sum, part| sum.plus(part))
     }
 
-    /// The allocation that holds the most of the node, and its share.
+    /// The allocation that holds most of the node, by cores and then by memory, and what it holds.
     pub(crate) fn largest(&self, node: &NodeId) -> Option<(AllocationId, Resources)> {
         let held = self.0.get(node)?.iter().max_by_key(|(_, r)| (r.cores, r.memory_bytes));
         held.map(|((allocation, _), resources)| (*allocation, *resources))

@@ -1,11 +1,12 @@
-//! How many allocations of each user hold nodes, and which waiting work would exceed the limit.
+//! Counts the allocations of each user that hold nodes, and refuses those beyond the limit
+//! `user_running`.
 
 use crate::view::View;
 use lattice_model::Allocation;
 use lattice_model::user_running::TooManyRunning;
 use std::collections::BTreeMap;
 
-/// The counts by user id, as the quorum counts.
+/// The counts by user id; the quorum counts in the same way. Without a limit nothing is counted.
 pub struct RunningOfUsers {
     most: Option<u32>,
     running: BTreeMap<u32, u32>,
@@ -21,12 +22,12 @@ impl RunningOfUsers {
         users
     }
 
-    /// Counts an allocation that gets nodes.
+    /// Counts one more allocation, which gets nodes.
     pub fn take(&mut self, allocation: &Allocation) {
         *self.running.entry(allocation.owner.uid).or_default() += 1;
     }
 
-    /// Why the allocation cannot begin on any node, if its user is at the limit.
+    /// The reason why the allocation cannot begin on any node; `None`: its user is below the limit.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<TooManyRunning> {
         let running = self.running.get(&allocation.owner.uid).copied().unwrap_or_default();
         TooManyRunning::of(&allocation.owner.name, running, self.most)

@@ -1,9 +1,9 @@
-//! What an allocation's work used of this node.
+//! The resources that an allocation's work used on this node.
 //!
 //! The kernel's counters of the scope are read after its processes are gone and before the scope is
-//! removed. They go into the report that the share is free, so they need no journal entry of their
-//! own. They cover the last claim only. The last line of standard error is read from the output,
-//! because a copy in the quorum would put users' text into every snapshot.
+//! removed. They are part of the report that the share is free, so they need no journal entry of
+//! their own. They cover the last claim only. The report does not contain the last line of standard
+//! error, because then users' text would be in every snapshot of the quorum.
 
 use crate::handles::Handles;
 use lattice_model::{AllocationId, WorkUsage};
@@ -11,7 +11,7 @@ use lattice_runtime::cgroup::controllers::Controller;
 use std::fs;
 use std::path::Path;
 
-/// How many bytes of a kernel file are read.
+/// Largest number of bytes of a kernel file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// The counters that can be read; `None`: none, for example because an earlier try removed the scope.
@@ -23,7 +23,7 @@ pub(super) fn final_usage(context: &Handles, allocation: AllocationId) -> Option
     (usage != WorkUsage::default()).then_some(WorkUsage { nodes: 1, ..usage })
 }
 
-/// Reads the scope's own files, and for memory those of cgroup v1 if the scope has none.
+/// Reads the scope's files; without a `memory.peak` there, the peak is read from cgroup v1.
 fn read(scope: Option<&Path>, memory_v1: Option<&Path>) -> WorkUsage {
     let number = |path: &Path, name: &str| text(path, name)?.trim().parse::<u64>().ok();
     let memory_peak_bytes =

@@ -1,5 +1,5 @@
-//! Removing an allocation: processes, scratch, scope, files. Its log files stay, within the spool's
-//! limit.
+//! Removes an allocation from this node: processes, scratch, scope, files. Its log files stay,
+//! within the spool's limit, unless nothing was written.
 
 use crate::handles::Handles;
 use lattice_agent_checkpoint::DirectoryError;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long killed processes may take to be gone before that is reported as a failure.
+/// How long killed processes may take to end before that is reported as a failure.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
 /// Largest number of processes that a message names.
@@ -45,7 +45,7 @@ pub(super) enum UndoError {
     Fabric(#[from] FabricError),
 }
 
-/// Kills whatever is in the allocation's scope and waits until it is empty.
+/// Kills all processes in the allocation's scope and waits until it is empty.
 pub(super) fn kill_scope(context: &Handles, allocation: AllocationId) -> Result<(), UndoError> {
     let Some(slice) = &context.machine.slice else { return Ok(()) };
     let scopes = slice.scopes()?;
@@ -57,7 +57,8 @@ pub(super) fn kill_scope(context: &Handles, allocation: AllocationId) -> Result<
     Err(UndoError::StillThere { processes: still_there(&scope.whole().processes()) })
 }
 
-/// Which processes are left of work that was killed; `None`: none, or the scope cannot be read.
+/// The processes that are left of killed work, for people; `None`: none, or the scope cannot be
+/// read.
 pub(super) fn what_is_left(context: &Handles, allocation: AllocationId) -> Option<String> {
     let scopes = context.machine.slice.as_ref()?.scopes().ok()?;
     let (_, scope) = scopes.into_iter().find(|(id, _)| *id == allocation)?;
@@ -71,7 +72,7 @@ fn still_there(left: &[i32]) -> String {
     format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", named.join("; "))
 }
 
-/// Removes scratch, scope and files. Fails while processes are left.
+/// Kills what is left, and removes scratch, scope and files. Fails while processes are left.
 pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Result<(), UndoError> {
     kill_scope(context, share.allocation)?;
     failpoint::pass(Point::ScopeKilled);
@@ -109,7 +110,7 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
     mpirun::forget(&context.setup.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveHostfiles)?;
     context.machine.fabric.end(share.allocation, share.epoch)?;
     if wrote_nothing(dir) {
-        // Many short jobs without output would use up the inodes.
+        // The directories of many short jobs without output would use up the inodes.
         fs::remove_dir_all(&dir.0).map_err(|source| UndoError::RemoveFile { path: dir.0.clone(), source })?;
     }
     context.spools.end(share, &context.setup.me, dir);
@@ -117,7 +118,7 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
     Ok(())
 }
 
-/// Whether there is nothing to read: no output, and no messages of the shim.
+/// Whether there is nothing to read: no output, and no messages of the shim or of hooks.
 fn wrote_nothing(dir: &ShimDir) -> bool {
     let empty =
         |path: &Path| fs::symlink_metadata(path).map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |m| m.is_file() && m.len() == 0);

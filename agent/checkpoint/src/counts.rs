@@ -1,5 +1,5 @@
-//! Metrics of checkpoints and preemptions whose head was this node, and of the broker if it is
-//! here.
+//! Metrics of checkpoints and preemptions whose head was this node, and of the broker if this agent
+//! is it.
 
 use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, Preemption, RequeuePolicy};
 use lattice_node::CheckpointEnd;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bucket bounds in seconds: from work that saves immediately to a timeout of hours.
+/// Bucket bounds in seconds: from work that saves immediately up to an hour.
 const SECONDS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0];
 
 /// Counters since the agent started.
@@ -27,8 +27,8 @@ pub struct Counts {
     complete: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
-    /// Of the broker: whether it is here, whether the store is unreachable, how much is due and
-    /// waits, its rounds, and the results of its requests.
+    /// Of the broker: whether this agent is it, whether the store is unreachable, how many
+    /// allocations are due and wait, its rounds, and the results of its requests.
     leads: AtomicU64,
     away: AtomicU64,
     waits: AtomicU64,
@@ -82,7 +82,7 @@ impl Counts {
     }
 
     /// Records that preempted work waits for nodes again: at once, or, if it was held, when it is
-    /// resumed.
+    /// resumed through this agent.
     pub fn requeued(&self) {
         self.requeued.fetch_add(1, Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ impl Counts {
         self.walltime.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records the end of a checkpoint whose head was here.
+    /// Records the end of a checkpoint whose head was this node.
     pub fn checkpoint(&self, end: &CheckpointEnd, took: Duration) {
         let counter = match end {
             CheckpointEnd::Complete { .. } => {
@@ -105,8 +105,8 @@ impl Counts {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records a round of the broker: whether it is here, whether the store is unreachable, and how
-    /// many allocations are due and wait for their turn.
+    /// Records whether this agent is the broker (`leads`), and if so, one more round; whether the
+    /// store is unreachable (`away`); and how many allocations are due and wait (`waits`).
     pub fn broker(&self, leads: bool, away: bool, waits: u64) {
         self.leads.store(u64::from(leads), Ordering::Relaxed);
         self.away.store(u64::from(away), Ordering::Relaxed);

@@ -22,9 +22,10 @@
 //! | one per follower of a checkpoint | with the checkpoint, or with the follower | items 4 |
 //! | one that removes what a failed checkpoint left | when that is done | |
 //! | [`lookout`], [`broker`] | when the agent stops | |
+//! | one per checkpoint that the broker requests (a `JoinSet`) | with the checkpoint, or when another agent is the broker | |
 //!
-//! Those between the calls to ports and the last row, drivers and parts are in [`Handles::tasks`]; the
-//! last row's are the agent's.
+//! Drivers, parts, followers and removals are in [`Handles::tasks`]. [`lookout`] and [`broker`] are
+//! tasks of the agent. The other tasks are aborted with the task that began them.
 
 mod allocation_locks;
 mod answer;
@@ -95,7 +96,7 @@ struct Inner {
     means: Result<Means, CheckpointsUnavailable>,
     heads: Mutex<BTreeMap<AllocationId, Head>>,
     parts: Parts,
-    /// Work that waits in calls to be asked.
+    /// Calls in which work waits for a request.
     callers: Callers,
     /// Processes that were seen catching their allocation's signal.
     sightings: Sightings,
@@ -103,11 +104,11 @@ struct Inner {
     begins: AllocationLocks,
     counts: Counts,
     settings: CheckpointSettings,
-    /// The broker's latest state, if it is here.
+    /// The broker's latest state; `None`: this agent is not the broker.
     broker: Mutex<Option<Latest>>,
 }
 
-/// Why the checkpoint directory of an allocation cannot be created or removed.
+/// Why the checkpoint directory of an allocation cannot be created.
 #[derive(Debug, Error)]
 pub enum CheckpointDirectoryError {
     #[error(transparent)]
@@ -139,8 +140,8 @@ struct Means {
 }
 
 impl Checkpoints {
-    /// From the configuration. `authorities`: those that the agent trusts, which identify the
-    /// cluster in the store.
+    /// Opens what the configuration names. `authorities`: those that the agent trusts; they
+    /// identify the cluster in the store.
     pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
             if config.wants_checkpoints() {
@@ -195,7 +196,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Work that waits in calls to be asked.
+    /// Calls in which work waits for a request.
     pub fn callers(&self) -> &Callers {
         &self.0.callers
     }
@@ -210,9 +211,10 @@ impl Checkpoints {
         self.means().map(|means| means.directories.of(allocation))
     }
 
-    /// Writes an application's answer from a call to where the part's next look finds it, even
-    /// after a restart of the agent. The same answer is accepted again: an application that got no
-    /// acknowledgement repeats it. The caller must hold the allocation's turn ([`Callers::turn`]).
+    /// Writes the answer that an application sent in a call to the file that the part of this node
+    /// reads, so that it survives a restart of the agent. The same answer is accepted again: an
+    /// application without an acknowledgement repeats it. The caller must have [`Callers::turn`] of
+    /// the allocation.
     pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), PutAnswerError> {
         let key = (share.allocation, share.epoch);
         // The token becomes part of file names.
@@ -220,7 +222,7 @@ impl Checkpoints {
             return Err(Unasked::of(token).into());
         }
         let place = self.means()?.directories.open(share.allocation, &share.owner)?;
-        // The request is in the directory, so that an agent that has just started knows it as well.
+        // The request is read from the directory: an agent that has just started has it only there.
         if place.requested()?.as_deref() != Some(token) {
             return Err(Unasked::of(token).into());
         }
@@ -255,7 +257,7 @@ impl Checkpoints {
         env
     }
 
-    /// Removes everything of an allocation on this node. Idempotent.
+    /// Stops an allocation's part and removes its files on this node. Idempotent.
     pub fn remove(&self, share: &DesiredShare) -> Result<(), DirectoryError> {
         self.0.parts.stop(share.allocation);
         self.0.callers.forget((share.allocation, share.epoch));
@@ -268,14 +270,14 @@ impl Checkpoints {
         self.means().map_or(Ok(()), |means| means.directories.remove(share.allocation))
     }
 
-    /// Removes everything on this node of allocations for which `known` is false.
+    /// Removes the files on this node of allocations for which `known` is false.
     pub fn sweep(&self, known: impl Fn(AllocationId) -> bool) {
         if let Ok(means) = &self.0.means {
             means.directories.sweep(known);
         }
     }
 
-    /// When the broker asks for checkpoints, and how long they are retained.
+    /// The configuration's section `checkpoint`.
     pub fn settings(&self) -> &CheckpointSettings {
         &self.0.settings
     }
@@ -289,7 +291,7 @@ impl Checkpoints {
         &self.0.counts
     }
 
-    /// The checkpoint of a claim whose head is here: the one under way, or else the last one.
+    /// The checkpoint of a claim whose head is on this node: the running one, or else the last one.
     pub fn last(&self, allocation: AllocationId, epoch: Epoch) -> Option<watch::Receiver<Checkpointing>> {
         self.head_of(allocation, epoch).map(|head| head.view)
     }
@@ -300,12 +302,12 @@ impl Checkpoints {
     }
 }
 
-/// The place of an allocation's checkpoints in the store.
+/// The keys under which the store has an allocation's checkpoints.
 pub fn owner_of(share: &DesiredShare) -> Owner {
     Owner { tenant: share.spec.tenant.clone(), project: share.spec.project.clone(), allocation: share.allocation }
 }
 
-/// The wall clock, in milliseconds since 1970. For people and applications only; no decision
+/// The wall clock, in milliseconds since 1970. For people and applications only: no decision
 /// depends on it.
 fn wall_ms() -> u64 {
     lattice_agent_common::clock::now().0

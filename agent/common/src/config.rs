@@ -267,13 +267,13 @@ impl AgentConfig {
         if self.state_file.as_os_str().is_empty() { self.state_dir.join("agent-state.json") } else { self.state_file.clone() }
     }
 
-    /// Directory in which work saves itself.
+    /// The directory in which work saves its state.
     pub fn checkpoint_dir(&self) -> PathBuf {
         if self.checkpoint.dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint.dir.clone() }
     }
 
-    /// The object store for checkpoints, and what the file calls its settings; `None`: there is
-    /// none.
+    /// The object store for checkpoints, and the names of its settings in the configuration;
+    /// `None`: there is none.
     pub fn checkpoint_store(&self) -> Option<(SettingNames, &StoreSettings)> {
         let both = [(CHECKPOINT_STORE, &self.checkpoint.store), (LOGS_STORE, &self.logs.store)];
         both.into_iter().find(|(_, store)| store.is_configured())
@@ -285,10 +285,10 @@ impl AgentConfig {
         self.checkpoint.store.is_configured() || !self.checkpoint.dir.as_os_str().is_empty()
     }
 
-    /// Whether this agent can make checkpoints, or why not. Checkpoints are the memory of users'
-    /// programs: they need a store that nobody else can enter, and a directory of this node's own,
-    /// so that requests and answers of two nodes never share one place. Returns the store, as
-    /// [`Self::checkpoint_store`].
+    /// The store, as [`Self::checkpoint_store`], or why this agent cannot make checkpoints. They
+    /// contain the memory of users' programs, so the store must not be open to others. The
+    /// directory must belong to this node alone, so that requests and answers of two nodes are
+    /// never mixed.
     pub fn makes_checkpoints(&self) -> Result<(SettingNames, &StoreSettings), NoCheckpoints> {
         let (names, store) = self.checkpoint_store().ok_or(NoCheckpoints::NoStore)?;
         if let Some((dir, mode)) = lattice_objects::open_to_others(&store.url) {
@@ -298,10 +298,11 @@ impl AgentConfig {
         Ok((names, store))
     }
 
-    /// Whether `checkpoint.dir` is on a file system that no other node shares.
+    /// Refuses a `checkpoint.dir` on a file system that other nodes may share.
     fn saves_here(&self) -> Result<(), NoCheckpoints> {
         let dir = self.checkpoint_dir();
-        // If the type cannot be read now, whoever creates the directory later reports the problem.
+        // A type that cannot be read counts as local. If the directory cannot be used, an error
+        // follows when it is created.
         match file_system::kind_of(&dir) {
             Ok(kind) if file_system::is_shared(&kind) => Err(NoCheckpoints::SharedDirectory { dir, kind }),
             Ok(_) | Err(_) => Ok(()),

@@ -1,9 +1,9 @@
 //! Which file system a directory is on, and whether other nodes may mount the same one.
 //!
-//! `checkpoint.dir` must belong to one node: it holds answers and a memory page, named only by the
-//! allocation, so nodes that shared it would answer for each other. File systems are recognised by
-//! the kernel's name of their type, so that an unreachable server blocks nothing. An unknown type
-//! counts as local: a wrong refusal would keep a node from work.
+//! `checkpoint.dir` must belong to one node: its files (answers, a memory page) are named only by
+//! the allocation, so nodes that shared it would answer for each other. File systems are recognised
+//! by the kernel's name of their type, so that no server needs to answer. An unknown type counts as
+//! local: a wrong refusal would exclude a node from work.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -13,13 +13,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// File system types whose files other machines may have as well, as `/proc/self/mountinfo` names
-/// them.
+/// Types of file systems that other machines may mount as well, with the names that
+/// `/proc/self/mountinfo` has.
 const SHARED: &[&str] = &[
     "afs", "beegfs", "ceph", "cifs", "dvs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3",
     "smbfs", "wekafs",
 ];
-/// Likewise for FUSE programs, which the kernel names `fuse.NAME`.
+/// The same for FUSE programs, whose type is `fuse.NAME`.
 const SHARED_FUSE: &[&str] = &[
     "beegfs",
     "ceph",
@@ -37,14 +37,15 @@ const SHARED_FUSE: &[&str] = &[
     "sshfs",
 ];
 
-/// The type of the file system that a directory is on, or would be on once it is created. Sends no
-/// request to a network server that is mounted there: it may be unreachable.
+/// The type of the file system that a directory is on, or would be on once it is created. If `dir`
+/// itself is below a known network mount, its server gets no request, because it may be
+/// unreachable; a symbolic link to such a mount is followed, which may wait for the server.
 pub fn kind_of(dir: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     if let Some(kind) = by_path(&mounts, dir).filter(|kind| is_shared(kind)) {
         return Ok(kind.to_owned());
     }
-    // Symbolic links in the path may lead to another mount.
+    // Symbolic links in the path may lead to another mount, so the opened directory decides.
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut there = dir;
     let opened = loop {
@@ -75,7 +76,7 @@ fn by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
     all.filter(|(point, _)| dir.starts_with(point)).max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind)
 }
 
-/// Whether other nodes may have the files of a file system of this type.
+/// Whether other nodes may mount a file system of this type as well.
 pub fn is_shared(kind: &str) -> bool {
     SHARED.contains(&kind) || kind.strip_prefix("fuse.").is_some_and(|program| SHARED_FUSE.contains(&program))
 }

@@ -7,18 +7,19 @@ use lattice_pmi::BLOB_BYTES_MAX;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// Fences smaller than this are not compressed: compressing and decompressing take some hundred
-/// microseconds of a busy core, about as much as is saved when sixteen copies are sent at 10
-/// Gbit/s. Beyond this size, cost and gain grow alike.
+/// Fences smaller than this, in bytes, are not compressed. At this size, compression and
+/// decompression take some hundred microseconds of a busy core, which is about the time that they
+/// save when sixteen copies are sent at 10 Gbit/s.
 const PACKED_BYTES_MIN: usize = 16 * 1024;
 /// The fastest of zstd's ordinary levels.
 const PACK_LEVEL: i32 = 1;
 
-/// One message for the whole subtree: its form for this node's own part, and the frame for others.
+/// One message for the whole subtree: decoded for this node's own part, and as a frame for other
+/// nodes.
 #[derive(Debug)]
 pub(super) struct DownFrame {
     pub(super) message: ToPart,
-    /// Encoded for the first line that needs it: this node's own part needs none.
+    /// Encoded when the first line to another node needs it.
     frame: OnceCell<Frame>,
 }
 
@@ -28,7 +29,8 @@ impl DownFrame {
         Arc::new(Self { message, frame: OnceCell::new() })
     }
 
-    /// The frame that carries it to another node; the result of a fence is compressed if that pays.
+    /// The frame for other nodes. The result of a fence is compressed if that saves more than a
+    /// quarter.
     pub(super) async fn frame(self: &Arc<Self>) -> Result<&Frame, FrameError> {
         let encode = async || {
             let down_frame = Arc::clone(self);
@@ -91,7 +93,7 @@ impl DownFrame {
     }
 }
 
-/// Runs work that may take milliseconds on a blocking thread, away from the tasks.
+/// Runs work that may take milliseconds on a blocking thread, so that it delays no task.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, FrameError> + Send + 'static) -> Result<T, FrameError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(FrameError::Io(std::io::Error::other(error))))
 }

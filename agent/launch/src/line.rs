@@ -1,5 +1,5 @@
-//! One edge of a launch's tree: the connection to a subtree, renewed for as long as the branch
-//! wants it.
+//! One edge of a launch's tree: the connection to a subtree. It is renewed until the branch closes
+//! it.
 
 use super::down_frame::DownFrame;
 use super::handles::Handles;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Messages queued for one line.
+/// How many messages are queued for one line.
 const QUEUE: usize = 256;
 /// Backoff between connection attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
@@ -38,19 +38,20 @@ impl Around {
         self.spec.nodes.get(part as usize).map(|ranks| &ranks.node)
     }
 
-    /// Why a fence is impossible, for people.
+    /// Why a fence was refused, for people.
     pub(super) fn refused(&self, refused: &FenceRefused) -> String {
         refused.describe(|from| named(&self.spec.nodes, from))
     }
 }
 
-/// Parts that reached a fence together, for people: any of them may have sent what was refused.
+/// The names, for people, of parts that reached a fence together: any of them may have sent the
+/// data that was refused.
 fn named(nodes: &[NodeRanks], from: Subtree) -> String {
     let first = nodes.get(from.first as usize).map(|ranks| ranks.node.to_string()).unwrap_or_default();
     if from.is_single() { format!("node {first}") } else { format!("node {first}, or one of the {} below it,", from.len() - 1) }
 }
 
-/// What a line reports to its branch.
+/// An event that a line reports to its branch.
 #[derive(Debug)]
 pub(super) enum LineEvent {
     Connected,
@@ -61,9 +62,9 @@ pub(super) enum LineEvent {
 /// A message in a line's queue.
 pub(super) struct Waiting {
     pub(super) down_frame: Arc<DownFrame>,
-    /// Number of the connection that the message was queued for. A new connection has not yet
-    /// reported its position in standard input, so a piece that was queued for an earlier one would
-    /// leave a gap.
+    /// Number of the connection for which the message was queued. The part at a new connection has
+    /// not reported its position in standard input yet, so a piece that was queued for an earlier
+    /// connection could leave a gap.
     pub(super) connection: u64,
 }
 
@@ -75,7 +76,8 @@ impl Waiting {
     }
 }
 
-/// Keeps a subtree connected. It ends when its queue is closed and empty, or when it is stopped.
+/// Connects to a subtree, and again after each loss. It ends when it is connected and its queue is
+/// closed and empty, when the branch is gone, or when it is stopped.
 pub(super) struct LineTask {
     /// The branch's number for this line.
     pub(super) number: u64,
@@ -115,7 +117,7 @@ impl LineTask {
         }
     }
 
-    /// `false`: the branch is gone.
+    /// Reports an event. `false`: the branch is gone.
     async fn notify(&self, event: LineEvent) -> bool {
         self.events.send((self.number, event)).await.is_ok()
     }
@@ -142,8 +144,8 @@ impl LineTask {
         Some(Way::There { send, recv })
     }
 
-    /// Carries messages in both directions, neither waiting for the other, until the line breaks.
-    /// `None`: the branch wants no line any more.
+    /// Carries messages in both directions, independently of each other, until the line breaks.
+    /// `None`: the branch needs no line any more.
     async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
         match way {
             Way::Here { handle, mut messages } => {
@@ -176,7 +178,7 @@ impl LineTask {
                             }
                         };
                         if !sent {
-                            // Wait for the other direction, which finds out how the line broke.
+                            // Wait for the other direction, whose error shows how the line broke.
                             std::future::pending::<()>().await;
                         }
                     }
@@ -207,7 +209,7 @@ impl LineTask {
         }
     }
 
-    /// A message of this node's part, in the form of a subtree with one part.
+    /// Converts a message of this node's own part to the form in which other nodes send it.
     fn of_part(&self, message: ToHead) -> Up {
         match message {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },

@@ -1,8 +1,8 @@
-//! A subtree of a launch whose head is on another node: passes messages from below up, and messages
-//! from above down.
+//! Serves a subtree of a launch whose head is on another node: forwards the parent's messages down,
+//! and the messages of its parts up.
 //!
-//! It lives as long as its parent's stream. After the parent reconnects, everything below is sent
-//! again; the ranks notice nothing.
+//! It lives as long as its parent's stream. After the parent reconnects, all parts below send their
+//! state again; the ranks notice nothing.
 
 use super::branch::{Branch, BranchEvent};
 use super::down_frame::DownFrame;
@@ -23,15 +23,15 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// Messages from the parent in the queue.
+/// How many messages from the parent are queued.
 const QUEUE: usize = 16;
 
-/// The present parent of this node's part of each launch: only the newest one counts.
+/// For each launch, the present parent of this node's part: the one that connected last.
 #[derive(Clone, Default)]
 pub struct Parents(Arc<Mutex<BTreeMap<LaunchId, CancellationToken>>>);
 
 impl Parents {
-    /// Registers a new parent and cancels the earlier one.
+    /// Registers a new parent and cancels the registration of the earlier one.
     pub fn take(&self, launch: LaunchId) -> Parent {
         let stop = CancellationToken::new();
         let mut parents = self.0.lock();
@@ -47,7 +47,7 @@ impl Parents {
 pub struct Parent {
     parents: Parents,
     launch: LaunchId,
-    /// Cancelled when another parent replaces this one, and at the end.
+    /// Cancelled when another parent replaces this one, and when this is dropped.
     pub stop: CancellationToken,
 }
 
@@ -94,14 +94,15 @@ pub async fn serve(
     let ended = Served { part, branch, send, deaf: false, away: None, absent: None, taken: None }.run(from_parent, &parent.stop).await;
     drop(reader);
     if let Ended::Over(branch) = ended {
-        // An agent that cannot be reached now keeps the launch in memory until its allocation ends.
+        // An agent that does not get `Forget` in this time has the launch in memory until the
+        // allocation ends.
         let _late = tokio::time::timeout(FORGET_AFTER, branch.carried()).await;
     }
     Ok(())
 }
 
-/// Why a part cannot be served. This says nothing about how the share ended: this node reports that
-/// to the quorum, and the quorum decides.
+/// The text for a part that cannot be served. It does not state how the share ended: this node
+/// reports that to the quorum, and the quorum decides.
 fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
     format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
 }
@@ -118,7 +119,7 @@ async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<DownFrame>>) {
 enum Ended {
     /// The parent is gone, or another parent replaced it.
     Broken,
-    /// The launch has ended, and all agents below must learn it.
+    /// The launch has ended, and all agents below must get `Forget`.
     Over(Box<Branch>),
 }
 
@@ -126,7 +127,7 @@ struct Served {
     part: u32,
     branch: Branch,
     send: SendStream,
-    /// The parent reads nothing more. Messages that it sent may still arrive.
+    /// The parent does not read any more. Messages that it sent may still arrive.
     deaf: bool,
     /// The unreachable parts as last sent to the parent.
     away: Option<Vec<u32>>,
@@ -165,8 +166,8 @@ impl Served {
                         return Ended::Broken;
                     }
                     self.report_taken().await;
-                    // That all parts are reachable is sent at once, because a fence may wait for
-                    // it; other changes wait for the next check.
+                    // If all parts are reachable, the parent gets that at once, because a fence may
+                    // wait for it. Other changes are sent at the next check.
                     if self.branch.away().is_empty() {
                         self.report_away().await;
                     }
@@ -191,8 +192,8 @@ impl Served {
     /// Passes a message on to the parent. `false`: this subtree can no longer be served.
     async fn pass_on(&mut self, event: BranchEvent) -> bool {
         match event {
-            // Only the head uses `Begun`, and only from its own node: a branch does not keep the
-            // launch's memory.
+            // Only the head needs `Begun`, from its own node: after a crash, that node's shim still
+            // has the launch.
             BranchEvent::FromPart { message: ToHead::Begun, .. } => {}
             BranchEvent::FromPart { part, message } => self.report(Up::FromPart { part, message }).await,
             BranchEvent::Whole(merged) => self.report(Up::Fence { number: merged.number, blob: merged.blob }).await,

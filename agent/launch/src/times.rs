@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How long a launch stays known to its nodes after its end was reported: a caller whose connection
-/// broke before may ask again.
+/// How long the nodes remember a launch after its caller has acknowledged its end, because a caller
+/// whose connection broke may ask again. Also how long a branch tries to deliver `Forget`.
 pub(super) const FORGET_AFTER: Duration = Duration::from_secs(20);
-/// Interval of the checks for a waiting fence and for unreachable parts.
+/// Interval of the checks for fences that wait and for unreachable parts.
 pub(super) const LOOK: Duration = Duration::from_millis(250);

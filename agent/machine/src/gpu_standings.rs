@@ -1,5 +1,5 @@
-//! The state of the node's GPUs, and what the node offers because of it. The agent's `gpus` task
-//! determines it.
+//! The state of the node's GPUs, and the resources that the node offers. The agent's `gpus` task
+//! determines both.
 
 use lattice_api::v1;
 use lattice_model::Resources;
@@ -16,11 +16,11 @@ pub struct Offer {
 /// The state of the GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuStandings {
-    /// Version of the error table that they are judged by.
+    /// Version of the error table that decides about the GPUs.
     pub policy: String,
     /// By GPU key.
     pub gpus: BTreeMap<String, GpuStanding>,
-    /// Why a GPU without a problem is not offered yet.
+    /// By GPU key, why a GPU is not offered yet: no driver reports it, or it is new.
     pub waits: BTreeMap<String, String>,
     /// How often NVIDIA's driver reported each error, by GPU and error number.
     pub xids: BTreeMap<(String, u32), u64>,
@@ -38,7 +38,7 @@ impl GpuStandings {
         !self.waits.is_empty()
     }
 
-    /// Whether it is on the bus and its driver has it.
+    /// Whether it is on the bus and its driver has not lost it. An unknown GPU counts as present.
     pub fn is_there(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(|standing| standing.lost.is_none())
     }
@@ -47,7 +47,7 @@ impl GpuStandings {
         self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
     }
 
-    /// As the API shows them.
+    /// The GPUs in the form of the API.
     pub fn shown(&self) -> Vec<v1::GpuStanding> {
         let shown = self.gpus.iter().map(|(key, standing)| {
             let mut detail = match self.waits.get(key) {

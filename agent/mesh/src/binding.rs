@@ -1,5 +1,5 @@
-//! [`BindingRequest`] on the wire: each option as an index into the list of the names that users
-//! write.
+//! [`BindingRequest`] on the wire. The value of an option with named values is the index of its
+//! name in the list of the names that users write.
 
 use super::frame::FrameError;
 use lattice_model::RankBinding;

@@ -6,10 +6,10 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How many diagnoses may run at once.
+/// Largest number of concurrent diagnoses.
 const SLOTS: usize = 4;
 
-/// The slots. Cloneable; all clones share them.
+/// The slots. All clones share them.
 #[derive(Clone)]
 pub struct DiagnosisSlots(Arc<Semaphore>);
 
@@ -19,13 +19,13 @@ impl Default for DiagnosisSlots {
     }
 }
 
-/// All slots are taken, and none became free in time.
+/// No slot became free in time.
 #[derive(Debug, Error)]
 #[error("others ask the same of this node; try again in a moment")]
 pub struct NoFreeSlot;
 
 impl DiagnosisSlots {
-    /// Waits for a free slot, at most `within`.
+    /// Takes a slot; waits at most `within` for a free one.
     pub async fn take(&self, within: Duration) -> Result<OwnedSemaphorePermit, NoFreeSlot> {
         let slot = timeout(within, Arc::clone(&self.0).acquire_owned()).await;
         slot.ok().and_then(Result::ok).ok_or(NoFreeSlot)

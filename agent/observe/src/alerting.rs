@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Raised alerts are stored on disk, so that a restarted agent does not begin by clearing
-//! everything: only a measurement clears an alert, never a restart. It is also stored since when a
-//! launch is idle: its processor time tells whether it did anything while no agent looked.
+//! everything: only a measurement clears an alert, never a restart. The beginning of a launch's
+//! idle time is stored as well, with its processor time, which shows whether the launch did
+//! anything while no agent ran.
 //!
-//! Alerts are found where work is measured, so they need no store. What is not measured for a while
-//! raises nothing and clears nothing. An invalid rule stops the agent at its start: that an alert
-//! reaches nobody would be found out too late.
+//! Alerts are found where work is measured, so they need no store. A number that is not measured
+//! for a while raises nothing and clears nothing. An invalid rule stops the agent at its start:
+//! otherwise people would learn too late that its alert reaches nobody.
 
 pub mod saved;
 
@@ -28,8 +29,8 @@ use std::time::Duration;
 
 /// How often launches are checked for activity.
 pub const IDLE_EVERY: Duration = Duration::from_secs(5);
-/// Changes of one allocation's alerts that are kept for followers; a follower that is further
-/// behind gets all raised alerts.
+/// How many changes of one allocation's alerts are stored for followers. A follower that is further
+/// behind gets all raised alerts instead.
 const CHANGES_MAX: usize = 64;
 
 /// An alert that was raised or cleared.
@@ -55,7 +56,7 @@ pub struct Alerts {
     idle: BTreeMap<u32, Idle>,
     /// Which launches were checked in this run of the agent.
     looked: Looked,
-    /// Names of what was checked for activity, and of what could not be measured.
+    /// Names of the activities that were checked, and of those that could not be measured.
     looked_at: Vec<&'static str>,
     unmeasured: Vec<&'static str>,
     /// Launches that hang, and since when the alert is raised.
@@ -70,7 +71,7 @@ pub struct Alerts {
 /// See [`Alerts::looked`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Looked {
-    /// None yet: what is known comes from an earlier run.
+    /// None yet: what is known is from an earlier run.
     #[default]
     No,
     /// Only some, because there are too many.
@@ -145,15 +146,15 @@ impl Alerts {
         self.idle.iter().filter_map(suspect).chain(self.hung.keys().copied()).collect()
     }
 
-    /// The work has ended: clears all its alerts.
+    /// Clears all alerts of work that has ended, without reporting changes.
     pub fn end(&mut self) {
         self.standings.clear();
         self.hung.clear();
         self.idle.clear();
     }
 
-    /// Takes the verdict about a launch, reached from all its nodes. `true`: the raised alerts have
-    /// changed.
+    /// Applies the verdict about a launch, which follows from the reports of all its nodes. `true`:
+    /// the raised alerts have changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
         let looked_at = self.looked_at_text();
         let severity = Severity::Warning;
@@ -197,7 +198,7 @@ impl Alerts {
         self.count
     }
 
-    /// The changes after the first `known` ones; `None`: not all of them are kept.
+    /// The changes after the first `known` ones; `None`: not all of them are stored any more.
     pub fn since(&self, known: u64) -> Option<Vec<Change>> {
         let missing = usize::try_from(self.count.checked_sub(known)?).unwrap_or(usize::MAX);
         let first = self.changes.len().checked_sub(missing)?;
@@ -259,7 +260,7 @@ fn rule_change(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> 
 #[derive(Debug, Default)]
 pub struct NetworkErrors(VecDeque<(u64, u64)>);
 
-/// Looks at [`IDLE_EVERY`] in half a minute, and one more.
+/// How many measurements, one every [`IDLE_EVERY`], span half a minute.
 const NETWORK_LOOKS: usize = 7;
 /// With fewer packets there is no share: one error among a few packets does not make a bad network.
 const PACKETS_MIN: u64 = 1000;
@@ -281,7 +282,7 @@ impl NetworkErrors {
     /// The share of errors; `None`: unknown.
     pub fn ratio(&self) -> Option<f64> {
         let (first, last) = (self.0.front()?, self.0.back().filter(|_| self.0.len() == NETWORK_LOOKS)?);
-        // An interface that disappeared took its counts along.
+        // The sums fall when an interface disappears.
         let (packets, errors) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
         match (packets, errors) {
             (_, 0) => Some(0.0),
@@ -300,7 +301,7 @@ fn packets_and_errors(dev: &str) -> (u64, u64) {
             continue;
         }
         let counts: Vec<u64> = counts.split_ascii_whitespace().map_while(|count| count.parse().ok()).collect();
-        // Received: bytes, packets, errs, …; sent, from the ninth on, the same.
+        // Eight columns for received data (bytes, packets, errs, …), then the same for sent data.
         let [_, received, wrong_in, ..] = counts.as_slice() else { continue };
         let [_, sent, wrong_out, ..] = counts.get(8..).unwrap_or_default() else { continue };
         sums = (sums.0.saturating_add(*received).saturating_add(*sent), sums.1.saturating_add(*wrong_in).saturating_add(*wrong_out));

@@ -1,18 +1,19 @@
-//! Where output stays after it has left its node: the object store (a directory, S3, Google, Azure)
-//! that `logs.store` names.
+//! The log store: the object store (a directory, S3, Google, Azure) that `logs.store` names. It has
+//! the output even after the node has removed its files.
 //!
 //! ```text
 //!   <store>/<tenant>/<project>/<allocation>/logs/
-//!     metadata.json                                  by the head: whose it is, its nodes
+//!     metadata.json                                  by the head: the owner, the nodes
 //!     metadata/<epoch>/<node>.json                   by each node: its streams' chunks, and times
 //!     stdout/<node>/<epoch>-<launch>-<rank>-<segment>-<start>.log.zst
 //!     stderr/<node>/…
 //!   <store>/<tenant>/<project>/<allocation>/telemetry/
-//!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode (lattice_observe::traces)
+//!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode, records of audit mode
+//!                                                    (lattice_observe::traces)
 //! ```
 //!
-//! A key contains the epoch: an agent that still writes under a superseded one never overwrites
-//! newer objects.
+//! All keys except `metadata.json` contain the epoch: an agent that still writes under a superseded
+//! one does not overwrite newer objects. A head does not replace `metadata.json` of a later epoch.
 
 use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
@@ -25,16 +26,17 @@ use object_store::{ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Size at most of an index that is read.
+/// Largest size of an index that is read, in bytes.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// Folder of raw measurements in an allocation's place.
+/// Folder of raw measurements and audit records below an allocation's keys.
 const TRACES: &str = "telemetry";
-/// Files of raw measurements that are listed for one node, and bytes of one that is read, at most.
+/// Largest number of such files that is listed for one node.
 pub const TRACES_MAX: usize = 100_000;
+/// Largest size of such a file that is read, in bytes, compressed and uncompressed.
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 
-/// Why the store did not do something.
+/// Why an operation on the store failed.
 #[derive(Debug, Error)]
 pub enum StoreError {
     #[error("the log store: {0}")]
@@ -51,7 +53,7 @@ pub struct LogStore {
     objects: Objects,
 }
 
-/// An allocation and the attempt: the part of a key that all its nodes share.
+/// An allocation under one epoch: what the keys of all its nodes have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tenant: String,
@@ -73,13 +75,13 @@ impl Place {
         [named(&self.tenant), named(&self.project), self.allocation.to_string()]
     }
 
-    /// Where raw measurements are in the store, for people.
+    /// The folder of raw measurements and audit records in the store, for people.
     pub fn of_traces(&self) -> String {
         format!("{}/{TRACES}/", self.whose().join("/"))
     }
 }
 
-/// A file of raw measurements.
+/// A file of raw measurements or audit records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub node: String,
@@ -89,7 +91,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// When it was begun, from its name `<epoch>-<time>-<unique>`.
+    /// When the node began to write it, from its name `<epoch>-<time>-<unique>`.
     fn time(&self) -> &str {
         self.name.split('-').nth(1).unwrap_or_default()
     }
@@ -142,14 +144,14 @@ impl LogStore {
         self.objects.key(whose.chain(parts.iter().map(|p| (*p).to_owned())))
     }
 
-    /// Stores raw measurements of a node. Idempotent.
+    /// Stores a file of raw measurements or audit records of a node. Idempotent.
     pub async fn put_trace(&self, place: &Place, node: &NodeId, name: &str, compressed: Vec<u8>) -> Result<(), StoreError> {
         let key = self.key_of(place, TRACES, &[node.as_str(), name]);
         self.objects.store.put(&key, PutPayload::from(compressed)).await?;
         Ok(())
     }
 
-    /// The nodes that have raw measurements of an allocation, under any of its claims.
+    /// The nodes that have stored such files of an allocation, under any of its claims.
     pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
         let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
@@ -157,7 +159,7 @@ impl LogStore {
         Ok(nodes)
     }
 
-    /// A node's files of raw measurements, by time; an error if there are more than `most`.
+    /// Such files of one node, ordered by time; an error if there are more than `most`.
     pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
         let prefix = self.key_of(place, TRACES, &[node]);
         let mut listed = self.objects.store.list(Some(&prefix));
@@ -186,7 +188,7 @@ impl LogStore {
         }
         let compressed = match self.objects.store.get(&trace.key).await {
             Ok(found) => found.bytes().await?,
-            // A lifecycle rule removed it since it was listed.
+            // A lifecycle rule may remove it after it was listed.
             Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is gone".to_owned())),
             Err(error) => return Err(error.into()),
         };
@@ -211,7 +213,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// A chunk's bytes. It may be longer than the cut says, never shorter.
+    /// A chunk's bytes. They may be more than `cut` states, because an open chunk grows; fewer are
+    /// an error.
     pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
         let key = self.chunk_key(place, node, cut);
         let compressed = self.objects.store.get(&key).await?.bytes().await?;
@@ -225,8 +228,8 @@ impl LogStore {
         Ok(data)
     }
 
-    /// Stores a node's index; the head also writes `metadata.json`, which belongs to the newest
-    /// attempt.
+    /// Stores a node's index. The head also writes `metadata.json`, unless that is of a later
+    /// epoch.
     pub async fn put_index(&self, index: &Index) -> Result<(), StoreError> {
         let place = Place::of(index);
         let json = |value: Result<Vec<u8>, serde_json::Error>, key: &Key| {

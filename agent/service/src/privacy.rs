@@ -1,12 +1,12 @@
-//! What a user sees of others' allocations if the site sets `private: true`: which nodes are taken
-//! and until when, but not by whom and for what. Operators see everything. Work sees only its
-//! owner's allocations, even if its owner is root.
+//! What a user sees of others' allocations if the site sets `private: true`: which nodes they hold
+//! and until when, but neither their owner nor their purpose. Operators see everything. A caller
+//! within an allocation sees everything only of its owner's allocations, even if the owner is root.
 
 use super::caller::{Caller, is_operator};
 use lattice_api::v1;
 use lattice_model::Principal;
 
-/// A caller as a reader of others' allocations.
+/// A caller who reads others' allocations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Viewer {
     uid: u32,
@@ -24,7 +24,7 @@ impl Viewer {
         self.sees_all
     }
 
-    /// Whether this viewer sees those of the user with this uid.
+    /// Whether this viewer sees names and owners of this user's allocations.
     pub(super) fn sees(&self, owner_uid: u32) -> bool {
         self.sees_all || owner_uid == self.uid
     }

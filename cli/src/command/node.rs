@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::session::Session;
 use lattice_cli_syntax::args::node::NodeCommand;
 
-/// Runs one of them and returns its exit code.
+/// Runs the command and returns its exit code.
 pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
     match what {
         NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),

@@ -58,13 +58,13 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why there is no number although every node answered.
+/// The note for an answer without any number although every node answered.
 fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
     let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
     empty.then_some("nothing is measured of it yet: its agents measure once a second, and rates need two measurements")
 }
 
-/// Refuses options that only the agents of running work can answer.
+/// Refuses, for ended work, options that only the agents of running work can answer.
 fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     let one_by_one = [(args.per_gpu, "--per-gpu", "GPU"), (args.per_rank, "--per-rank", "rank")];
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
@@ -77,7 +77,7 @@ fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     }
 }
 
-/// Which numbers come from the store, and what they cover.
+/// The note about numbers from the store: which ones, and of which time; or why there are none.
 fn of_store(stored: &v1::Stored) -> String {
     let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
     if !lacks.is_empty() {
@@ -92,11 +92,12 @@ fn of_store(stored: &v1::Stored) -> String {
 struct Sum {
     name: String,
     unit: String,
-    /// All reported sources, each once.
+    /// All reported sources, each of them once.
     sources: Vec<String>,
     now: f64,
     mean: Option<f64>,
     max: Option<f64>,
+    /// How many nodes reported it.
     nodes: usize,
     /// How many nodes reported a mean.
     means: usize,
@@ -107,7 +108,7 @@ struct Sum {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Join {
     Sum,
-    /// Fractions of time and durations cannot be added.
+    /// For ratios, durations and temperatures, which cannot be added.
     Greatest,
     Least,
     Mean,
@@ -123,7 +124,7 @@ impl Join {
         }
     }
 
-    /// Adds one number to the sum over `before` nodes.
+    /// Combines one more number with the result of `before` nodes.
     fn add(self, sum: Option<f64>, more: f64, before: usize) -> f64 {
         let Some(sum) = sum else { return more };
         match self {
@@ -135,7 +136,7 @@ impl Join {
     }
 }
 
-/// In the order in which the nodes report them.
+/// Combines the numbers of all nodes, in the order in which the nodes report them.
 fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     let mut order: BTreeMap<&str, usize> = BTreeMap::new();
     let mut sums: Vec<Sum> = Vec::new();
@@ -154,7 +155,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sum.mean = Some(join.add(sum.mean, mean, sum.means));
                 sum.means += 1;
             }
-            // A mean over nodes of their maxima would not be a maximum.
+            // The mean of the nodes' maxima would not be a maximum.
             let of_most = if join == Join::Mean { Join::Greatest } else { join };
             sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
@@ -169,12 +170,12 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     sums
 }
 
-/// The sources of its present value, and of its mean and maximum.
+/// The source of the present value, and the source of mean and maximum.
 fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
     [one.source.as_str(), one.over_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
-/// How a list of numbers is made narrower.
+/// How a table of numbers is made to fit a narrow terminal.
 const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("METRIC", 16), ("NODE", 12)], wrapped: &[], given_up: &[] };
 
 fn whole(sums: &[Sum], size: TableSize) -> String {
@@ -213,7 +214,7 @@ fn per_node(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-/// A row for each node, a column for each number that some node has.
+/// A row for each node that answered, a column for each number that any node has.
 fn wide(nodes: &[v1::NodeUsage]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for one in nodes.iter().flat_map(|node| &node.measured) {

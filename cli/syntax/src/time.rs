@@ -1,4 +1,4 @@
-//! Times as users write them: RFC 3339, a day, how long ago; and times in the future.
+//! Parses times as users write them: RFC 3339, a day, a time ago, a time of day, a duration.
 
 use crate::UsageError;
 use lattice_api::v1;
@@ -7,8 +7,8 @@ use lattice_model::duration::{self, BareNumber};
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
 
-/// `2026-03-01T10:00:00Z`, with a fraction or another offset, `2026-03-01` for its beginning in UTC, or `10m` for ten
-/// minutes before `now`: milliseconds since 1970.
+/// Parses a time in the past, and returns milliseconds since 1970. It is `2026-03-01T10:00:00Z`, also with a fraction
+/// or another offset; `2026-03-01`, the beginning of that day in UTC; or `10m`, ten minutes before `now`.
 pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError> {
     let wrong = || {
         UsageError::new(format!("{flag}: {text:?} is no time"))
@@ -21,7 +21,8 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError>
     Ok(now.0.saturating_sub(millis(ago)))
 }
 
-/// A time in the future: RFC 3339, a day, or `18:00` for its next occurrence in UTC.
+/// Parses a time in the future: RFC 3339, a day (its beginning in UTC), or `18:00` for the next 18:00 in UTC. Does not
+/// check that an RFC 3339 time or a day is in the future.
 pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
     let at = if text.contains('-') { rfc_3339(text) } else { next_at(text, now) };
     let wrong =
@@ -29,13 +30,13 @@ pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Usa
     Ok(v1::HoldTime { time: Some(Time::AtMs(at.ok_or_else(wrong)?)) })
 }
 
-/// A duration from when the command is executed.
+/// Parses a duration, which begins when the quorum executes the command.
 pub fn long(flag: &str, text: &str) -> Result<v1::HoldTime, UsageError> {
     let long = duration::parse(text, BareNumber::Seconds).map_err(|error| UsageError::new(format!("{flag}: {error}")))?;
     Ok(v1::HoldTime { time: Some(Time::AfterMs(millis(long))) })
 }
 
-/// Either of them. `18:00` is a time of day.
+/// Parses a time as [`ahead`] or a duration as [`long`]. `18:00` is a time of day, not a duration.
 pub fn ahead_or_long(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
     if text.contains(['-', ':']) { ahead(flag, text, now) } else { long(flag, text) }
 }

@@ -2,15 +2,16 @@
 //! its name.
 //!
 //! ```text
-//!   a life ahead of this machine's clock ──▶ refused, whoever sends it
+//!   an unknown life too far ahead of this machine's clock ──▶ refused, whoever sends it
 //!   a datagram of an outranked life ──▶ refused, and answered with the later life ──╮
 //!   a later life, or fact, of this node that it never published ◀───────────────────╯
 //!        ╰──▶ rejoin in the life above it, and publish that this node is contradicted
 //! ```
 //!
-//! All nodes seal with one key, so its holder can send in any node's name. A life is a clock's
-//! milliseconds, and the bound on it always leaves a higher life for the node itself, which takes
-//! it as soon as it receives the forged one.
+//! All nodes seal with one key, so its holder can send in any node's name. A life is a time in
+//! milliseconds, and others accept one at most [`LIFE_AHEAD_MS_MAX`] ahead of their clocks. So the
+//! node itself finds a higher life that others accept, and rejoins in it as soon as it receives the
+//! forged one.
 
 use super::{Core, Stage};
 use crate::config::LIFE_AHEAD_MS_MAX;
@@ -20,18 +21,18 @@ use crate::peer::Peer;
 use crate::view::News;
 use crate::wire::{KIND_FOCA, update_for};
 
-/// For how long after the last contradiction a node publishes that it is contradicted.
+/// For how many milliseconds after the last contradiction a node publishes that it is contradicted.
 const CONTRADICTED_MS: u64 = 3_600_000;
 
 impl Core {
-    /// Sets the machine's clock: it shows `unix_ms` while the caller's monotonic clock shows
-    /// `now_ms`. Call it again whenever the clock may have been set: it bounds the lives of other
-    /// nodes that are accepted.
+    /// Sets the machine's clock: it shows `unix_ms` when the caller's monotonic clock shows
+    /// `now_ms`. Call it again whenever the clock may have been set: it bounds the lives that are
+    /// accepted.
     pub fn set_clock(&mut self, now_ms: u64, unix_ms: u64) {
         self.clock_offset_ms = unix_ms.saturating_sub(now_ms);
     }
 
-    /// The latest life that is accepted if that life is not yet known of its node.
+    /// The latest life that is accepted of a node for which that life is not known yet.
     pub(super) fn newest_life(&self, now_ms: u64) -> u64 {
         self.clock_life(now_ms).saturating_add(LIFE_AHEAD_MS_MAX)
     }
@@ -41,7 +42,7 @@ impl Core {
     }
 
     /// Checks that a message's sender is the node and life that sealed it, and that no later life
-    /// of that node is known. If one is, this node sends it to the sender.
+    /// of that node is known. If one is known, this node sends that life to the sender.
     pub(super) fn check_sender(&mut self, sealed_by: (u64, u64), from: &Peer) -> Result<(), Refusal> {
         if (from.key, from.incarnation) != sealed_by {
             return Err(Refusal::OtherSender);
@@ -53,11 +54,11 @@ impl Core {
         Err(Refusal::StaleLife)
     }
 
-    /// Others know this node in the life `life`, or have a fact of that life, and this node never
-    /// published it.
+    /// Handles a notice that others know this node in the life `life`, or have a fact of that life,
+    /// which this node never published.
     pub(super) fn contradict(&mut self, now_ms: u64, life: u64) {
-        // No core with a correct clock accepts that life. Another notice will come when the clock
-        // has passed it.
+        // If this machine's clock is right, no other core accepts that life. If it is slow, another
+        // notice comes, and is handled once the life is within the bound.
         if life > self.newest_life(now_ms) {
             self.counters.claims_refused += 1;
             return;
@@ -74,8 +75,8 @@ impl Core {
     }
 
     /// Runs at every tick. An agent that started with its clock far ahead has a life that others
-    /// refuse: once the clock is right, and while no member answers, it takes a life of the right
-    /// clock.
+    /// refuse: once the clock is right, and while this node is not joined, it takes a life of the
+    /// right clock. Also ends a contradiction whose time is over.
     pub(super) fn check_own_life(&mut self, now_ms: u64) {
         if matches!(self.stage, Stage::Apart) && self.me.incarnation > self.newest_life(now_ms) {
             self.next_life = Some(self.clock_life(now_ms));
@@ -86,7 +87,7 @@ impl Core {
         }
     }
 
-    /// This node is not contradicted any more.
+    /// Ends a contradiction, if there is one, and publishes this node's fact again without it.
     pub(super) fn end_contradiction(&mut self) {
         if self.contradicted_until_ms.take().is_some()
             && let Some(fact) = self.fact()
@@ -95,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Takes over from a node's newest fact whether that node is contradicted.
+    /// Records whether a node is contradicted, as its newest fact states, and reports a change.
     pub(super) fn show_contradiction(&mut self, now_ms: u64, fact: &KnownFact) {
         match (fact.contradicted, self.contradicted.contains_key(&fact.key)) {
             (true, false) => {

@@ -1,5 +1,5 @@
-//! The store of backups: putting and getting them, as streams, so that neither side has a complete
-//! backup in memory.
+//! The store of backups. Snapshots and segments are transferred as streams, so that no transfer has
+//! one of them completely in memory.
 
 use super::error::{BackupError, ChainCodecError};
 use crate::config::QuorumConfig;
@@ -23,9 +23,9 @@ use std::time::{Duration, SystemTime};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
-/// Largest accepted size of the unpacked description of an audit chain, in bytes.
+/// Largest accepted size of an uncompressed [`Chain`], in bytes.
 const CHAIN_BYTES_MAX: u64 = 1 << 30;
-/// Number of other backups named when one is damaged.
+/// Largest number of other backups that the error about a damaged one names.
 const NAMED_MAX: usize = 3;
 
 /// A store with backups.
@@ -125,7 +125,8 @@ impl Place {
         }
     }
 
-    /// Puts the rest of a backup; the snapshot last. Returns its name.
+    /// Puts the description of the audit chain, and then the snapshot, which completes the backup.
+    /// Returns the backup's name.
     pub async fn put(&self, about: &About, chain: &Chain, snapshot: File, path: &Path) -> Result<String, BackupError> {
         let name = format!("{}-{:020}", stamp(about.written), about.index());
         let packed = packed(chain).map_err(BackupError::Encode)?;
@@ -135,7 +136,8 @@ impl Place {
         Ok(name)
     }
 
-    /// All complete backups with the time when they were put, by name, oldest first.
+    /// The names of all complete backups and the times when they were put, ordered by name: the
+    /// oldest first.
     async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
         let prefix = self.key(&["backups"]);
         let mut listed = self.0.store.list(Some(&prefix));
@@ -165,8 +167,8 @@ impl Place {
     }
 
     /// Downloads a backup (the newest if `name` is `None`) into the empty directory `dir`, and
-    /// checks it completely: checksums, description, decoding of every part, and every link of the
-    /// audit chain up to the state's head.
+    /// checks it completely: it verifies checksums, decodes every part, and follows every link of
+    /// the audit chain up to the state's head.
     pub async fn get(&self, name: Option<&str>, dir: &Path) -> Result<Checked, BackupError> {
         let there = self.list().await?;
         let name = match name {
@@ -231,7 +233,8 @@ fn unpacked(packed: &[u8]) -> Result<Chain, ChainCodecError> {
     Ok(pack::from_bytes(&bytes)?)
 }
 
-/// Adapts a member's error about a damaged file to a backup: the remedies for members do not apply.
+/// The text of a member's error about a damaged file, without the remedies, which apply only to
+/// members.
 fn why(error: StoreError) -> String {
     match error {
         StoreError::Corrupt { offset, what, .. } => format!("at byte {offset}: {what}"),

@@ -3,10 +3,10 @@
 use std::io;
 use tokio::sync::oneshot;
 
-/// The niceness of such a thread; see nice(2).
+/// The nice value of such a thread; see nice(2).
 const NICE: i32 = 10;
 
-/// Runs `work` on a thread with this name, which has at most 15 bytes.
+/// Runs `work` on a new thread. The kernel shows at most 15 bytes of its name.
 ///
 /// # Errors
 /// The thread cannot be started, or ended before the work was done.
@@ -14,7 +14,7 @@ pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
     let (done, ended) = oneshot::channel();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         give_way();
-        // The caller may be stopping.
+        // If the caller stops, nobody needs the result.
         let _gone = done.send(work());
     })?;
     ended.await.map_err(|_| io::Error::other("the thread ended before it was done"))

@@ -1,4 +1,4 @@
-//! The fuzz target for what is on a damaged disk. `docs/fuzzing.md` lists all targets.
+//! The fuzz target for files on a damaged disk. `docs/fuzzing.md` lists all targets.
 
 use crate::record;
 use lattice_fuzz::Target;

@@ -1,4 +1,4 @@
-//! Starting the script and launches, once each.
+//! Starts the script and launches, each only once.
 
 use super::lease::NotLeased;
 use super::waiting::Waiting;
@@ -92,7 +92,7 @@ impl Shim {
         }
     }
 
-    /// An environment with the variables that show the allocation's GPUs and no others.
+    /// The environment `env`, in which the variables that select GPUs name exactly the allocation's GPUs.
     pub(super) fn with_gpus(&self, env: &[(String, String)]) -> Vec<(String, String)> {
         let shown = self.config.placement.as_ref().map(Placement::whole).unwrap_or_default();
         let kept = env.iter().filter(|(name, _)| !shown.iter().any(|(ours, _)| ours == name)).cloned();
@@ -155,8 +155,8 @@ impl Shim {
         self.refused.insert(launch, why);
     }
 
-    /// Starts the PMIx server of a launch, if the launch requests PMIx. If it does not require PMIx, it starts without
-    /// it.
+    /// Starts the PMIx server of a launch, if the launch has one. If the server cannot be started and the launch does
+    /// not require PMIx ([`Pmi::Auto`]), the launch goes without it: `None`.
     fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, LaunchRefused> {
         self.check(spec)?;
         let asked = spec.pmi()?;
@@ -175,7 +175,8 @@ impl Shim {
         }
     }
 
-    /// A bridge sent something before its launch has ranks: that it is ready, or why it will not be.
+    /// Handles an event on the socket of a bridge whose launch has no ranks yet: the bridge is ready, failed, or is
+    /// lost.
     pub(super) fn bridge_ready(&mut self, number: u32, flags: EpollFlags) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
         let received = waiting.bridge.ready(flags, &self.epoll);
@@ -191,7 +192,7 @@ impl Shim {
         self.go_without(number, &why);
     }
 
-    /// A launch has no bridge: its ranks are started anyway, unless the launch requires PMIx.
+    /// Handles the loss of a bridge: starts the launch's ranks without it, unless the launch requires PMIx.
     fn go_without(&mut self, number: u32, why: &str) {
         let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
         bridge.close(&self.epoll);
@@ -226,14 +227,14 @@ impl Shim {
         let late: Vec<(u32, i32)> =
             self.waiting.iter().filter(|(_, w)| w.until <= now).map(|(number, w)| (*number, w.bridge.pid)).collect();
         for (number, pid) in late {
-            // It did not react, or it would have sent something.
+            // A bridge that hangs does not end by itself when its socket is closed.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
             self.go_without(number, &format!("it was not ready within {} s", READY_MS_MAX / 1000));
         }
     }
 
-    /// A launch's bridge was reaped, or its launch is refused: the later of the two removes the remains. For a launch
-    /// that still waits, the bridge's socket reports the loss.
+    /// Called when a bridge was reaped, and when its launch is refused: the later of the two calls removes the remains.
+    /// If the launch still waits, nothing is done: the bridge's socket reports the loss.
     pub(super) fn bridge_ended(&mut self, number: u32) {
         if self.waiting.contains_key(&number) {
             return;
@@ -257,8 +258,8 @@ impl Shim {
         })
     }
 
-    /// Bytes that this process may hold of values that a launch's ranks put: a quarter of the allocation's memory. So
-    /// the kernel finds more memory to free in the work than here.
+    /// How many bytes of values that a launch's ranks put this process may hold: a quarter of the allocation's memory.
+    /// So when memory runs out, the kernel finds more to free in the work than in this process.
     fn held_bytes_max(&self) -> usize {
         let limit = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.memory_bytes_max());
         limit.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX))
@@ -288,12 +289,12 @@ impl Shim {
         }
         self.report_input(number, true);
         for local in failed {
-            // Its outcome is known; this passes it on.
+            // The launch knows this outcome already; this reports it to the agent.
             self.rank_ended(number, local, RankOutcome::NotStarted { code: 126 });
         }
     }
 
-    /// The ranks that this node starts for a launch and their places, or why it refuses.
+    /// The ranks that this node starts for a launch and the CPUs and GPUs of each, or why it refuses the launch.
     fn check(&self, spec: &LaunchSpec) -> Result<(NodeRanks, Vec<RankPlace>), LaunchRefused> {
         if let Some(why) = self.unstartable() {
             return Err(why.into());

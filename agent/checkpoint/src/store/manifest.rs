@@ -1,4 +1,4 @@
-//! The descriptions of a checkpoint: `manifest.json` by the head, `node.json` by each node.
+//! The descriptions of a checkpoint: the head writes `manifest.json`, each node its `node.json`.
 
 use crate::simulated::SimulatedTime;
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Version of both manifests; others are refused.
 pub(super) const VERSION: u32 = 1;
-/// Size at most of a manifest that is read.
+/// Largest size of a manifest that is read, in bytes.
 pub(super) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// `manifest.json`.
@@ -38,12 +38,12 @@ pub struct NodeEntry {
     pub node: NodeId,
     pub files: u64,
     pub bytes: u64,
-    /// BLAKE3 of its `node.json`; absent: nothing of the allocation ran there.
+    /// The BLAKE3 hash of its `node.json`; absent: nothing of the allocation ran on the node.
     pub manifest: Option<String>,
 }
 
 impl Manifest {
-    /// The head's manifest of what the nodes saved.
+    /// The head's manifest of what the nodes saved. The caller sets `took_ms`.
     pub fn made(allocation: AllocationId, made: &Checkpointing, saved: &BTreeMap<NodeId, Saved>, user: (&str, u32), at_ms: u64) -> Self {
         let entry = |node: &NodeId| {
             let saved = saved.get(node).cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Manifest {
         }
     }
 
-    /// Number of files, and their bytes.
+    /// The number of files, and their total size in bytes.
     pub fn size(&self) -> (u64, u64) {
         self.nodes.iter().fold((0, 0), |(files, bytes), n| (files.saturating_add(n.files), bytes.saturating_add(n.bytes)))
     }

@@ -1,13 +1,13 @@
-//! One finding, and its source.
+//! Builds findings, and reads kernel files for them.
 
 use lattice_mesh::diagnosis::{WireFact, plain};
 
-/// One finding. `source`: where it was read.
+/// Builds a finding. `source`: where it was read; `wrong`: whether it is a problem.
 pub(super) fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
     WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
 }
 
-/// Reads a short kernel file; a longer one is cut.
+/// Reads at most the first 256 KiB of a kernel file.
 pub(super) fn text_of(path: &str) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
-//! The GPUs of the work on this node: their load and memory, NVLink traffic, memory errors, what
-//! holds their clocks down, and their problems.
+//! The GPUs of the work on this node: their load and memory, NVLink traffic, memory errors, the
+//! reasons for reduced clocks, and their problems.
 //!
-//! `lattice_machine::gpu_loads` queries the drivers on a thread of its own; its readings are used
-//! here. Traffic is measured between two readings, so if there are links, the second reading is
-//! awaited for a moment.
+//! `lattice_machine::gpu_loads` queries the drivers on a thread of its own; this module uses its
+//! readings. Traffic is measured between two readings, so if there are links, this module waits a
+//! moment for a second reading.
 
 use super::fact::fact;
 use crate::context::Context;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// How long to wait for the next reading: a little longer than the interval between two.
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Reasons by which cooling or power supply hold a GPU's clocks down. Other reasons are settings,
-/// and every busy GPU reaches its power limit.
+/// Reasons for reduced clocks that show a problem of cooling or power supply. The others are
+/// settings, or the power limit, which every busy GPU reaches.
 const HARMFUL: &[&str] = &["hardware_slowdown", "hardware_thermal", "hardware_power_brake", "software_thermal"];
-/// A GPU below `IDLE` is reported as idle if another GPU of the same work is above `BUSY`.
+/// A GPU below `IDLE` is reported as idle if another GPU of the same work reaches `BUSY`.
 const IDLE: f64 = 0.1;
 const BUSY: f64 = 0.5;
 
@@ -32,7 +32,7 @@ const BUSY: f64 = 0.5;
 pub struct Its {
     id: String,
     vendor: Option<GpuVendor>,
-    /// Its problems; empty if none are known.
+    /// Its problems, or why it is not offered to work; empty: neither is known.
     standing: String,
 }
 
@@ -49,8 +49,8 @@ pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) ->
     its.collect()
 }
 
-/// The findings, and of which reading they are. `first`: the newest reading when the diagnosis
-/// began. `all`: give all findings, not only those about links.
+/// Returns the findings, and the reading that the first of them are from. `first`: the newest
+/// reading when the diagnosis began. `all`: return all findings, not only those about links.
 pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, all: bool) -> (Vec<WireFact>, DiagnosisGpus) {
     let links = |looked: &Arc<Looked>| its.iter().filter_map(|of| looked.loads.gpus.get(&of.id)).any(has_links);
     let second = first.filter(|first| links(first)).and_then(|first| next(readings, first.at));
@@ -67,7 +67,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
         (second.at.saturating_duration_since(first.at), loads)
     });
     facts.extend(moved(&reported, before, source));
-    // What follows is of the newest reading.
+    // The facts up to here are from the newest reading; those added below are not.
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
         age_ms: now.map_or(0, |looked| millis(looked.at.elapsed())),
@@ -76,7 +76,8 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     };
     if all {
         facts.extend(its.iter().filter(|of| !of.standing.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.standing.clone(), true)));
-        // A GPU with a known problem may not be queried at all.
+        // A GPU with a known problem may not be queried at all, so it is not reported a second
+        // time.
         let silent = its.iter().filter(|of| of.standing.is_empty() && reported.iter().all(|(other, _)| other.id != of.id));
         let hangs = readings.newest().is_none() && readings.age().is_some();
         facts.extend(silent.map(|of| fact("gpus", &of.id, "none", readings.why_silent(&of.id, of.vendor), hangs)));
@@ -84,7 +85,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     (facts, looked)
 }
 
-/// The first reading after `then`, if it comes soon.
+/// Waits up to [`NEXT_LOOK`] for a reading later than `then`.
 fn next(readings: &GpuReadings, then: Instant) -> Option<Arc<Looked>> {
     let until = Instant::now() + NEXT_LOOK;
     loop {
@@ -168,12 +169,12 @@ fn has_links(load: &GpuLoad) -> bool {
     load.nvlink_sent_bytes.is_some() || load.nvlink_received_bytes.is_some()
 }
 
-/// The increase of a counter; `None`: it restarted, or one of the two values is missing.
+/// The increase of a counter; `None`: the counter restarted, or one of the two values is missing.
 fn grown(of: Counter, load: &GpuLoad, before: Option<&GpuLoad>) -> Option<u64> {
     of(load)?.checked_sub(of(before?)?)
 }
 
-/// NVLink traffic: per second between two readings, or else since the drivers were loaded.
+/// NVLink traffic: per second between two readings, or the total since the drivers were loaded.
 fn moved(reported: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
     let (sent, received): (Counter, Counter) = (|load| load.nvlink_sent_bytes, |load| load.nvlink_received_bytes);
     let with: Vec<usize> = (0..reported.len()).filter(|at| has_links(&reported[*at].1)).collect();
@@ -197,8 +198,8 @@ fn moved(reported: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuL
     Some(fact("gpus", "NVLink", source, text, false))
 }
 
-/// Compares all nodes of the work: a text for each node whose GPUs are idle while others of the
-/// work are busy.
+/// Compares all GPUs of the work. Returns the index of each node with idle GPUs, and a text that
+/// names these and the busiest GPU; nothing if no GPU is busy.
 pub fn uneven(nodes: &[(&str, &DiagnosisGpus)]) -> Vec<(usize, String)> {
     let all = || nodes.iter().flat_map(|(node, of)| of.busy.iter().map(move |(id, busy)| (*node, id, *busy)));
     let Some((node, id, most)) = all().max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, most)| *most >= BUSY) else { return Vec::new() };

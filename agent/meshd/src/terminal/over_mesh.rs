@@ -1,5 +1,4 @@
-//! A terminal session whose caller is connected to another agent than that of the allocation's
-//! node.
+//! Terminal sessions over the mesh: the caller's agent is not the agent of the allocation's node.
 
 use super::{Asker, AttachError, Ends, QUEUE, attach};
 use crate::context::Shared;
@@ -13,8 +12,8 @@ use quinn::{RecvStream, SendStream};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Opens a session at the agent of `node`. That agent's first message says whether the terminal is
-/// there.
+/// Opens a session at the agent of `node`. The first message from that agent shows whether the
+/// terminal was opened.
 pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, UnreachedNode> {
     let (mut send, recv) = context.work.mesh.open(node, address).await?;
     frame::write(&mut send, &Open::Attach(open)).await?;
@@ -31,7 +30,7 @@ pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOp
     Ok(Ends { keyboard, screen })
 }
 
-/// Serves another agent that asks for a user.
+/// Serves another agent, which requests a terminal on behalf of a user.
 pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
     let user = vouched(open.uid, &open.user);
     let place = context.attached.take(user.uid, context.setup.attach_max_concurrent);
@@ -44,8 +43,8 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
         Ok(ends) => ends,
         Err(error) => return frame::write(&mut send, &FromTerminal::Refused { why: error.to_string() }).await,
     };
-    // Reading a frame is not cancel-safe, so a task of its own does it. It ends with the stream,
-    // and the session with it.
+    // Reading a frame is not cancel-safe, so a separate task does it. When the stream ends, that
+    // task ends, and then the session.
     let _reader = AbortOnDropHandle::new(tokio::spawn(read::<ToTerminal>(recv, ends.keyboard)));
     loop {
         let item = tokio::select! {

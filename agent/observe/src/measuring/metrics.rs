@@ -1,4 +1,4 @@
-//! The measured numbers as metrics.
+//! Exports the measured numbers as metrics.
 
 use super::histories::{Exported, write_window};
 use super::{Measuring, Tracked, disks};
@@ -56,7 +56,7 @@ impl Collect for Measuring {
         samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
         samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
         if whose == Whose::Everybodys {
-            // The kernel shows it to root only, because it reveals what others compute.
+            // The kernel shows energy only to root, because it reveals what others compute.
             for (domain, joules) in known.node_energy.domains() {
                 samples.add(&of_node_family::ENERGY, &[domain], joules);
             }

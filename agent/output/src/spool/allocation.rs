@@ -33,7 +33,7 @@ impl Spool {
         self.index().clone()
     }
 
-    /// Output of which only the store's index is known.
+    /// Output that this node knows only from the store's index.
     pub fn in_store(index: Index) -> Arc<Self> {
         Spool::new(ShimDir(PathBuf::new()), index)
     }
@@ -43,7 +43,7 @@ impl Spool {
         self.index().complete
     }
 
-    /// The streams, as if their files had been punched out completely.
+    /// The state of the streams as it would be with files whose data was all punched out.
     pub fn as_in_store(&self) -> Vec<Seen> {
         let all = |s: &StreamIndex| {
             let bytes = s.segments.last().map_or(0, |s| s.bytes);
@@ -52,8 +52,8 @@ impl Spool {
         self.index().streams.iter().map(all).collect()
     }
 
-    /// Reads the state of all files, or of those of one launch. Blocks. One call at a time: an
-    /// older state that is stored after a newer one would look like a file that shrank.
+    /// Reads the state of all files, or of those of one launch. Blocks. One call at a time: if an
+    /// older state were stored after a newer one, the file would seem to have shrunk.
     pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
         let _one = self.looking.lock();
         let mut all = list(&self.dir, launch)?;
@@ -104,7 +104,7 @@ impl Spool {
         self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// The place of its chunks in the store, and the node.
+    /// The allocation and epoch of its keys in the store, and the node.
     pub fn place(&self) -> (Place, NodeId) {
         let index = self.index();
         (Place::of(&index), index.node.clone())

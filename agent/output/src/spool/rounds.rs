@@ -1,12 +1,12 @@
-//! Looks at the output of all allocations that does not grow in one go, so that a task and a thread
-//! wake up once for all of them.
+//! Looks in rounds at the output that does not grow now, of all allocations together: one task and
+//! one thread wake up for all of them.
 //!
 //! ```text
 //!   look ──▶ waiting ─ the time between two rounds ─▶ one after the other ──▶ each gets its own result
 //! ```
 //!
-//! A spool that arrives while others wait is looked at together with them, and so sooner: after one
-//! round all have the same rhythm.
+//! A spool that arrives while others wait shares their round, so it waits for less than the
+//! interval: after one round all spools have the same rhythm.
 
 use super::Spool;
 use crate::output_index::Seen;
@@ -40,8 +40,8 @@ impl Rounds {
         self.waiting.lock()
     }
 
-    /// Waits for the next round, at most the time between two rounds, and returns what it saw of
-    /// this spool. `None`: the agent stops.
+    /// Waits for the next round, which begins within the time between two rounds, and returns its
+    /// result for this spool. `None`: the agent stops.
     pub(super) async fn look(self: &Arc<Self>, spool: &Arc<Spool>, tasks: &TaskTracker, stop: &CancellationToken) -> Option<Looked> {
         let (reply, answer) = oneshot::channel();
         let is_first = {
@@ -64,13 +64,13 @@ impl Rounds {
     }
 }
 
-/// Looks at each spool that still waits. Blocks.
+/// Looks at each spool whose caller still waits. Blocks.
 fn all(waiting: Waiting) {
     for (spool, reply) in waiting {
         if !reply.is_closed() {
             let begun = Instant::now();
             let seen = spool.look(None);
-            // A receiver that is gone does not need the result.
+            // If the caller has gone meanwhile, nobody needs the result.
             let _ = reply.send((seen, begun.elapsed()));
         }
     }

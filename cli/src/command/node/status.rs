@@ -24,12 +24,12 @@ pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
     }
 }
 
-/// The agent's own node. Without a quorum only what the agent knows: only the quorum has the node's state.
+/// Shows the agent's own node. The node's state is known only to the quorum: without one it is left out.
 async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
     let standing = if local.quorum_connected {
         match answer(client.nodes().waits(v1::NodeWaitsRequest { node: local.node.clone() })).await {
             Ok(standing) => Some(standing),
-            // There is a session but no answer, or the node is not registered yet: show what is known.
+            // There is a session but no answer, or the node is not registered yet: show what the agent knows.
             Err(failure) => {
                 session.note(&format!("the state of the node is not known: {}", failure.what()));
                 None
@@ -61,11 +61,12 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
     }
 }
 
-/// Other nodes from the quorum, with the work left on those that drain; a single node also with its own facts.
+/// Shows nodes as the quorum knows them, or else gossip. A table also shows the work that drains wait for; a single
+/// node also has the facts that its agent reports.
 async fn others(session: &Session, client: &Client, names: &[String]) -> Result<(), Failure> {
     let all = nodes::list_or_gossip(session, client, false).await?;
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
-    // Its own facts as well, and gossip's data on a node that the quorum does not know.
+    // Includes gossip's data, in case the quorum does not know the node.
     let response = fact::ask(client, name).await?;
     let node = match node_list::find(all, name) {
         Ok(node) => node,
@@ -166,13 +167,12 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// A GPU's model with its vendor; some drivers include the vendor already.
+/// A GPU's vendor and model; the model from some drivers includes the vendor already.
 fn named(vendor: &str, model: &str) -> String {
     if model.starts_with(vendor) { model.to_owned() } else { format!("{vendor} {model}") }
 }
 
-/// The node in a few lines. An answer without a topology, or with one that this program does not know, is shown without
-/// it.
+/// The node's topology in a few lines; empty if the answer has none, or one that this program cannot decode.
 fn topology(local: &v1::LocalStatusResponse) -> String {
     let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
     let packages: BTreeSet<u32> = node.cpu.cores.iter().map(|c| c.package).collect();
@@ -192,7 +192,8 @@ fn topology(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// The health of the GPUs: how many have which state, and each that is not well.
+/// The health of the GPUs: how many are healthy and allocatable, and a line for each that has a problem or is not
+/// offered yet.
 fn gpus(local: &v1::LocalStatusResponse) -> String {
     if local.gpus.is_empty() {
         return String::new();
@@ -212,7 +213,8 @@ fn gpus(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// The results of the node's checks: how many have which result, and each that failed.
+/// The node's checks: how many have which result, and a line for each whose result is not `well` or that keeps work
+/// off.
 fn checks(local: &v1::LocalStatusResponse) -> String {
     if local.checks.is_empty() {
         return String::new();

@@ -61,7 +61,7 @@ pub enum AdminVCluster {
 }
 
 impl AdminVCluster {
-    /// The given command or option that is documented but not built.
+    /// The command or option in this call that is documented but not implemented.
     pub fn unbuilt(&self) -> Option<&'static str> {
         match self {
             Self::Create(CreateVCluster { settings, .. }) | Self::SetConfig(SetVCluster { settings, .. }) => settings.unbuilt(),

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct KeyringStanding {
     /// The keys, the older one first.
     pub keys: Vec<KeyStanding>,
-    /// Number of nodes that are not Down: a rotation waits for these.
+    /// Number of nodes that are neither revoked nor Down, Booting or Failed: a rotation waits for
+    /// these.
     pub nodes: u64,
     /// The first 16 nodes that the next step of a rotation waits for.
     pub awaited: Vec<NodeId>,
@@ -41,7 +42,7 @@ pub enum KeyRole {
     Opens,
 }
 
-/// A lease as seen by the leader.
+/// A lease. Only the leader's list contains `left_ms` and `bad`; in a watch both are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStanding {
     pub name: String,
@@ -51,9 +52,9 @@ pub struct LeaseStanding {
     pub token: u64,
     pub ttl_ms: u64,
     /// Time until it expires without a renewal, in milliseconds of the leader's clock; `None`: the
-    /// clock has not started.
+    /// clock has not started, or this is not the leader's list.
     pub left_ms: Option<u64>,
-    /// Why this node should not hold a lease any longer.
+    /// Why its holder should lose it; `None`: there is no reason.
     pub bad: Option<String>,
 }
 
@@ -67,7 +68,7 @@ pub struct AdmissionsStanding {
     pub admitted: Vec<AdmittedNode>,
 }
 
-/// A node whose registration is refused because it is not admitted.
+/// A node whose registration is refused because it is not admitted, or was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingNode {
     pub node: NodeId,

@@ -27,13 +27,13 @@ use uuid::Uuid;
 pub(super) struct Snapshots {
     /// The metadata of the newest snapshot.
     pub(super) present: Mutex<Option<SnapshotMeta>>,
-    /// A counter for the names of received snapshots.
+    /// Counts received snapshots, for the names of their files.
     pub(super) received: AtomicU64,
     pub(super) kept: Kept,
 }
 
-/// Loads the newest undamaged snapshot. A damaged one is moved aside if the previous one and the
-/// log after it can replace it; otherwise the member refuses to start.
+/// Loads the newest undamaged snapshot. A damaged one is moved aside if an earlier one and the log
+/// after it, or the complete log, can replace it; otherwise the member refuses to start.
 pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>, StoreError> {
     let mut damaged: Vec<(PathBuf, StoreError)> = Vec::new();
     let mut found = None;
@@ -51,7 +51,7 @@ pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>,
         }
     }
     if found.is_none() && log_first > 0 {
-        // The entries that would replace it are no longer in the log.
+        // The log no longer has the entries that would replace the snapshot.
         return match damaged.into_iter().next() {
             Some((_, error)) => Err(error),
             None => Err(StoreError::SnapshotMissing { path: dir.to_owned(), first: log_first }),
@@ -68,7 +68,7 @@ pub(super) fn on_disk(dir: &Path) -> Result<Vec<u64>, StoreError> {
     Ok(snapshot_file::list(dir)?.into_iter().map(|(index, _)| index).collect())
 }
 
-/// Removes the leftovers of a crash during a snapshot.
+/// Removes the files that a crash left while a snapshot was written or received.
 pub(super) fn remove_leftovers(dir: &Path) -> Result<(), StoreError> {
     for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
         let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
@@ -95,7 +95,7 @@ pub(super) fn install(
     let index = meta.last_log_id.map_or(0, |id| id.index);
     let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
         let want = loaded.ledger.audit_head();
-        // The chain must be here before a state that depends on it is used.
+        // This member must have the audit chain before it uses a state that depends on it.
         if agreed.has_audit(want) {
             return Ok(());
         }
@@ -109,8 +109,8 @@ pub(super) fn install(
     on_disk(dir)
 }
 
-/// If the error is a full disk: returns when it is time to try the snapshot again. Returns any
-/// other error.
+/// If the disk is full, returns when the snapshot may be tried again. Returns any other error at
+/// once.
 pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreError> {
     if !error.is_full() {
         return Err(error);
@@ -153,8 +153,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
             let now = self.now;
             let written = background::run("snapshot", move || {
-                // Must be done before the log may be purged. It uses file descriptors of its own,
-                // so that nobody waits for it.
+                // The audit chain must be sealed and synced before the log may be purged. This uses
+                // file descriptors of its own, so that no writer waits for it.
                 let checked = checkpoint?.run()?;
                 agreed.audit().checked(checked);
                 let dir = directory.path();
