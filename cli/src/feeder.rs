@@ -1,7 +1,7 @@
 //! Sends this process's standard input to ranks of a launch.
 //!
-//! Bytes that the ranks have not taken are kept, and sent again on each new connection, because an agent in between may
-//! be restarted. When the window is full nothing more is read, and the process that writes to us waits.
+//! Bytes that the ranks have not taken stay in a window and are sent again on each new connection, because an agent in
+//! between may be restarted. When the window is full, nothing more is read, and the process that writes to us waits.
 
 use crate::keyboard::{self, Key};
 use lattice_api::client::Client;
@@ -20,12 +20,13 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-/// Pieces that are read ahead, and pieces that wait for the agent.
+/// Largest number of pieces that are read ahead, and of pieces that wait for the agent.
 const QUEUE: usize = 4;
-/// Pause between two tries to reach the launch.
+/// Pause between two attempts to reach the launch.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// The ranks that get standard input if `asked` leaves that open: the first, if we have input to read.
+/// The ranks that get standard input: those of `asked`. Without a request, the first rank, if we have input to read and
+/// the launch has no terminal (`pty`).
 pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     match asked {
         Some(asked) => asked,
@@ -34,9 +35,8 @@ pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     }
 }
 
-/// Whether we may read standard input without a request: it is neither `/dev/null` nor a terminal, where typed text is
-/// for the next program.
-/// runs next.
+/// Whether we may read standard input without a request: only if it is neither `/dev/null` nor a terminal. Text that is
+/// typed at a terminal is for the program that runs next.
 fn is_ours() -> bool {
     let stdin = std::io::stdin();
     let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
@@ -51,9 +51,9 @@ pub struct Feeder {
     /// The input, once the launch accepts some.
     keys: Option<mpsc::Receiver<Key>>,
     window: Window<v1::InputPiece>,
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     read: u64,
-    /// Bytes that all ranks have taken.
+    /// Number of bytes that all ranks have taken.
     taken: u64,
     /// Whether the input has ended.
     ended: bool,
@@ -62,7 +62,7 @@ pub struct Feeder {
 }
 
 impl Feeder {
-    /// Feeds the launch from when it has begun, until the future is dropped.
+    /// Waits until the launch has begun, then feeds it until the future is dropped.
     pub async fn feed(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
         while !self.over {
             if begun.wait_for(|begun| *begun).await.is_err() {
@@ -137,8 +137,8 @@ impl Feeder {
         piece
     }
 
-    /// The ranks have taken this much. Bytes that were discarded cannot be given to another attempt of the job: its
-    /// input then ends, with a message.
+    /// Handles the report that the ranks have taken this much. If it is less than before, another attempt of the job
+    /// has begun: the discarded bytes cannot be sent to it, so its input ends here, with a message.
     fn took(&mut self, now: Taken) {
         self.window.let_go(now);
         match now {

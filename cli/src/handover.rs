@@ -1,5 +1,5 @@
-//! Commands of other programs: `dev` and `doctor` belong to the agent, the authority and backups to a member. This
-//! process becomes that program.
+//! Commands of other programs: `dev` and `doctor` belong to the agent; the commands for the certificate authority's key
+//! and for backups belong to a member. This process becomes that program.
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,8 @@ use std::process::Command;
 pub const AGENT: &str = "lattice-agent";
 pub const QUORUM: &str = "lattice-quorum";
 
-/// Becomes `PROGRAM VERB ARGS…`: the program beside this binary, else the one in `PATH`. Returns only if there is none.
+/// Becomes `PROGRAM VERB ARGS…`: the program beside this binary, else the one in `PATH`. Returns only if it cannot be
+/// executed.
 pub fn exec(program: &str, verb: &str, args: &[OsString]) -> Failure {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(program)).filter(|path| path.is_file());
     let found = beside.as_deref().map_or(OsStr::new(program), |path| path.as_os_str());

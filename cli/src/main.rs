@@ -64,7 +64,7 @@ fn main() -> ExitCode {
             None => mistyped::without_wrong_tips(error).exit(),
         },
     };
-    // These commands belong to other programs, which need no agent and read their own configuration.
+    // Some commands belong to other programs, which need no agent and read their own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `-o` is parsed as a common option before the rest is passed on.
+/// `-o` was parsed as an option of every command, so it is added to the arguments again.
 fn with_output(args: &[OsString], output: Option<Output>) -> Vec<OsString> {
     let name = output.and_then(|o| o.to_possible_value()).map(|v| v.get_name().to_owned());
     let output = name.map(|name| [OsString::from("--output"), name.into()]);
@@ -100,6 +100,6 @@ fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
         let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
         runtime.block_on(command::run(&session, cli.command))
     });
-    // Such a command returns the program's own code, so our failures use a code outside of its range.
+    // Such a command returns the program's own exit code, so our failures have a code that programs rarely use.
     done.map_err(|failure| if follows { failure.beside_a_program() } else { failure })
 }

@@ -4,7 +4,7 @@ use crate::failure::{Exit, Failure};
 use lattice_api::v1;
 use lattice_model::config::nearest;
 
-/// The node with this name.
+/// The node with this name. If there is none, the failure suggests a similar name, or `lattice nodes`.
 pub fn find(mut nodes: Vec<v1::Node>, name: &str) -> Result<v1::Node, Failure> {
     if let Some(at) = nodes.iter().position(|node| node.id == name) {
         return Ok(nodes.swap_remove(at));

@@ -4,13 +4,13 @@
 //!   event ──▶ Brain::handle ──▶ records ──append, fsync──▶ actions ──▶ executor ──▶ event …
 //! ```
 //!
-//! The driver has one order: handle the event, write the records, then act. Actions may be
-//! repeated: each carries the allocation's epoch, and after a restart [`Brain::resume`] gives them
-//! again from the records.
+//! The driver has one order: handle the event, write the records, then act. After a restart
+//! [`Brain::resume`] returns the actions again from the records, so an action may be executed
+//! twice; each action about an allocation carries the allocation's epoch.
 //!
-//! Tasks carry out the brain's orders. Their own decisions are here too, each as `handle(now,
-//! event, out)`: [`allocation`] (the phases of one allocation's task), [`RunLease`], [`walltime`],
-//! [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
+//! Tasks execute the brain's actions. The tasks' own decisions are also in this crate, most of them
+//! as `handle(now, event, out)`: [`allocation`] (the phases of one allocation's task),
+//! [`RunLease`], [`walltime`], [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
 
 #![forbid(unsafe_code)]
 

@@ -51,7 +51,7 @@ pub(crate) struct Message<'a> {
 
 impl<'a> Message<'a> {
     /// Parses a message without its length prefix. An unterminated last pair is ignored: MPICH 4.0
-    /// counts six bytes too many, and sends them.
+    /// announces six bytes more than the message has, and sends six more bytes.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, Garbage> {
         let garbage = || Garbage::NoMessage(body.to_vec());
         let mut rest = body;
@@ -74,13 +74,13 @@ impl<'a> Message<'a> {
         self.get(wanted) == Some(b"TRUE")
     }
 
-    /// The `thrid` of the requesting thread, if its client has several.
+    /// The `thrid` of the requesting thread, if the client sent one.
     pub(crate) fn thread(&self) -> Option<&[u8]> {
         self.get("thrid")
     }
 }
 
-/// Takes the next terminated pair.
+/// Splits off the next terminated pair; `None`: there is none, and `rest` is unchanged.
 fn next_pair<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Vec<u8>)> {
     let bytes = *rest;
     let equals = bytes.iter().position(|byte| *byte == b'=')?;

@@ -26,7 +26,7 @@ fn fuzz_messages(target: &'static str, names: &[&str]) {
     });
 }
 
-/// Messages that a member reads from a peer with an agent's certificate.
+/// Messages that a member reads from a peer with a certificate of role `node` or `api`.
 #[test]
 fn requests() {
     fuzz_messages("quorum-requests", &["Request", "Up", "WatchRequest"]);
@@ -47,14 +47,15 @@ fn members() {
     fuzz_messages("quorum-members", &[&of_raft[..], &of_snapshots, &others].concat());
 }
 
-/// Contents of the object store: a snapshot and audit records.
+/// Contents of a backup in the object store: the ledger, audit records, the snapshot's description.
 #[test]
 fn stored() {
     fuzz_messages("quorum-stored", &["Ledger", "AuditRecord", "SnapshotMeta"]);
 }
 
-/// Certificates in requests and in operators' tokens, and certificate requests. Names and roles of
-/// certificates are normally read after TLS has verified them, but a token's are read before.
+/// Certificates of connections and of operators' tokens, and certificate requests. TLS verifies the
+/// certificate of a connection before its name and role are read; a token's certificate is verified
+/// only after its name and role were read.
 #[test]
 fn certificates() {
     let dir = std::env::temp_dir().join(format!("lattice-fuzz-certificates-{}", std::process::id()));

@@ -1,8 +1,8 @@
 //! Proposes commands to the log.
 //!
-//! openraft 0.9 syncs each entry before it accepts the next one, so commands that share a sync must
-//! share an entry: commands that arrive while entries are in flight are collected and proposed
-//! together. A single command is proposed at once.
+//! openraft 0.9 appends each proposal as an entry of its own. So commands that arrive while entries
+//! are in flight are collected into one entry: they share its append, its sync and its replication.
+//! If no entry is in flight, a single command is proposed at once.
 //!
 //! ```text
 //!   propose ──▶ queue ──▶ batch (up to 256, 1 MiB) ──▶ entry, at most 2 in flight ──▶ applied ──▶ a reply for each
@@ -27,17 +27,18 @@ use tokio_util::task::TaskTracker;
 const WAITING_MAX: usize = 16 * 1024;
 /// Largest number of commands in one entry.
 const BATCH_MAX: usize = 256;
-/// Approximate maximum size of an entry, in bytes: a larger command gets an entry of its own.
+/// An entry gets no further command once its commands have about this size, in bytes.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Largest number of entries in flight: one being synced here, one being sent to the others.
+/// Largest number of entries in flight, from the proposal until the entry is applied: so the next
+/// entry is written while the one before it is replicated.
 const UNDER_WAY_MAX: usize = 2;
 
 /// Why this member did not handle a command or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unserved {
-    /// Another member is the leader, if known.
+    /// This member is not the leader; the leader, if known.
     NotLeader(Option<u64>),
-    /// It is unknown whether the command was executed, or it was not.
+    /// The command was not executed, or that is unknown; the reason is text for people.
     Unavailable(String),
 }
 
@@ -57,8 +58,8 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// Starts the task that proposes. While `gate` is false, commands wait. `settling` gets a task
-    /// for each entry under way, which ends with its result, or with Raft.
+    /// Starts the task that proposes. While `gate` is false, commands wait. `settling` gets one
+    /// task for each entry in flight, which ends when the entry has a result or Raft ends.
     pub fn start(
         raft: Raft,
         timekeeper: Arc<Timekeeper>,
@@ -73,13 +74,13 @@ impl Proposer {
         (Self { queue: tx, counts }, tokio::spawn(task.run(stop)))
     }
 
-    /// What it counts for metrics.
+    /// The counters for metrics.
     pub fn counts(&self) -> &RaftCounts {
         &self.counts
     }
 
-    /// Proposes a command; the reply arrives when it is applied. Commands are committed in the
-    /// order of these calls.
+    /// Proposes a command; the reply arrives when it is applied, or is refused because too many
+    /// commands wait. Commands are committed in the order of these calls.
     pub fn propose(&self, action: Action) -> oneshot::Receiver<Reply> {
         let (tx, rx) = oneshot::channel();
         if let Err(error) = self.queue.try_send(Waiting { action, reply: tx }) {
@@ -110,7 +111,7 @@ struct ProposerTask {
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
-    /// Tasks that wait for the entries under way.
+    /// Tasks that wait for the entries in flight.
     settling: TaskTracker,
 }
 
@@ -135,8 +136,8 @@ impl ProposerTask {
             let (at, since_ms) = self.timekeeper.stamp();
             let mut bytes = first.action.bytes_about();
             let (mut commands, mut replies) = (Vec::new(), Vec::new());
-            // The leader confirms how much time has passed since the last entry; otherwise an entry
-            // advances the time only a little.
+            // With `AdvanceTime` the leader confirms how much time has passed since the last entry;
+            // any other command advances the ledger's time by at most `ENTRY_LEAP_MS_MAX`.
             if since_ms > ENTRY_LEAP_MS_MAX / 2 {
                 commands.push(Command { at, action: Action::AdvanceTime });
                 replies.push(oneshot::channel().0);
@@ -160,8 +161,8 @@ impl ProposerTask {
             };
             let (counts, began) = (Arc::clone(&self.counts), Instant::now());
             count(&counts.entries);
-            // Submitted here, so that entries keep the order of their commands; their results are
-            // awaited elsewhere.
+            // Submitted by this task, so that entries keep the order of their commands. Other tasks
+            // await the results.
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
                     self.settling.spawn(async move {

@@ -1,5 +1,5 @@
-//! A member's servers: agents on one port, members on the other. Both use mTLS; the role in the
-//! caller's certificate decides about permissions.
+//! A member's servers: one port for agents, one for members. Both use mTLS; permissions follow from
+//! the role in the caller's certificate and, for an operator's request, from the operator's token.
 
 mod answer;
 mod auditing;
@@ -44,13 +44,14 @@ use tonic::{Response, Status, Streaming};
 
 /// Largest number of concurrent calls of one connection.
 const CALLS_PER_CONNECTION: usize = 256;
-/// Largest number of concurrent calls of all connections.
+/// Largest number of concurrent calls on the agents' port, all connections together. Sessions and
+/// watches are not counted.
 const CALLS_MAX: usize = 8192;
-/// Largest number of streams of one connection (a session and some watches).
+/// Largest number of open HTTP/2 streams of one connection: each call, session and watch is one.
 const STREAMS_PER_CONNECTION: u32 = 1024;
-/// A connection that is silent for this long is pinged. Longer than agents and members are normally
-/// silent: their heartbeats show that they are alive, and pinging ten thousand connections that
-/// often would double the cost.
+/// A connection that is silent for this long is pinged. Agents and members are normally silent for
+/// a shorter time, because their heartbeats already show that they are alive. A ping for each
+/// heartbeat of ten thousand agents would double the cost.
 const KEEPALIVE: Duration = Duration::from_secs(40);
 /// Timeout of a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -127,7 +128,7 @@ impl Service {
             .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
-    /// The permission for a call that is not a [`Request`].
+    /// Checks and returns the permission for a call that is not a [`Request`].
     fn granted(&self, call: Call, caller: &Caller) -> Result<Grant, Status> {
         permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
     }

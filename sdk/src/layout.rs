@@ -9,18 +9,18 @@
 //! | 8 | u32 [`VERSION`]: another number is another layout | agent |
 //! | 12 | u32 [`BYTES`] | agent |
 //! | 64 | u32 futex word: the number of the present request, 0 before the first | agent |
-//! | 68 | u32 the number of the request to which the next two belong, 0 if it was withdrawn | agent |
+//! | 68 | u32 the number of the request that has the next two values, 0 if it was withdrawn | agent |
 //! | 72 | u64 its deadline, milliseconds since 1970 | agent |
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
 //! | 1028 | u32 the answer: [`DONE`], [`FAILED`] or [`DEFERRED`] | application |
-//! | 1032 | u32 the number of the accepted request: written after the next two, and with each progress | application |
+//! | 1032 | u32 the number of the accepted request: written after the next two, whenever they change | application |
 //! | 1036 | u32 its progress in percent; [`UNREPORTED_32`]: not reported | application |
-//! | 1040 | u64 the remaining time in milliseconds; [`UNREPORTED`]: not reported | application |
+//! | 1040 | u64 the remaining time in milliseconds, at most a day; [`UNREPORTED`]: not reported | application |
 //! | 1048 | u64 the step that it saved; [`UNREPORTED`]: not reported | application |
 //! | 1056 | u64 the number of files that it wrote; [`UNREPORTED`]: not reported | application |
 //! | 1064 | u64 the number of bytes; [`UNREPORTED`]: not reported | application |
-//! | 1072 | u64 for [`DEFERRED`]: after how many milliseconds it wants to be asked again | application |
+//! | 1072 | u64 for [`DEFERRED`]: after how many milliseconds it wants to be asked again, at most a day | application |
 //! | 1080 | for [`FAILED`]: the reason, UTF-8, ended by a zero | application |
 //! | 1336 | u32 for [`DONE`]: 1 if the next value is set; a program that does not set it leaves 0 | application |
 //! | 1344 | f64 the simulated time, in seconds | application |
@@ -29,12 +29,12 @@
 //! at 68 equals the one at 64, both before and after the rest was read. To wait for the next request use `FUTEX_WAIT`
 //! on the word at 64, not the private variant: the agent wakes all waiters.
 //!
-//! The agent withdraws a request that it gave up, and asks again under another number. A killed agent may leave a
-//! request that nobody waits for until the next one.
+//! The agent withdraws a request that it gave up; a later request for the same token has another number. If the agent
+//! is killed, a request for which nobody waits may stay until the next one.
 //!
 //! A listener holds a shared lock (`flock`) on the file while it listens; the kernel releases it with the last
-//! descriptor. So the agent knows whether anybody would receive a request. A child that was forked without exec has the
-//! descriptor as well. One process of a node answers, as with the file of the signal mode.
+//! descriptor. By this lock the agent knows whether any process would receive a request. A child that was forked and
+//! has not called exec has the descriptor as well. Only one process of each node answers, as in the signal mode.
 
 /// The beginning of the file.
 pub const MAGIC: [u8; 8] = *b"LATTCKPT";
@@ -92,7 +92,7 @@ pub const DONE: u32 = 1;
 pub const FAILED: u32 = 2;
 /// The answer: it wants to be asked again later.
 pub const DEFERRED: u32 = 3;
-/// Instead of a number that is not reported.
+/// The value of a number that is not reported.
 pub const UNREPORTED: u64 = u64::MAX;
 /// The same in 32 bits.
 pub const UNREPORTED_32: u32 = u32::MAX;

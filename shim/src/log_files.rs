@@ -1,4 +1,5 @@
-//! The files that ranks write to: append-only, owned by the user, in a directory of root.
+//! The files that ranks write to: opened for appending, owned by the user, in a directory of the shim's own user (root,
+//! unless the shim is started without privileges).
 
 use lattice_model::Principal;
 use lattice_runtime::process::NotStarted;
@@ -19,7 +20,7 @@ pub fn create_directory(dir: &ShimDir, number: u32) -> Result<(), NotStarted> {
     }
 }
 
-/// Makes the files for standard output and error of one rank: mode 0600, owned by the user, who can therefore open
+/// Makes the files for standard output and error of one rank: mode 0600, owned by the user, so that the rank can open
 /// `/dev/stdout` again.
 pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Result<[File; 2], NotStarted> {
     let one = |stream| {
@@ -43,7 +44,7 @@ pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a rank's own error log why it did not start: its user looks there first.
+/// Writes to a rank's own error log why the rank did not start or was killed: its user looks there first.
 pub fn append_error(dir: &ShimDir, number: u32, rank: u32, why: &str) {
     let file = OpenOptions::new().append(true).open(dir.log(number, rank, LogStream::Err));
     let _ = file.and_then(|mut f| writeln!(f, "lattice: {why}"));

@@ -1,4 +1,4 @@
-//! The checkpoints of allocations whose head is here.
+//! The checkpoints of allocations whose head is this node.
 
 use lattice_model::Epoch;
 use lattice_node::{CheckpointPhase, Checkpointing};

@@ -20,7 +20,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// How long work may take to call again after its agent has restarted.
+/// How long to wait for a call of the work: after a restart of its agent, the work must call again.
 const CALLS_AGAIN: Duration = Duration::from_secs(5);
 /// Interval of the checks whether processes of the work are alive.
 const LIVES: Duration = Duration::from_millis(500);
@@ -65,9 +65,9 @@ pub enum Way {
 pub struct Found {
     /// Whether any process is alive.
     pub lives: bool,
-    /// Why no process would notice a request.
+    /// Why no request may be made: no process would notice it, or the signal would end a rank.
     pub deaf: Option<String>,
-    /// The processes to signal, as they were seen.
+    /// The processes to signal, as they were seen; `None`: the work is not asked by a signal.
     pub targets: Option<SignalTargets>,
 }
 
@@ -77,10 +77,10 @@ pub enum AskedFor {
     Processes(Vec<OwnedFd>),
     /// The page, and the number of the request on it.
     Page(Arc<Page>, u32),
-    /// Made in the calls that wait.
+    /// Sent to the calls of the work that wait now or later.
     Call { callers: Callers, key: (AllocationId, Epoch), _asking: Asking },
-    /// Made in a call to the work's port. Also shown to calls from the work, so that both share
-    /// progress and answer.
+    /// Made in a call to the work's port. It is also sent to calls from the work, so that progress
+    /// and answer may arrive either way.
     Port { callers: Callers, key: (AllocationId, Epoch), _asking: Asking, calling: Calling },
 }
 
@@ -126,8 +126,9 @@ impl Way {
         Ok(Found { lives, deaf, targets: None })
     }
 
-    /// Completes `found` after giving work that is asked in calls the time to call. `asked`: the
-    /// same request was made before, so work that has taken it no longer waits in a call.
+    /// Completes `found` for work that is asked in calls: waits up to `CALLS_AGAIN` for a call.
+    /// `asked`: the same request may have been made before. Then it does not wait, because work
+    /// that has received the request no longer waits in a call.
     pub async fn complete(&self, found: Found, asked: bool) -> Found {
         match self {
             Self::Call { callers, key } if found.lives && !asked => {
@@ -152,9 +153,9 @@ impl Way {
         })
     }
 
-    /// Withdraws a request that got no answer: otherwise the application would save itself for
-    /// nobody, and its answer would be acknowledged. Blocks; call it after every thread that makes
-    /// requests for this token has ended.
+    /// Withdraws a request that got no answer: otherwise the application would save itself although
+    /// nobody waits, and its answer would be acknowledged. A signal cannot be withdrawn. Blocks; no
+    /// thread may make a request for this token afterwards.
     pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), WayError> {
         match self {
             Self::Signal(_) => {}
@@ -187,22 +188,22 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes the request. If it was made before and the work has begun to answer, the work is left
-    /// alone. Blocks.
+    /// Makes the request. If it was made before by a signal and the work has begun to save, the
+    /// signal is not sent again while any process still catches it. Blocks.
     pub fn make(mut self) -> Result<AskedFor, WayError> {
         let asking = Arc::clone(&self.asking);
         let _turn = asking.lock();
         self.goes_on()?;
         let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
-        // Removing what an earlier request left takes time: if there is room for both, ask the work
-        // first.
+        // Removing the files of an earlier request takes time: if there is space for both, the work
+        // is asked first.
         let roomy = self.left.is_some_and(|left| self.place.room().is_ok_and(|room| room / 2 > left));
         if !roomy {
             self.forget_earlier()?;
             self.goes_on()?;
         }
         self.prepare().or_else(|_| {
-            // Perhaps for lack of space, which the removal provides.
+            // Perhaps the disk is full: removing the earlier files gives space.
             self.forget_earlier()?;
             self.goes_on()?;
             self.prepare()
@@ -219,8 +220,8 @@ impl Request {
         Ok(asked)
     }
 
-    /// An error once the request is no longer wanted. A thread may outlive its round, and must not
-    /// touch what a later round has requested.
+    /// An error once the request is no longer wanted: a thread may outlive its round, and must not
+    /// change the request of a later round.
     fn goes_on(&self) -> Result<(), WayError> {
         if self.stop.is_cancelled() { Err(WayError::GivenUp) } else { Ok(()) }
     }
@@ -229,8 +230,8 @@ impl Request {
         self.place.forget_all_but(&self.token).map_err(WayError::ForgetEarlier)
     }
 
-    /// Creates everything that must exist before the work is asked. Work that is asked through the
-    /// page reads the page and no file.
+    /// Creates everything that must exist before the work is asked: the token's directory, and the
+    /// request's file, except for work that reads its request from the page.
     fn prepare(&self) -> Result<(), WayError> {
         self.place.make_room(&self.token)?;
         match self.way {
@@ -240,7 +241,7 @@ impl Request {
         Ok(())
     }
 
-    /// `again`: the work has begun to answer.
+    /// `again`: the request was made before, and the work has begun to save.
     fn send(&mut self, again: bool) -> Result<AskedFor, WayError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
         let seen = self.targets.take();
@@ -248,7 +249,8 @@ impl Request {
         match &self.way {
             Way::Signal(signal) => {
                 let work = (&*self.context, allocation, shim_of(&self.context, allocation));
-                // Of ranks that were asked together, one may have gone on to something else by now.
+                // One of the ranks that were asked together may no longer catch the signal: that is
+                // no error now.
                 let caught = if again { catching::catching_processes(work, *signal)? } else { None };
                 let asked = match caught {
                     Some(caught) => caught,
@@ -272,7 +274,7 @@ impl Request {
 }
 
 impl AskedFor {
-    /// Why no answer can come any more; `None`: one may come.
+    /// Why no answer can arrive any more; `None`: an answer may still arrive.
     pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, WayError> {
         match self {
             Self::Processes(asked) => {
@@ -296,7 +298,7 @@ impl AskedFor {
         }
     }
 
-    /// Interval between two calls of [`Self::in_vain`].
+    /// Least time between two calls of [`Self::in_vain`].
     pub fn pause(&self) -> Duration {
         match self {
             Self::Processes(_) | Self::Page(..) | Self::Port { .. } => Duration::ZERO,
@@ -310,7 +312,7 @@ impl AskedFor {
             Self::Processes(_) => None,
             Self::Page(page, number) => {
                 let (page, number) = (Arc::clone(page), *number);
-                // An error here will show in the answer.
+                // The same error also occurs when the answer is read, and is reported there.
                 blocking(move || page.progress(number).map_err(WayError::from)).await.ok().flatten()
             }
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),

@@ -4,7 +4,7 @@ use lattice_model::NodeId;
 use std::time::Instant;
 use thiserror::Error;
 
-/// A session that cannot carry a request to the quorum.
+/// There is no session that could carry a request to the quorum.
 #[derive(Debug, Error)]
 #[error("no session for {for_s} s ({why})")]
 pub struct NoSession {
@@ -17,7 +17,7 @@ pub struct NoSession {
 pub enum SessionState {
     /// Registered with this member; `through`: the peer that relays the session, if any.
     Connected { member: String, through: Option<NodeId> },
-    /// No session since then, for this reason.
+    /// There has been no session since then, for this reason.
     Lost { since: Instant, why: String },
 }
 

@@ -1,14 +1,14 @@
-//! One agent's place in a launch's tree: it gathers what comes from below and sends on what comes
-//! from above.
+//! One agent in a launch's tree: it merges the messages from below and forwards the messages from
+//! above.
 //!
 //! ```text
 //!        head task, or the stream to the parent
 //!              ▲ BranchEvent    │ send
 //!        ╭─────┴────────────────▼─────╮
 //!        │ Branch: FenceHub, Routes,  │
-//!        │ the last message to all    │
+//!        │ last fence, abort, input   │
 //!        ╰──▲────────▲────────▲───────╯
-//!      this node   child    child      a line each
+//!      this node   child    child      one line each
 //! ```
 //!
 //! [`lattice_node::branch::Routes`] decides which lines exist.
@@ -30,15 +30,15 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Messages from the lines in a branch's queue.
+/// Largest number of queued events from a branch's lines.
 const QUEUE: usize = 256;
 
-/// What the branch cannot handle by itself and gives to its owner.
+/// An event that the branch cannot handle itself: its owner must.
 #[derive(Debug)]
 pub(super) enum BranchEvent {
     /// A message of this part.
     FromPart { part: u32, message: ToHead },
-    /// All parts below have reached a fence.
+    /// All parts of the subtree, including this node's, have reached a fence.
     Whole(FenceMerged),
     /// A fence is impossible; the reason is text for people.
     Refused(String),
@@ -53,10 +53,10 @@ pub(super) struct Branch {
     /// Start of the branch's clock.
     began: Instant,
     routes: Routes,
-    /// By the numbers that [`Routes`] gives them.
+    /// By the numbers that [`Routes`] assigns.
     lines: BTreeMap<u64, Line>,
     hub: FenceHub,
-    /// The last fence that the whole launch has completed.
+    /// The result of the last fence that the whole launch has completed.
     done: Option<Arc<DownFrame>>,
     /// The abort, if the launch is being aborted.
     abort: Option<Arc<DownFrame>>,
@@ -74,12 +74,13 @@ struct Line {
     subtree: Subtree,
     queue: mpsc::Sender<Waiting>,
     stop: CancellationToken,
-    /// How often the line was connected.
+    /// Number of connections so far.
     connections: u64,
     /// The fence in which the subtree waits, and the parts that have not reached it, as the
     /// subtree's agent reported them.
     absent: Option<(u32, Vec<u32>)>,
-    /// How much of standard input its ranks have taken, as reported on the present connection.
+    /// How much of standard input its ranks have taken, as reported on the present connection. Only
+    /// `Over` is kept across connections.
     taken: Option<Taken>,
 }
 
@@ -112,7 +113,8 @@ impl Readers {
 }
 
 impl Line {
-    /// The only state of standard input that outlives a connection: nobody below reads it any more.
+    /// `Over`, if no rank of the subtree reads standard input any more: the only state of it that
+    /// stays valid after the connection breaks.
     fn over(&self) -> Option<Taken> {
         self.taken.filter(|taken| *taken == Taken::Over)
     }
@@ -150,7 +152,8 @@ impl Branch {
         millis(self.began.elapsed())
     }
 
-    /// Executes what the routes decide. Returns the parts to report to the head as unreachable.
+    /// Passes an event to the routes and executes their actions. Returns the parts to report to the
+    /// head as unreachable.
     fn route(&mut self, event: RouteEvent) -> Vec<u32> {
         let mut actions = Vec::new();
         self.routes.handle(self.now_ms(), event, &mut actions);
@@ -187,12 +190,12 @@ impl Branch {
         self.lines.insert(number, Line { subtree, queue, stop, connections: 0, absent: None, taken: None });
     }
 
-    /// Waits for the next message of a line.
+    /// Waits for the next event of a line.
     pub(super) async fn next_event(&mut self) -> Option<(u64, LineEvent)> {
         self.events.recv().await
     }
 
-    /// Handles a message. One from a line that has been replaced is ignored.
+    /// Handles an event of a line. An event of a line that has been replaced is ignored.
     pub(super) fn handle(&mut self, number: u64, event: LineEvent) -> Option<BranchEvent> {
         let line = self.lines.get_mut(&number)?;
         match event {
@@ -220,7 +223,7 @@ impl Branch {
         match up {
             Up::Serving => None,
             Up::FromPart { part, message: ToHead::Begun } => {
-                // The earlier abort may have arrived before the part had anything to end.
+                // The abort that was sent before may have arrived when the part had no rank yet.
                 if let Some(abort) = self.abort.clone() {
                     self.send_to_line(number, abort);
                 }
@@ -231,7 +234,7 @@ impl Branch {
                 if let BranchEvent::FromPart { message: ToHead::Lost { .. }, .. } = event
                     && line.subtree.is_single()
                 {
-                    // The part is lost: nobody there reads input any more.
+                    // No rank of the lost part reads input any more.
                     self.took(number, Taken::Over, false);
                 }
                 Some(event)
@@ -266,8 +269,9 @@ impl Branch {
             Up::Unreached { part } => of_it(&part).then_some(BranchEvent::Unreached { part }),
             Up::Replaced => Some(BranchEvent::Replaced),
             Up::NotHere { why } => {
-                // The line retries with backoff. What became of the node's share, this node learns
-                // from the quorum's desired list.
+                // The child then closes the stream, and the line connects again or is bypassed. The
+                // quorum decides about the allocation, and this agent gets the decision with its
+                // desired list.
                 let (launch, node) = (self.around.spec.id, self.around.node(line.subtree.first));
                 tracing::debug!(%launch, ?node, %why, "a part of a launch is not there now");
                 None
@@ -275,9 +279,9 @@ impl Branch {
         }
     }
 
-    /// Sends a message to everything below, a call only to its part. A broken line gets what it
-    /// missed after it reconnects; only `Forget` is queued for broken lines as well, because it
-    /// must arrive.
+    /// Sends a message to all connected lines, a call only to the line of its part. A line that
+    /// reconnects gets the last fence, the abort and the input again; a lost call is repeated by
+    /// its caller. Only `Forget` is queued for broken lines as well, because nothing repeats it.
     pub(super) fn send(&mut self, down_frame: &Arc<DownFrame>) {
         match &down_frame.message {
             ToPart::FenceDone { .. } => self.done = Some(Arc::clone(down_frame)),
@@ -297,19 +301,20 @@ impl Branch {
             self.send_to_line(number, Arc::clone(down_frame));
         }
         if matches!(down_frame.message, ToPart::Abort { .. }) {
-            // Ranks must not run on because an agent in between is unreachable: the routes go round
-            // it, and each new line gets the abort.
+            // No rank may continue because an agent in between is unreachable: the routes bypass
+            // that agent, and each new line gets the abort.
             self.route(RouteEvent::BroughtDown);
         }
     }
 
-    /// Whether the window has room for another piece of standard input.
+    /// Whether the window has space for another piece of standard input.
     pub(super) fn has_room(&self) -> bool {
         self.input.has_room()
     }
 
-    /// Sends a piece of standard input on the lines that have reported their position; the others
-    /// get it when they report.
+    /// Sends a piece of standard input on the lines that have reported their position; the other
+    /// lines get it when they report. An error: the piece is invalid, or does not follow the
+    /// previous one.
     pub(super) fn feed(&mut self, piece: &WirePiece, down_frame: &Arc<DownFrame>) -> Result<(), FrameError> {
         match self.input.push(piece.place()?, Arc::clone(down_frame)) {
             Pushed::Astray => return Err(FrameError::Malformed),
@@ -324,8 +329,8 @@ impl Branch {
         Ok(())
     }
 
-    /// A line reports how much it has taken. If this is the first report of its connection, or it
-    /// asks for more, it is sent what follows.
+    /// Handles a line's report of how much its ranks have taken. If it is the first report of its
+    /// connection, or the line asks for it (`again`), sends the pieces that follow.
     fn took(&mut self, number: u64, taken: Taken, again: bool) {
         let Some(line) = self.lines.get_mut(&number).filter(|line| self.readers.are_in(line.subtree)) else { return };
         let is_first = line.taken.replace(taken).is_none();
@@ -337,18 +342,18 @@ impl Branch {
         self.let_go();
     }
 
-    /// Drops the pieces that all reading parts have taken. A piece may have been sent for other
-    /// parts only.
+    /// Drops the pieces that all reading parts have taken; a new piece as well, if no part here
+    /// reads any more.
     fn let_go(&mut self) {
         if let Some(all) = self.taken() {
             self.input.let_go(all);
         }
     }
 
-    /// How much of standard input every reading rank below has taken; `None` until all such parts
-    /// have reported.
+    /// How much of standard input every reading rank of the subtree has taken; `None` until all
+    /// parts with such ranks have reported, or if there are none.
     pub(super) fn taken(&self) -> Option<Taken> {
-        // A head begins with its own part alone.
+        // A head serves only its own part at first.
         let served: u32 = self.lines.values().map(|line| line.subtree.len()).sum();
         let reading = self.lines.values().filter(|line| self.readers.are_in(line.subtree));
         let taken: Option<Vec<Taken>> = reading.map(|line| line.taken).collect();
@@ -356,7 +361,7 @@ impl Branch {
     }
 
     /// Queues a message for a line. If the queue is full, the line is replaced by a new one, which
-    /// gets everything again.
+    /// gets what a reconnected line gets (see [`Self::send`]); a `Forget` is then lost.
     fn send_to_line(&mut self, number: u64, down_frame: Arc<DownFrame>) {
         let Some(line) = self.lines.get(&number) else { return };
         if line.queue.try_send(Waiting { down_frame, connection: line.connections }).is_err() {
@@ -364,14 +369,14 @@ impl Branch {
         }
     }
 
-    /// Routes around parts that have been unreachable for too long. Returns the parts to report to
-    /// the head as unreachable.
+    /// Bypasses agents that have been unreachable for too long. Returns the parts to report to the
+    /// head as unreachable.
     pub(super) fn look(&mut self) -> Vec<u32> {
         self.route(RouteEvent::Clock)
     }
 
-    /// The head reaches this part itself: serves it, and the parts below it, over a line of its
-    /// own.
+    /// The head reaches this part itself: if the agent above still reports the part as unreachable,
+    /// serves it and the parts below it over a line of its own.
     pub(super) fn take_over(&mut self, part: u32) {
         self.route(RouteEvent::Reached { part });
     }
@@ -387,7 +392,8 @@ impl Branch {
         self.hub.is_at_rest() && self.routes.is_whole()
     }
 
-    /// The open fence, for the launch's head; `None` while a part is unreachable.
+    /// The open fence, for the launch's head; `None` if there is none, or while a part is
+    /// unreachable or has not reported everything.
     pub(super) fn open_fence(&self) -> Option<OpenFence> {
         let (number, missing) = self.waiting_for().filter(|_| self.away().is_empty())?;
         Some(OpenFence { number, missing, carries: self.hub.carries(number) })
@@ -405,7 +411,7 @@ impl Branch {
         Some((number, missing))
     }
 
-    /// Waits until each line has sent what is queued.
+    /// Waits until each line has sent its queued messages, or was stopped.
     pub(super) async fn carried(mut self) {
         self.lines.clear();
         drop(self.sender);

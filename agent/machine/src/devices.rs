@@ -1,4 +1,4 @@
-//! Denies work the GPUs that are not its own.
+//! Denies each allocation's work the GPUs that are not assigned to it.
 
 use lattice_model::topology::GpuTopology;
 use lattice_model::{AllocationId, Assignment, with_causes};
@@ -17,11 +17,11 @@ pub enum DeviceFilter {
     Bpf,
     /// The controller `devices` of cgroup version 1.
     V1,
-    /// None, and why.
+    /// There is no such means; `why` is text for people.
     None { why: String },
 }
 
-/// Why work is not denied GPUs that are not its own.
+/// Why work could not be denied the GPUs that are not assigned to it.
 #[derive(Debug, Error)]
 pub enum DeviceFilterError {
     #[error("device filter: {}", with_causes(.0))]
@@ -42,7 +42,8 @@ enum NoFilter {
 }
 
 impl DeviceFilter {
-    /// Finds the means by trying: creates a scope, filters it and removes it.
+    /// Finds the means. Tries BPF on a scope that it creates and removes; if that fails, uses the
+    /// controller of cgroup version 1, if this node has it.
     pub fn find(slice: Option<&Slice>, controllers: &Controllers) -> Self {
         match slice.ok_or(NoFilter::NoTree).and_then(tried) {
             Ok(()) => Self::Bpf,
@@ -62,7 +63,8 @@ impl DeviceFilter {
         }
     }
 
-    /// Attaches the filter to an allocation's scope, or adds it to the work's limits.
+    /// Attaches the filter to an allocation's scope (BPF), or adds the devices to the work's limits
+    /// (version 1). Without a means it does nothing.
     pub fn apply(&self, scope: Option<&Scope>, denied: BTreeSet<Device>, limits: &mut Limits) -> Result<(), DeviceFilterError> {
         match (self, scope) {
             _ if denied.is_empty() => Ok(()),
@@ -99,9 +101,10 @@ pub fn keep_from_newcomers(
 ) -> Result<(), DeviceFilterError> {
     let filter = match (filter, slice) {
         (DeviceFilter::Bpf, Some(slice)) => slice,
-        // No work is denied anything here, which is reported elsewhere.
+        // This node denies no devices at all, which [`DeviceFilter::shortcoming`] reports.
         (DeviceFilter::None { .. }, _) => return Ok(()),
-        // Work that starts from now on knows these GPUs.
+        // No work has an assignment yet: work that starts later is denied these GPUs from its
+        // start.
         (DeviceFilter::Bpf | DeviceFilter::V1, _) if locals.iter().all(|local| local.assignment.is_none()) => return Ok(()),
         (DeviceFilter::Bpf | DeviceFilter::V1, _) => {
             return Err(DeviceFilterError::NotAnew);

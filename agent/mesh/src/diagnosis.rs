@@ -5,7 +5,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 
 /// Processes that one node reports at most.
 pub const PROCESSES_MAX: usize = 256;
-/// Functions of one kernel stack.
+/// Functions of one kernel stack at most; also notes about one process.
 pub const STACK_MAX: usize = 32;
 /// Facts that one node reports at most.
 pub const FACTS_MAX: usize = 512;
@@ -13,12 +13,12 @@ pub const FACTS_MAX: usize = 512;
 pub const GPUS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 512;
 
-/// The work, and what is asked about it.
+/// A request for a diagnosis: the work, and the parts that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisOpen {
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// The user for whom the calling agent vouches.
+    /// The user who asks; the calling agent vouches for them.
     pub uid: u32,
     pub user: String,
     pub processes: bool,
@@ -34,10 +34,10 @@ pub enum DiagnosisAnswer {
     Answered(WireDiagnosis),
 }
 
-/// The GPUs that the work has on this node, at their newest measurement.
+/// The newest measurement of the GPUs that the work has on this node.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisGpus {
-    /// How many of the diagnosis's facts are from that measurement; they are the first ones.
+    /// How many of the GPU part's facts are from that measurement; they are its first ones.
     pub facts: u32,
     /// Age of that measurement.
     pub age_ms: u64,
@@ -61,8 +61,7 @@ pub struct WireDiagnosis {
     /// How many processes beyond [`PROCESSES_MAX`] are missing.
     pub left_out: u32,
     pub facts: Vec<WireFact>,
-    /// Facts that were determined before the request: index of the fact, and its age in
-    /// milliseconds.
+    /// Facts that were found before the request: index in `facts`, and age in milliseconds.
     pub ages: Vec<(u32, u64)>,
     pub gpus: DiagnosisGpus,
 }
@@ -81,7 +80,7 @@ pub struct WireProcess {
     pub threads: u32,
     /// The kernel function in which it waits; empty: none, or unknown.
     pub waits_in: String,
-    /// Time since that thread last ran.
+    /// Time since the thread of `state` last ran.
     pub still_ms: Option<u64>,
     pub cpu_seconds: f64,
     pub memory_bytes: u64,
@@ -125,8 +124,8 @@ impl WireDiagnosis {
     }
 }
 
-/// Makes a text acceptable to [`WireDiagnosis::checked`]: users choose the names of processes and
-/// mounts.
+/// Makes a text acceptable to [`WireDiagnosis::checked`]: replaces control characters and cuts a
+/// long text, because users choose the names of processes and mounts.
 pub fn plain(text: &str) -> String {
     let mut plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut end = plain.len().min(TEXT_BYTES_MAX);

@@ -2,12 +2,12 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// The signal, and the work that gets it.
+/// A request to send a signal to an allocation's work.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct SignalOpen {
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// The user for whom the calling agent vouches.
+    /// The user who sends the signal; the calling agent vouches for them.
     pub uid: u32,
     pub user: String,
     pub signal: i32,

@@ -32,9 +32,9 @@ use tokio::sync::{AcquireError, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long a submission waits until it may read its image.
+/// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
-/// How many allocations one list has.
+/// How many allocations one answer lists at most.
 const LIST_MAX: u32 = 1000;
 
 /// Stops reading an image when its caller has gone.
@@ -350,7 +350,7 @@ impl AllocationService for Api {
 }
 
 /// Refuses work that the registered nodes could never serve. If its user chose to wait for other
-/// nodes (`waits`), gives a warning instead; an empty text: they could serve it.
+/// nodes (`waits`), returns a warning instead. An empty text: there is nothing to warn of.
 fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
     // A view that is not up to date refuses nothing; `explain` shows the reason later.
     if !cluster.fresh {
@@ -368,7 +368,7 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
 
 impl Api {
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.
-    /// Empty if the quorum cannot answer: the other explanations are given all the same.
+    /// Both are `None` if the quorum does not answer: the caller still gets the other explanations.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
         let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
             Ok(Answer::RefusedClaim(Some(refused))) => refused,

@@ -26,37 +26,38 @@ use tokio_stream::Stream;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-/// How long the quorum may take for one answer before the caller gets the status unavailable.
+/// Timeout of one request to the quorum; then the caller gets the status `unavailable`.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long to wait until the agent's watch shows an allocation just submitted here, before the
 /// quorum is asked.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
 
-/// What the site's settings let callers do.
+/// The site's settings that decide what callers may do and see.
 #[derive(Clone)]
 pub struct Site {
     /// Whether this agent vouches for the users of its machine.
     pub vouches: bool,
-    /// What work of allocations may do with the API.
+    /// What work inside allocations may do with the API.
     pub work_may: WorkMay,
     /// Whether names and owners of other users' allocations are hidden.
     pub private: bool,
 }
 
-/// What each user may have of this agent at once.
+/// Limits for callers, most of them for each user.
 #[derive(Clone)]
 pub struct Limits {
-    /// Limits how many images are read at once for their digests: large images take long.
+    /// Limits how many images are read at once for their digests, for all users together: large
+    /// images take long.
     pub digests: Arc<Semaphore>,
-    /// Limits how many of them one user may have.
+    /// The same for each user.
     pub own_digests: UserShares,
-    /// How many watches each user has here.
+    /// Counts the watches of each user.
     pub watches: Places,
     /// Recent reads of other users' measurements.
     pub looks: Looks,
-    /// How many log streams each user has here.
+    /// Counts the log streams of each user.
     pub log_streams: Places,
-    /// How many log streams one user may have.
+    /// Largest number of log streams of one user.
     pub log_streams_max: usize,
 }
 
@@ -65,7 +66,7 @@ pub struct Limits {
 pub struct Past {
     /// The store that has them, or why it cannot be queried.
     pub store: Arc<Result<Option<Query>, StoreError>>,
-    /// How long after the end of work its last window is still pushed.
+    /// How long after the end of work its last numbers are still pushed.
     pub tail: Duration,
 }
 
@@ -80,14 +81,15 @@ pub struct Api {
     pub session: watch::Receiver<SessionState>,
     pub site: Site,
     pub limits: Limits,
-    /// The scheduler, if this agent is one.
+    /// Makes claims for new allocations, on any agent that knows the queue's lease; counts
+    /// scheduling rounds.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,
     /// Allocations that were submitted here a moment ago.
     pub submitted: Submitted,
-    /// The heads of allocations that are followed here.
+    /// Reports of the heads of the allocations that callers of this agent follow.
     pub heads: Heads,
     pub past: Past,
     /// The tasks that the agent waits for when it stops.
@@ -97,8 +99,8 @@ pub struct Api {
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Api {
-    /// Asks the quorum. If `stale`, asks one member only, and also gives the greatest age of its
-    /// answer in milliseconds.
+    /// Asks the quorum. If `stale`, one member answers from its own state; also returns the
+    /// greatest age of that answer, in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };
         match self.quorum.call(&question, ANSWER).await.map_err(|e| status(&e))? {
@@ -115,9 +117,9 @@ impl Api {
         }
     }
 
-    /// An allocation to follow: from the agent's own watch, which will then follow it, or else from
-    /// the quorum. If it was just submitted here, waits for the watch, which costs the quorum
-    /// nothing. `being_submitted`: the caller is submitting it at this moment.
+    /// An allocation to follow: from the agent's own watch, or else from the quorum. If it was just
+    /// submitted here, first waits up to [`WATCH_WAIT`] until the watch has it, which costs the
+    /// quorum nothing. `being_submitted`: the caller is submitting it at this moment.
     pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
         let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
         if let Some(revision) = self.submitted.at(id, being_submitted).await {
@@ -136,7 +138,7 @@ impl Api {
         }
     }
 
-    /// Sends a command whose only answer is that it is committed.
+    /// Sends a request whose only answer is [`Answer::Done`].
     pub(super) async fn done(&self, ask: &Ask) -> Result<(), Status> {
         match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => Ok(()),
@@ -144,7 +146,8 @@ impl Api {
         }
     }
 
-    /// The address of a node's mesh, from the allocation's own list or from the cluster's.
+    /// A node's mesh address: from the allocation's list of nodes if the allocation is on this
+    /// node, or else from the agent's watch of the cluster.
     pub(super) fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
         let local = self.context.work.workers.get(allocation);
         let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));

@@ -1,5 +1,6 @@
-//! The API: `lattice.v1` on the agent's socket, with one file per service. Next to them: what all
-//! share (`api`), the identity of callers, and the text of refusals.
+//! The API: `lattice.v1` on the agent's socket. Each service has a file, and large ones several;
+//! other files have what all handlers share (`api`), the identity of callers (`caller`) and the
+//! statuses of refusals (`refusal`).
 //!
 //! | task | ends | queues |
 //! |---|---|---|
@@ -7,7 +8,7 @@
 //! | one per streaming call; a connection has at most `CALLS_PER_CONNECTION` | with its answer, or with its caller | events 1 to 64 |
 //! | one per node of such a call (`JoinSet`s) | with the call's task | the call's events |
 //! | one per stream from another node for such a call | with its reader | items 2 to 32 |
-//! | an attached terminal, and what the audit log gets of its end ([`Api::tasks`]) | with the session, once the end is recorded | events 16 |
+//! | one per attached terminal, which also records its end in the audit log ([`Api::tasks`]) | with the session, once the end is recorded | events 16 |
 
 pub mod user_shares;
 
@@ -81,8 +82,8 @@ use std::path::Path;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-/// Binds the socket (mode 0666; callers are identified by their credentials). A socket that nobody
-/// listens on is replaced.
+/// Binds the socket (mode 0666; callers are identified by their credentials). If no agent answers
+/// there, removes the file at the path first.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
@@ -108,8 +109,8 @@ const CALLS_PER_CONNECTION: u32 = 128;
 /// The largest headers of a call, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 
-/// Serves until `stop`, and then until the open calls are over or `cut` ends their connections;
-/// `requests` counts the calls. [`intake`] limits what callers may send.
+/// Serves until `stop`, and then until the open calls have ended or `cut` breaks their connections.
+/// `requests` counts the calls; [`intake`] limits what callers may send.
 pub async fn serve(
     api: Api,
     requests: Requests,

@@ -1,4 +1,4 @@
-//! What the journal does, for metrics.
+//! Counters of the journal, for metrics.
 
 use lattice_telemetry::catalogue::{LATENCY_SECONDS, agent as family};
 use lattice_telemetry::histogram::Histogram;
@@ -6,7 +6,7 @@ use lattice_telemetry::sample::Samples;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counters since the agent's start.
+/// Counters since the agent's start, and the journal's length.
 #[derive(Debug)]
 pub struct JournalCounts {
     appends: AtomicU64,
@@ -27,7 +27,8 @@ impl Default for JournalCounts {
 }
 
 impl JournalCounts {
-    /// `records` records of `bytes` bytes were appended; the journal now has `length` bytes.
+    /// Counts one append of `records` records with `bytes` bytes together, which took `took`. The
+    /// journal now has `length` bytes.
     pub fn appended(&self, records: usize, bytes: usize, synced: bool, length: u64, took: Duration) {
         let add = |counter: &AtomicU64, more: u64| {
             counter.fetch_add(more, Ordering::Relaxed);
@@ -40,13 +41,13 @@ impl JournalCounts {
         self.seconds.observe(took);
     }
 
-    /// A checkpoint was written, and the journal now has `length` bytes.
+    /// Counts a checkpoint. The journal now has `length` bytes.
     pub fn checkpointed(&self, length: u64) {
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
     }
 
-    /// Appends its samples.
+    /// Appends the samples of these counters.
     pub fn write_metrics(&self, samples: &mut Samples) {
         for (metric, counter) in [
             (&family::JOURNAL_APPENDS, &self.appends),

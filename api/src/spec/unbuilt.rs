@@ -11,10 +11,11 @@ const CONSTRAINTS: [(&str, &str); 4] = [
     ("topology", "--constraint topology"),
 ];
 
-/// Refuses the first such field that is set. Values that describe the current behaviour (`bounded`,
-/// `prod`) are accepted.
+/// Refuses the first such field that is set, and an unknown lifecycle or telemetry mode. Values
+/// that describe the current behaviour are accepted (`bounded`, `unbounded`, `prod`, a constraint
+/// with the value `false`).
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
-    // Destructured, so that a new field of the message does not compile until it is handled here.
+    // Destructured, so that a new field of the message is a compile error until it is listed here.
     let v1::AllocationSpec {
         name: _,
         tenant: _,

@@ -14,7 +14,7 @@ use lattice_model::AllocationState;
 const ALIVE: [AllocationState; 4] =
     [AllocationState::Pending, AllocationState::Staging, AllocationState::Running, AllocationState::Suspended];
 
-/// Continues after a failure; the exit code is that of the first failure.
+/// After a failure it continues with the next allocation; the exit code is that of the first failure.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let keys = if args.all_mine { own(&client, &args.state).await? } else { args.ids };
@@ -52,7 +52,7 @@ async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>,
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 
-/// The state is the quorum's present one: work that had ended before keeps its end.
+/// `state` is `Cancelled`, or the end that the allocation already had when the agent read it before cancelling.
 fn line(cancelled: &v1::CancelResponse) -> String {
     let id = short(&cancelled.id);
     if cancelled.state == AllocationState::Cancelled.to_string() {

@@ -32,7 +32,8 @@ fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// One line for each allocation, and, if the store has the data, one for each step from their starts.
+/// A table with one line for each allocation. If the store has the data, also a table with one line for each time step;
+/// the steps of each allocation are counted from its own start.
 fn text(comparison: &v1::CompareResponse) -> String {
     let value = |value: Option<f64>| value.map(|value| shown(value, &comparison.unit)).unwrap_or_default();
     let mut table = Table::new(&["ALLOCATION", "STARTED", "RAN", "MEAN", "MAX", "SOURCE", "AGE"]);
@@ -55,7 +56,7 @@ fn text(comparison: &v1::CompareResponse) -> String {
         }
     }
     if !steps.is_empty() {
-        // One column for each id; their number varies.
+        // One column for each allocation.
         let width = 14;
         text += &format!("\n{:>10}", "FROM START");
         comparison.allocations.iter().for_each(|one| text += &format!("  {:>width$}", short(&one.allocation)));

@@ -1,9 +1,9 @@
 //! `lattice-mpi-launcher [OPTIONS OF SSH] HOST COMMAND`: this program under another name, which the `mpirun` of an MPI
 //! library calls instead of ssh inside an allocation.
 //!
-//! The process that the library starts is not one of our ranks: it is a single process on the node, without the
-//! variables of ranks. Its launch also has a process on the allocation's first node, where launches are recorded; that
-//! one ends at once.
+//! The process that the library starts is not one of our ranks: it is a single process on the node HOST, without the
+//! variables of ranks. Unless HOST is the allocation's first node, where launches are recorded, the launch also has a
+//! process on that node, which ends at once.
 
 use super::launch::{Leaves, Shown, follow_launch};
 use crate::failure::{Exit, Failure};
@@ -24,22 +24,22 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The name under which it is called.
+/// The name by which MPI libraries call this program.
 const NAME: &str = "lattice-mpi-launcher";
 /// Options of ssh with a value.
 const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
 /// Our own variables that only a rank has.
 const OF_A_RANK: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
-/// Shells with a syntax that the libraries know and use for the command.
+/// Login shells whose syntax the libraries know: the library writes its command for the user's shell.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"];
 const SHELL_DEFAULT: &str = "/bin/sh";
 
-/// Whether this process was called under that name.
+/// Whether this process was called by that name.
 pub fn is_called() -> bool {
     env::args_os().next().is_some_and(|called| Path::new(&called).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Runs it.
+/// Runs the launcher, and returns the command's exit code.
 pub fn main() -> ExitCode {
     let global = Global { output: None, endpoint: None, quiet: true, no_color: false };
     let arguments =
@@ -66,8 +66,8 @@ struct Call {
 }
 
 impl Call {
-    /// Parses the arguments. Options that a library adds are for ssh; since there is no ssh connection they are
-    /// ignored.
+    /// Parses the arguments. Options that a library adds are for ssh; since there is no ssh connection, all are ignored
+    /// except `-l USER`.
     fn read(arguments: &[String]) -> Result<Self, Failure> {
         let mut user = None;
         let mut rest = arguments.iter();
@@ -97,7 +97,7 @@ impl Call {
     }
 }
 
-/// The nodes of this process's allocation, in their order.
+/// The id of this process's allocation, and its nodes in their order.
 fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
     let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let (Some(allocation), Some(list)) = (variable("LATTICE_ALLOC_ID"), variable("LATTICE_NODELIST")) else {
@@ -108,8 +108,8 @@ fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
     nodes.map(|nodes| (allocation, nodes)).map_err(|error| Failure::usage(format!("LATTICE_NODELIST: {error}")))
 }
 
-/// The node that a library names: by its full name, or by the name's first part if that is unique, because some
-/// libraries keep only that part.
+/// The node that a library names: by its full name, or by the part of the name before the first dot if only one node
+/// has that part, because some libraries use only that part.
 fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     if let Some(node) = nodes.iter().find(|node| node.as_str() == host) {
         return Ok(node);
@@ -125,9 +125,8 @@ fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     }
 }
 
-/// Runs on each of the launch's nodes: exits on the node that was not named, and becomes the command on the other.
-/// Closes the PMI socket, because the process is not a rank.
-/// what it is no rank of is closed.
+/// The program that runs on each of the launch's nodes: it exits on a node other than `node`, and becomes the command
+/// on `node`. It closes the PMI socket and removes the variables of ranks, because the process is not a rank.
 fn program(node: &NodeId, shell: &str, command: String) -> Vec<String> {
     let wireup: String = RANK_WIREUP.iter().map(|prefix| format!("{prefix}*|")).collect();
     let script = format!(
@@ -152,7 +151,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let shell = shell.as_ref().and_then(|shell| shell.to_str()).unwrap_or(SHELL_DEFAULT);
     let around = Surroundings::look(None)?;
     let mut env = around.env;
-    // The library's daemon is not a rank, and serves its ranks itself.
+    // The library's daemon is not a rank, and gives PMI to its own ranks.
     env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
     let place = |node: &NodeId| RankPlace { node: node.to_string(), ranks: 1 };
     let places: Vec<RankPlace> = nodes.first().filter(|head| *head != node).into_iter().chain([node]).map(place).collect();
@@ -164,9 +163,9 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         tasks_per_node: 1,
         working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
-        // Only the library judges its exit code: we report nothing about it.
+        // Only the library judges the exit code of its daemon: we do not end the launch because of it.
         shape: Some(v1::LaunchShape { places, on_bad_exit: "keep".to_owned(), ..Default::default() }),
-        // It gets all of the allocation's resources there, and the library divides them.
+        // The daemon gets all of the allocation's resources on its node, and the library divides them.
         binding: Some(v1::RankBinding {
             cpu_bind: CpuBind::NAMES.iter().find(|(_, bind)| *bind == CpuBind::None).map_or("", |(name, _)| name).to_owned(),
             gpu_bind: GpuBind::NAMES.iter().find(|(_, bind)| *bind == GpuBind::None).map_or("", |(name, _)| name).to_owned(),

@@ -13,7 +13,7 @@ use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::Status;
 use lattice_model::AllocationState;
 
-/// Rows of a table without a requested limit.
+/// Largest number of rows of a table if no limit was requested.
 const TABLE_ROWS_MAX: usize = 100;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
@@ -49,7 +49,8 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     }
 }
 
-/// Living allocations before ended ones. A table has a limit; data has only a requested one.
+/// Lists allocations, living ones before ended ones. A table always has a limit; data and names only if one was
+/// requested.
 async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     let client = session.connect().await?;
     let is_table = session.format() == Format::Table;
@@ -77,7 +78,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     };
     let mut listed = listing::Found::default();
     if !live.is_empty() {
-        // The whole queue: its order needs all of it, and its first members were submitted first.
+        // All living ones: sorting the queue needs all of it, and the agent lists the newest first.
         listed = listing::all(&client, of(&live), usize::MAX).await?;
     }
     if !ended.is_empty() {

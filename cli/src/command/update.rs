@@ -1,4 +1,4 @@
-//! `lattice update`. It continues after a failure; the exit code is that of the first failure.
+//! `lattice update`. After a failure it continues with the next allocation; the exit code is that of the first failure.
 
 use super::preempt::{print_done, report_failure};
 use crate::failure::Failure;

@@ -1,8 +1,8 @@
 //! Known addresses of members and agents: their handshakes have a quota that strangers cannot use
 //! up.
 //!
-//! An address is known if the ledger or the membership contains it, or if a valid certificate was
-//! presented from it within the last day.
+//! An address is known if the ledger, the membership or the configuration contains it, or if a peer
+//! that may use the port presented its certificate from it within the last day.
 
 use crate::core::Core;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -11,13 +11,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the addresses are read from the ledger and the membership.
+/// Pause between two reads of the addresses from the ledger and the membership.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout for resolving a name.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 /// How long an address stays known after a certificate was presented from it.
 const LEARNED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Largest number of addresses known only because of a certificate; the oldest is dropped first.
+/// Largest number of addresses remembered because of a certificate; the oldest is dropped first.
 const LEARNED_MAX: usize = 16_384;
 
 /// The known addresses of one port.
@@ -28,7 +28,7 @@ pub(crate) struct KnownAddresses {
 }
 
 impl KnownAddresses {
-    /// Whether a member or an agent uses this address.
+    /// Whether a member or an agent is known to use this address.
     pub(super) fn is_known(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_named = self.named.read().contains(&address);

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// A member without a leader for this long closes its sessions.
+/// A member without a leader for this long closes its sessions and watches, and refuses commands.
 const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 /// How often to check for a leader.
 const STANDING_TICK: Duration = Duration::from_millis(100);
 
-/// Keeps `led` true while there is a leader, or was one recently.
+/// Sets `led` to false once there has been no leader for [`LEADERLESS_MAX`], and to true when there
+/// is one again. A leader without a majority counts as none.
 pub(super) async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
     let mut tick = tokio::time::interval(STANDING_TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
 //! The members according to the Raft membership, which alone decides. The list in the configuration
-//! is only for the first contact.
+//! creates or recovers a cluster, and has the addresses for the first contact.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct Peer {
     pub raft: String,
 }
 
-/// A membership and its place in the log.
+/// A membership and its log entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
     /// Its log entry; `None`: this member knows no membership yet.
@@ -56,8 +56,8 @@ impl Roster {
     }
 
     /// Whether this membership, which another member has committed, shows that `id` was removed:
-    /// only if it is newer than the one that `id` knows. An older one proves nothing: that member
-    /// lags behind.
+    /// only if it is newer than `known`, the membership that `id` itself has and is in. An older
+    /// one proves nothing: the other member lags behind.
     pub fn expels(&self, id: u64, known: &Self) -> bool {
         self.since > known.since && known.members.contains_key(&id) && !self.members.contains_key(&id)
     }

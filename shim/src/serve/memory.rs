@@ -1,4 +1,5 @@
-//! Kills for lack of memory: detected, written to disk, and reported before the ends that they cause.
+//! Kills for lack of memory. The shim detects them, writes them to disk and reports them before the ends of processes
+//! that they cause.
 
 use super::{Script, Shim};
 use crate::log_files;
@@ -9,11 +10,11 @@ use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::FromShim;
 use std::io::{Read, Seek};
 
-/// The log reports the shim's memory from this many bytes on: without ranks it has less.
+/// The error log mentions the shim's own memory if it has at least this many bytes; a shim without ranks uses less.
 const HELD_BYTES_SHOWN: u64 = 8 << 20;
 
 impl Shim {
-    /// The kernel reports that memory was used up somewhere in the scope.
+    /// Handles the kernel's notification that memory was used up somewhere in the scope.
     pub(super) fn take_memory_events(&mut self) {
         // Reading re-arms the notification.
         if let Some(events) = &mut self.memory_events {
@@ -25,8 +26,8 @@ impl Shim {
         }
     }
 
-    /// A process of this launch was killed: checks whether memory was the reason. If so, ends the launch, unless the
-    /// kernel has killed it whole.
+    /// Checks whether the kernel has killed processes of this launch (0 is the script) for lack of memory. If so,
+    /// reports it, and ends the rest of the launch; the script is only reported.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
         log_line(&format!("out of memory: {kill}"));

@@ -1,4 +1,4 @@
-//! The agent's own checks: each looks at one thing, and may hang.
+//! The agent's own checks. Each one checks one thing, and may hang.
 
 use crate::disk;
 use crate::image_cache::ImageCache;
@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Estimated error of the machine's clock, in microseconds, above which it is reported.
+/// Largest possible error of the machine's clock, in microseconds, that is not reported.
 const CLOCK_ERROR_MAX_US: i64 = 500_000;
 /// Files in a network device's `statistics` that count as errors.
 const NIC_ERRORS: [&str; 5] = ["rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped"];
@@ -42,7 +42,7 @@ impl Looks {
         Self {
             state_dir: state_dir.to_owned(),
             images,
-            // The GPU task counts GPUs.
+            // The GPU task checks the number of GPUs.
             expect: Expected { gpus: 0, ..settings.expect },
             mounts: settings.mounts.clone(),
             nics: settings.nics.iter().map(|nic| (nic.clone(), window())).collect(),
@@ -60,7 +60,7 @@ impl Looks {
     pub(super) fn all(&mut self, now: Timestamp) -> Vec<(String, Look)> {
         let (state_dir, images) = (self.state_dir.clone(), self.images.clone());
         let disk = move || {
-            // First remove what the node can do without.
+            // First remove cached images that no work uses.
             images.tidy();
             disk::shortage(&state_dir).map_or(Finding::Well, |why| Finding::Critical(why.replacen("disk: ", "", 1)))
         };
@@ -73,7 +73,7 @@ impl Looks {
         for path in self.mounts.clone() {
             all.push((format!("mount {}", path.display()), Box::new(move || mount(&path))));
         }
-        // Sysfs never hangs, so the counters are read here.
+        // Reading sysfs does not hang, so the counters are read here.
         for (name, window) in &mut self.nics {
             let finding = nic(&self.sys.join("class/net").join(name), window, now, self.nic_errors_max);
             all.push((format!("nic {name}"), Box::new(move || finding)));
@@ -89,7 +89,8 @@ impl Looks {
     }
 }
 
-/// Whether the clock is right, by the estimate of the program that disciplines the kernel's clock.
+/// Whether the clock is right, by the kernel's bound of its error (`maxerror`), which the NTP or
+/// PTP daemon sets.
 fn clock() -> Finding {
     // SAFETY: a timex of zeros is valid; it only asks and changes nothing (adjtimex(2)).
     let mut kept: libc::timex = unsafe { std::mem::zeroed() };
@@ -106,7 +107,7 @@ fn clock() -> Finding {
     Finding::Well
 }
 
-/// Whether the machine has everything that it was bought with.
+/// Whether the machine has at least the processors and the memory that the site expects.
 fn machine(expect: Expected) -> Finding {
     if expect == Expected::default() {
         return Finding::Unsupported("health.expect names neither cpus nor memory_bytes".to_owned());
@@ -123,7 +124,7 @@ fn machine(expect: Expected) -> Finding {
     if lacking.is_empty() { Finding::Well } else { Finding::Critical(lacking.join(", ")) }
 }
 
-/// Whether something is mounted and answers. A mount that does not answer hangs here.
+/// Whether something is mounted there and answers. Hangs if the mount does not answer.
 fn mount(path: &Path) -> Finding {
     match statvfs(path).and_then(|_| is_mount(path)) {
         Ok(true) => Finding::Well,
@@ -163,8 +164,8 @@ fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Find
     Finding::Well
 }
 
-/// The counts of the memory controllers, each with a window of its own, because one of them may be
-/// reset.
+/// The error counts of the memory controllers. Each controller has a window of its own, because its
+/// counter may be reset alone.
 struct Memory {
     window_ms: u64,
     controllers: BTreeMap<String, Window>,

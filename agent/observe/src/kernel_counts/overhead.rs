@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 /// Time from the end of one accounting period to the beginning of the next.
 const APART: Duration = Duration::from_secs(59);
-/// Least length of an accounting period: it ends at a look.
+/// Least length of an accounting period, which ends at the first look after it.
 const LENGTH: Duration = Duration::from_millis(900);
 
-/// `Clock`: a guard that is held while the kernel accounts.
+/// The measured share. `Clock`: a guard that keeps the kernel's accounting on.
 pub(super) struct Overhead<Clock> {
     state: State<Clock>,
     percent: Option<f64>,
 }
 
 enum State<Clock> {
-    /// Since when, if there was an accounting period before.
+    /// The end of the last accounting period, if there was one.
     Resting(Option<Instant>),
     Counting {
         since: Instant,
         before: Duration,
         _clock: Clock,
     },
-    /// This kernel has no accounting.
+    /// This kernel has no accounting, or it could not be turned on.
     Off,
 }
 
@@ -37,13 +37,14 @@ impl<Clock> Default for Overhead<Clock> {
 }
 
 impl<Clock> Overhead<Clock> {
-    /// Percent of all processors' time, in the last accounting period.
+    /// Percent of all processors' time in the last accounting period; `None`: not measured yet, or
+    /// unknown.
     pub(super) fn percent(&self) -> Option<f64> {
         self.percent
     }
 
-    /// Call at each look. `begin` turns the accounting on; `total` is how long the programs have
-    /// run while it was on.
+    /// Begins or ends an accounting period if it is time; call it at each look. `begin` turns the
+    /// accounting on; `total` is how long the programs have run while it was on.
     pub(super) fn look<E: fmt::Display>(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Alerts of measured work: finding them, and answering who asks for them.
+//! Alerts of measured work: evaluates their rules, and answers queries about them.
 
 use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
@@ -20,12 +20,12 @@ pub struct Suspect {
     pub report: IdleReport,
 }
 
-/// News of an allocation's alerts for a follower.
+/// Changes of an allocation's alerts, for a follower.
 pub struct AlertChanges {
     pub changes: Vec<Change>,
-    /// Whether `changes` lists all raised alerts, because the follower missed some or knew none.
+    /// Whether `changes` lists all raised alerts, because the follower missed changes or knew none.
     pub anew: bool,
-    /// The follower's next `known`.
+    /// The value of `known` for the follower's next call of [`Measuring::alerts`].
     pub count: u64,
     /// The present time, on the clock of the changes.
     pub now_ms: u64,
@@ -38,13 +38,14 @@ impl Measuring {
         self.0.alerts.hang_ms
     }
 
-    /// Changes with each pass.
+    /// Changes after each regular look at all allocations.
     pub fn looked(&self) -> watch::Receiver<u64> {
         self.0.looked.subscribe()
     }
 
     /// The changes of an allocation's alerts after the first `known` ones; all raised alerts if
-    /// `known` is `None` or too old. `None`: the allocation is not measured here (yet).
+    /// `known` is `None` or too old. `None`: this node does not measure the allocation under this
+    /// epoch, or not yet.
     pub fn alerts(&self, (allocation, epoch): Key, known: Option<u64>) -> Option<AlertChanges> {
         let all = self.known();
         let alerts = all.running.get(&allocation).filter(|of| of.share.epoch == epoch).map(|of| &of.alerts)?;
@@ -55,7 +56,8 @@ impl Measuring {
         })
     }
 
-    /// The newest numbers, if there are any.
+    /// The newest numbers of an allocation, if there are any, with a summary of each number's
+    /// history over `duration`.
     pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<WireUsage> {
         let known = self.known();
         known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.wire_usage(duration, known.network_errors))
@@ -70,8 +72,8 @@ impl Measuring {
         }
     }
 
-    /// Launches that may hang. Not of sessions, which wait for their user, and not of work with a
-    /// probe, which says itself whether it is alive.
+    /// Launches that may hang, or that have a hang alert. Sessions are left out, because they wait
+    /// for their user; so is work with a liveness probe, which shows whether it is alive.
     pub fn suspects(&self) -> Vec<Suspect> {
         let Some(limit_ms) = self.0.alerts.hang_ms else { return Vec::new() };
         let known = self.known();
@@ -84,11 +86,11 @@ impl Measuring {
         known.running.values().filter(|of| !waits(&of.share)).flat_map(of).collect()
     }
 
-    /// Takes the verdict about a launch, reached from all its nodes.
+    /// Queues the verdict about a launch, which is based on the reports of all its nodes.
     pub fn decide(&self, key: Key, launch: u32, verdict: Verdict) {
         let mut known = self.known();
-        // The thread takes them once a second, and no more verdicts than this can be reached in
-        // that time.
+        // The measuring thread applies the verdicts at each look, normally once a second. Beyond
+        // one for each launch, further verdicts are dropped.
         if known.verdicts.len() < ALLOCATIONS_MAX * LAUNCHES_MAX {
             known.verdicts.push((key, launch, verdict));
         }
@@ -112,8 +114,8 @@ impl Known {
             let severity_of = |name: &str| settings.rules.iter().find(|rule| rule.name == name).map(|rule| rule.severity);
             of.alerts = Alerts::restored(restored, now_ms, settings.hang_ms.is_some(), severity_of);
         }
-        // If this look was too blurred for rates, those of an earlier look must not count again:
-        // they are measured, but have no value now.
+        // If this look was too imprecise for rates, the rates of an earlier look must not count
+        // again: they are measured, but have no value now.
         let blurred = of.at_ms != now_ms;
         let is_rate = |number: &Number<'_>| !matches!(number.unit, "bytes" | "count") && number.source != "node";
         let value = |number: &Number<'_>| if blurred && is_rate(number) { f64::NAN } else { number.now };
@@ -142,7 +144,7 @@ impl Known {
                 self.raised_since(allocation, before);
             }
         }
-        // An idle launch is worth storing after half of the limit.
+        // An idle launch is stored once it has been idle for half of the limit.
         let of = |of: &Tracked| of.alerts.saved((of.share.allocation, of.share.epoch), limit_ms / 2);
         self.running.values().filter_map(of).collect::<Vec<_>>().into_iter()
     }

@@ -1,4 +1,4 @@
-//! The task that moves raw measurements to the object store.
+//! The task that moves raw measurements and audits to the object store.
 
 use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// Backoff while the store is unreachable.
+/// Backoff while not everything can be stored.
 const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Interval of looks without a notification.
+/// How often to check for complete files without a notification.
 const IDLE: Duration = Duration::from_secs(3600);
-/// Compression level: the cores belong to the work.
+/// Compression level: a fast one, because the cores belong to the work.
 const ZSTD_LEVEL: i32 = 1;
-/// Least size that a file counts, in bytes: it takes a block and a name.
+/// A smaller file counts with this size, in bytes: it uses a block and a directory entry.
 const FILE_BYTES_MIN: u64 = 4096;
 /// The subject in this node's problems.
 const SUBJECT: &str = "raw measurements and audits";
@@ -67,9 +67,9 @@ impl Traces {
         }
     }
 
-    /// Stores all complete files; returns whether all succeeded. Errors are reported at once. If
-    /// the store refuses one allocation's place, or one file is unreadable, the files of others are
-    /// stored nevertheless.
+    /// Stores all complete files; returns whether all succeeded. The first error is reported at
+    /// once. After an error the other files of the same allocation are skipped; the files of other
+    /// allocations are stored.
     async fn put_all(&self, trouble: &(impl Fn(&FlushError) + Sync)) -> bool {
         let traces = self.clone();
         let all = match blocking(move || traces.within_bounds(None)).await {
@@ -101,8 +101,8 @@ impl Traces {
         stay.is_empty()
     }
 
-    /// Stores a file. Meanwhile, whenever another file is completed, checks whether too much waits:
-    /// work goes on writing, and a store may be slow.
+    /// Stores a file. Whenever another file is completed meanwhile, checks whether too many bytes
+    /// wait: work continues to write, and a store may be slow.
     async fn put_within_bounds(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
         let mut put = pin!(self.put(store, path.clone()));
         loop {
@@ -118,13 +118,14 @@ impl Traces {
         }
     }
 
-    /// Stores a file and then removes it here.
+    /// Stores a file and then removes it here. A file that cannot be stored under its owner is only
+    /// removed, and its looks count as lost.
     async fn put(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
         let read = {
             let path = path.clone();
             move || -> io::Result<Option<(Contents, Vec<u8>)>> {
                 let contents = match chunk::read(&path) {
-                    // Removed for lack of space since it was listed.
+                    // It was removed for lack of space after it was listed.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                     read => read?,
                 };
@@ -139,22 +140,23 @@ impl Traces {
                 let place = Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
                 store.put_trace(&place, &header.node, &name, compressed).await?;
             }
-            // The file has no looks, or no name in the store.
+            // The file has no looks.
             Some((header, _)) => self.lost_in(header.mode, &path, contents.looks),
-            // The machine crashed before the file's first line was on the disk.
+            // Its owner is unknown: the machine crashed before the first line was on the disk, or
+            // another version wrote the file. Or its name is not UTF-8.
             None => self.lost_in(TelemetryMode::Debug, &path, contents.looks),
         }
         blocking(move || remove(&path)).await?;
         Ok(())
     }
 
-    /// The files to store, after removing the oldest if there is too much. `but`: a file that is
-    /// being stored does not count as lost.
+    /// The files to store, after removing the oldest while they exceed [`SPOOL_BYTES_MAX`]. `but`:
+    /// a file that is being stored, which is not counted and not removed.
     pub(super) fn within_bounds(&self, but: Option<&Path>) -> io::Result<Vec<Whole>> {
         let mut all = chunk::whole(&self.0.dir)?;
         all.retain(|one| but != Some(one.path.as_path()));
         let takes = |one: &Whole| one.bytes.max(FILE_BYTES_MIN);
-        // Growing files take space as well; half of it is for complete files, whatever grows.
+        // Growing files use space as well, but complete files always have half of it.
         let growing = chunk::growing(&self.0.dir)?.min(SPOOL_BYTES_MAX / 2);
         let mut total: u64 = growing + all.iter().map(takes).sum::<u64>();
         let mut gone = 0;

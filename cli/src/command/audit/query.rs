@@ -1,4 +1,4 @@
-//! `lattice audit query`: records, the oldest first.
+//! `lattice audit query`: lists records, the oldest first.
 
 use super::filter::filter;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! Commands that set and lift holds on nodes.
+//! Commands that set and lift holds on nodes; also `boot` and `accept-drift`.
 
 use super::confirm::confirmed;
 use super::each::each;

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 /// The answer to a [`super::Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The command is committed.
+    /// The command is committed. For [`super::Request::CheckSubmission`]: the submission would be
+    /// accepted, and nothing was committed.
     Done { revision: Revision },
     /// The submission is committed. `desired`: the complete list for the requesting agent's own
     /// node, which it will also receive as [`super::Down::Desired`]; only if the included claim
     /// uses that node and the answering member is the leader. `claimed`: whether the included claim
-    /// was granted; `None`: there was no claim.
+    /// was granted, as far as the answering member has applied the log; `None`: there was no claim.
     Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
     /// The claim was granted with this epoch.
     Claimed { epoch: Epoch, revision: Revision },
@@ -41,15 +42,16 @@ pub enum Answer {
     StateHash { revision: Revision, hash: String },
     /// The progress of a membership change.
     Changed { done: bool, text: String },
-    /// All leases, by name.
+    /// All leases, ordered by name.
     Leases(Vec<LeaseStanding>),
-    /// The refusal; `None`: the latest claim was granted, or its refusal has been dropped.
+    /// The latest refused claim of the allocation; `None`: its latest claim was granted, or the
+    /// leader, which has refusals only in memory, knows none.
     RefusedClaim(Option<RefusedClaim>),
     /// A certificate, PEM.
     Certificate { pem: String },
     /// The backup is complete.
     Backup { name: String, url: String, revision: Revision, audit_records: u64 },
-    /// All tenants, by name.
+    /// All tenants, ordered by name.
     Tenants(Vec<TenantStanding>),
     /// The VNI pool and its usage.
     VniPool(VniPoolStanding),
@@ -61,18 +63,19 @@ pub enum Answer {
     Endpoints { endpoints: Vec<Endpoint>, more: bool },
     /// The cluster-wide limits and the current usage.
     Limits(LimitsStanding),
-    /// A possibly outdated answer: the member's state is at most `age_ms` old, counted from its
-    /// last contact with the leader, or as leader with a majority.
+    /// A possibly outdated answer: the member's state is at most `age_ms` old. The age counts from
+    /// the member's last contact with the leader; on the leader, with a majority.
     Stale { age_ms: u64, answer: Box<Answer> },
-    /// This gossip key is being introduced.
+    /// A new gossip key has this id, and is being distributed.
     KeyAdded { id: u32 },
     /// The state of the gossip keys.
     Keyring(KeyringStanding),
-    /// The revoked names in order; and the time of issue for a certificate that is signed now.
+    /// The revoked names in order; `issue_time`: the time of issue of a certificate that is signed
+    /// now.
     Revocations { revoked: Vec<(String, Revocation)>, issue_time: Timestamp },
     /// All vClusters: `default` first, then by name.
     VClusters(Vec<VClusterStanding>),
-    /// All sessions, by allocation.
+    /// All interactive sessions, ordered by allocation.
     Sessions(Vec<InteractiveSession>),
     /// Nodes that wait for admission, and admitted names that have not registered.
     Admissions(AdmissionsStanding),

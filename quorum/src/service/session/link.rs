@@ -15,13 +15,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Ended {
     /// The agent has disconnected, or does not read.
     Gone,
-    /// The agent is told the reason, and connects elsewhere.
+    /// The agent gets the reason, and connects again, to another member if possible.
     Close(String),
-    /// The agent's node was removed, and is told the reason.
+    /// The agent's node was removed from the cluster; the agent gets the reason.
     Removed(String),
-    /// The agent is sent to another member.
+    /// The agent is asked to connect to another member.
     Move,
-    /// The agent is not permitted to do what it requested.
+    /// A message of the agent is invalid, or asks for something that the agent may not do.
     Refused(Status),
 }
 

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 
-/// Largest size of entries in memory, in bytes.
+/// Largest size of entries in memory, in bytes. Entries that are not on disk yet may exceed it.
 const CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Index {
     pub(super) files: Files,
     /// Size of the entries in memory, in bytes.
     pub(super) cached: usize,
-    /// Slots before this one have no entry in memory.
+    /// Log index at which [`Self::evict`] continues: it has dropped the entries before it.
     pub(super) cached_from: u64,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Slot {
 }
 
 impl Index {
-    /// Adds an entry read at the start.
+    /// Adds an entry that was read from a segment at the start. Ignores an entry that is purged.
     pub(super) fn found(&mut self, stored: Stored) -> Result<(), UnusableEntry> {
         let entry: Entry = pack::from_bytes(&stored.payload)?;
         let id = *entry.get_log_id();
@@ -59,7 +59,8 @@ impl Index {
         usize::try_from(index.checked_sub(self.first())?).ok().filter(|at| *at < self.slots.len())
     }
 
-    /// Drops the oldest entries that are on disk from memory while the limit is exceeded.
+    /// While the limit is exceeded, drops the oldest entry from memory; stops at an entry that is
+    /// not on disk.
     pub(super) fn evict(&mut self) {
         self.cached_from = self.cached_from.max(self.first());
         while self.cached > CACHE_BYTES_MAX {
