@@ -124,10 +124,12 @@ fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>
     if !controllers.describe().is_empty() {
         add("cgroup limits", Health::Ok, controllers.describe());
     }
-    if let Some(weight) = controllers.io_weight() {
-        let text = format!("shares are weighed against each other by {}", weight.file);
+    let weights = controllers.io_weights();
+    if !weights.is_empty() {
+        let files: Vec<&str> = weights.iter().map(|weight| weight.file).collect();
+        let text = format!("shares are weighed against each other by {}", files.join(" and "));
         let mount = slice.map(Slice::tree);
-        if weight.counts_somewhere(mount) {
+        if weights.iter().any(|weight| weight.counts_somewhere(mount)) {
             add("disk shares", Health::Ok, text);
         } else {
             let remedy = "echo bfq > /sys/block/DEVICE/queue/scheduler, or enable=1 for it in the root's io.cost.qos where that is there";

@@ -7,6 +7,7 @@ use crate::keyboard::{self, Key};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::{Start, What};
+use lattice_model::Backoff;
 use lattice_model::Stdin;
 use lattice_model::input::{Place, Taken, Window};
 use std::collections::VecDeque;
@@ -22,8 +23,10 @@ use tonic::Code;
 
 /// Largest number of pieces that are read ahead, and of pieces that wait for the agent.
 const QUEUE: usize = 4;
-/// Pause between two attempts to reach the launch.
+/// The shortest and longest pause between two attempts to reach the launch. Each attempt on another
+/// user's launch is audited.
 const AGAIN: Duration = Duration::from_millis(50);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The ranks that get standard input: those of `asked`. Without a request, the first rank, if we have input to read and
 /// the launch has no terminal (`pty`).
@@ -64,6 +67,7 @@ pub struct Feeder {
 impl Feeder {
     /// Waits until the launch has begun, then feeds it until the future is dropped.
     pub async fn feed(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
+        let mut pauses = Backoff::new(AGAIN, AGAIN_MAX);
         while !self.over {
             if begun.wait_for(|begun| *begun).await.is_err() {
                 break;
@@ -72,21 +76,25 @@ impl Feeder {
             let start = What::Start(Start { standard: true, ..launch.clone() });
             let _ = requests.try_send(v1::LaunchInputRequest { what: Some(start) });
             match client.allocations().launch_input(ReceiverStream::new(stream)).await {
-                Ok(answers) => self.carry(&requests, answers.into_inner()).await,
+                Ok(answers) => {
+                    if self.carry(&requests, answers.into_inner()).await {
+                        pauses.reset();
+                    }
+                }
                 Err(status) if status.code() == Code::Unimplemented => self.give_up(status.message()),
                 // Input waits until the head accepts it, and while the head is unavailable.
                 Err(_) => {}
             }
             if !self.over {
-                sleep(AGAIN).await;
+                sleep(pauses.next_pause()).await;
             }
         }
         pending().await
     }
 
-    /// Runs until the connection breaks, or nothing is left to do.
-    async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) {
-        let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return };
+    /// Runs until the connection breaks, or nothing is left to do. Returns whether the head answered.
+    async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) -> bool {
+        let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return false };
         let first = taken(first);
         self.took(first);
         let mut unsent: VecDeque<v1::InputPiece> = self.window.beyond(first).cloned().collect();
@@ -94,15 +102,16 @@ impl Feeder {
             tokio::select! {
                 answer = answers.message() => match answer {
                     Ok(Some(v1::LaunchInputResponse { taken: Some(now) })) => self.took(taken(now)),
-                    Ok(_) | Err(_) => return,
+                    Ok(_) | Err(_) => return true,
                 },
                 room = to.reserve(), if !unsent.is_empty() => match (room, unsent.pop_front()) {
                     (Ok(room), Some(piece)) => room.send(v1::LaunchInputRequest { what: Some(What::Piece(piece)) }),
-                    _ => return,
+                    _ => return true,
                 },
                 piece = self.next(), if unsent.is_empty() => unsent.push_back(piece),
             }
         }
+        true
     }
 
     /// The next piece, once the window has space for it.

@@ -237,7 +237,14 @@ pub async fn follow(
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
                 tokio::select! {
                     () = sleep(PLACE_AGAIN) => {}
-                    code = left(&mut own) => return Ok((End::Left(code), following.cancelled.get())),
+                    code = left(&mut own) => {
+                        if following.cancelled.get().is_some() {
+                            return Ok((End::Left(code), following.cancelled.get()));
+                        }
+                        eprintln!("lattice: cancelling allocation {}", short(&request.key));
+                        answer(client.allocations().cancel(v1::CancelRequest { key: request.key.clone() })).await?;
+                        following.cancelled.set(Some(code));
+                    }
                 }
                 continue;
             }

@@ -7,6 +7,7 @@ use crate::terminal::{self, Raw};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::{Start, What};
+use lattice_model::Backoff;
 use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -17,8 +18,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Pieces of input that may wait for the agent.
 const QUEUE: usize = 16;
-/// Pause between two tries to reach the launch.
+/// The shortest and longest pause between two attempts to reach the launch. Each attempt on another
+/// user's launch is audited.
 const AGAIN: Duration = Duration::from_millis(50);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Sends keys and sizes to the launch. The terminal is raw while this lives, except while it rests.
 pub struct Typist {
@@ -81,6 +84,7 @@ impl Typist {
 
     /// Sends input from when the launch has begun, until the future is dropped.
     pub async fn type_on(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
+        let mut pauses = Backoff::new(AGAIN, AGAIN_MAX);
         loop {
             if begun.wait_for(|begun| *begun).await.is_err() {
                 return std::future::pending().await;
@@ -94,13 +98,14 @@ impl Typist {
             if let Ok(taken) = service.launch_input(ReceiverStream::new(stream)).await {
                 let mut taken = taken.into_inner();
                 if let Ok(Some(_)) = taken.message().await {
+                    pauses.reset();
                     tokio::select! {
                         _ = taken.message() => {}
                         () = self.carry(&requests) => std::future::pending().await,
                     }
                 }
             }
-            sleep(AGAIN).await;
+            sleep(pauses.next_pause()).await;
         }
     }
 

@@ -1,6 +1,6 @@
 //! Hostlists in the notation of other schedulers: `n[1-3,7]` for `n1 n2 n3 n7`.
 
-use crate::ids::{IdError, NodeId};
+use crate::ids::{IdError, NODE_NAME_BYTES_MAX, NodeId};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -161,7 +161,8 @@ mod tests {
             let ids: BTreeSet<NodeId> = names.iter().map(|n| n.parse().unwrap()).collect();
             assert_eq!(expand(&fold(&ids)), Ok(ids));
         }
-        for bad in ["n[1", "n]1[", "n[1-3]x", "n[3-1]", "n[a-b]", "n[]", "n[1--2]"] {
+        let wide = format!("n[{}1]", "0".repeat(70_000));
+        for bad in ["n[1", "n]1[", "n[1-3]x", "n[3-1]", "n[a-b]", "n[]", "n[1--2]", &wide] {
             assert!(matches!(expand(bad), Err(HostlistError::Form(_))), "{bad:?}: {:?}", expand(bad));
         }
         for bad in ["", "n1,,n2", "n1 n2"] {

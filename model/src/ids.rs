@@ -92,11 +92,14 @@ impl NodeId {
     }
 }
 
+/// Longest name of a node, in bytes.
+pub(crate) const NODE_NAME_BYTES_MAX: usize = 63;
+
 impl FromStr for NodeId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let fits = (1..=63).contains(&text.len())
+        let fits = (1..=NODE_NAME_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
             && text.as_bytes()[0].is_ascii_alphanumeric();
         if fits { Ok(Self(text.to_owned())) } else { Err(IdError::NotANodeName { text: text.chars().take(80).collect() }) }

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
+/// Largest number of entries between two snapshots.
+const SNAPSHOT_ENTRIES_MAX: u64 = 1_000_000_000;
 /// Longest run lease: a week.
 const RUN_LEASE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
@@ -345,8 +347,8 @@ impl QuorumConfig {
     }
 
     fn validate_storage(&self) -> Result<(), InvalidConfig> {
-        if self.snapshot_entries < 10 {
-            return invalid("snapshot_entries", "at least 10");
+        if !(10..=SNAPSHOT_ENTRIES_MAX).contains(&self.snapshot_entries) {
+            return invalid("snapshot_entries", "10 to 1,000,000,000");
         }
         if !(1..=4096).contains(&self.watch_history_mib) {
             return invalid("watch_history_mib", "1 to 4096");

@@ -54,6 +54,12 @@ const PUT: &str = ".put";
 /// Prefix of a directory that is being created or removed.
 const ASIDE: &str = ".aside-";
 
+/// What a walk over a saved directory may still find.
+struct Left {
+    entries: usize,
+    path_bytes: usize,
+}
+
 /// What failed with the directories of this node's allocations.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
@@ -448,11 +454,12 @@ impl Place {
     /// content.
     pub fn saved(&self, token: &str) -> Result<Vec<Found>, PlaceError> {
         let mut found = Vec::new();
-        self.walk(token, "", 0, &mut found, &mut PATHS_BYTES_MAX.clone())?;
+        let mut left = Left { entries: ENTRIES_MAX, path_bytes: PATHS_BYTES_MAX };
+        self.walk(token, "", 0, &mut found, &mut left)?;
         Ok(found)
     }
 
-    fn walk(&self, token: &str, below: &str, depth: usize, found: &mut Vec<Found>, left: &mut usize) -> Result<(), PlaceError> {
+    fn walk(&self, token: &str, below: &str, depth: usize, found: &mut Vec<Found>, left: &mut Left) -> Result<(), PlaceError> {
         let at = if below.is_empty() { token.to_owned() } else { format!("{token}/{below}") };
         let failed = |source| PlaceError::List { name: at.clone(), source };
         if depth > DEPTH_MAX {
@@ -467,15 +474,13 @@ impl Place {
             if name == c"." || name == c".." {
                 continue;
             }
-            if found.len() + names.len() >= ENTRIES_MAX {
-                return Err(PlaceError::TooManyEntries);
-            }
+            left.entries = left.entries.checked_sub(1).ok_or(PlaceError::TooManyEntries)?;
             let name = name.to_str().map_err(|_| PlaceError::NotUtf8 { name: at.clone(), entry: name.to_owned() })?;
             let bytes = below.len() + 1 + name.len();
             if bytes > PATH_BYTES_MAX {
                 return Err(PlaceError::PathTooLong { name: at });
             }
-            *left = left.checked_sub(bytes).ok_or(PlaceError::PathsTooLong)?;
+            left.path_bytes = left.path_bytes.checked_sub(bytes).ok_or(PlaceError::PathsTooLong)?;
             names.push(name.to_owned());
         }
         names.sort_unstable();

@@ -99,6 +99,7 @@ impl Packers {
         let v1_groups = v1_groups.map_err(|e| broke(&e))?;
         let (socket, theirs) = UnixStream::pair().map_err(PackError::Io)?;
         socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(PackError::Io)?;
+        socket.set_write_timeout(Some(LOOK_INTERVAL)).map_err(PackError::Io)?;
         let null = File::options().write(true).open("/dev/null").map_err(PackError::Io)?;
         let (pid, pidfd) = process::spawn_loaded(&Program {
             // This very program, even if its file was replaced since.
@@ -141,9 +142,10 @@ impl Packer {
         );
         match sent {
             Ok(8) => {}
+            // The process belongs to the work's owner, and may read nothing.
             Ok(_) | Err(_) => return Err(ended()),
         }
-        // Incompressible data grows by less than this.
+        // Incompressible data grows by less than this, with the heads of its pieces.
         let mut left = size.saturating_add(size / 64).saturating_add(PIECE_BYTES_MAX as u64);
         let mut piece = Vec::new();
         loop {
@@ -151,7 +153,7 @@ impl Packer {
             self.read(&mut head, is_given_up)?;
             let [kind, length @ ..] = head;
             let length = u32::from_le_bytes(length) as usize;
-            left = left.checked_sub(length as u64).filter(|_| length <= PIECE_BYTES_MAX).ok_or_else(nonsense)?;
+            left = left.checked_sub((HEAD_BYTES + length) as u64).filter(|_| length <= PIECE_BYTES_MAX).ok_or_else(nonsense)?;
             piece.resize(length, 0);
             self.read(&mut piece, is_given_up)?;
             match kind {

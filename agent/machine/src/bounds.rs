@@ -72,7 +72,7 @@ impl Bounds {
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
-            io_weight: (shared && self.controllers.io_weight().is_some()).then(|| part(IO_WEIGHT_WHOLE).max(1)),
+            io_weight: (shared && !self.controllers.io_weights().is_empty()).then(|| part(IO_WEIGHT_WHOLE).max(1)),
             io: if can(Controller::Io) { io.collect() } else { Vec::new() },
             denied_devices: BTreeSet::new(),
         }
@@ -96,7 +96,7 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
         Some(format!("{controller} limits: {lacks}. {why}"))
     };
     let mut missing: Vec<String> = found.missing().iter().filter_map(describe).collect();
-    if found.place(Controller::Io).is_some() && found.io_weight().is_none() {
+    if found.place(Controller::Io).is_some() && found.io_weights().is_empty() {
         missing.push(
             "io limits: shares have no weights at disks: the traffic of one can delay the others. A kernel with \
              CONFIG_BLK_CGROUP_IOCOST or BFQ supports weights"
@@ -108,7 +108,7 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
 
 /// Names of what cannot be limited here, as the node registers them.
 pub fn unlimited(controllers: &Controllers) -> Vec<String> {
-    let weights = (controllers.io_weight().is_none() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
+    let weights = (controllers.io_weights().is_empty() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
     controllers.missing().keys().map(ToString::to_string).chain(weights).collect()
 }
 

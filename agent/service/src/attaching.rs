@@ -11,7 +11,7 @@ use lattice_ledger::{Access, AccessKind};
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
-use lattice_model::{NodeId, hostlist};
+use lattice_model::{AllocationId, NodeId, hostlist};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -56,28 +56,33 @@ pub(super) async fn attach(
     let whose = Whose { allocation, owner: &target.owner, node: Some(&node) };
     let what = format!("session {}: {}", session.simple(), shown(&open.argv));
     let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
-    api.written_down(access.clone()).await?;
-    let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
-    let ends = if here {
-        match terminal::attach(&api.context, &open, asker).await {
-            Ok(ends) => ends,
-            Err(error) => return Err(recorded.refused(Status::failed_precondition(error.to_string()))),
-        }
-    } else {
-        let unavailable = |why: UnreachedNode| Status::unavailable(format!("node {node} cannot be reached: {why}"));
-        let dialled = match api.mesh_address(allocation, &node) {
-            Some(address) => over_mesh::dial(&api.context, &node, &address, open).await,
-            None => Err(UnreachedNode::NoAddress),
-        };
-        match dialled {
-            Ok(ends) => ends,
-            Err(why) => return Err(recorded.refused(unavailable(why))),
-        }
-    };
     let (out, events) = mpsc::channel(QUEUE);
-    let started = Started { allocation: allocation.to_string(), node: node.to_string() };
-    api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
+    let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
+    // A task of its own: what is recorded as begun is recorded as ended, also if the caller is gone.
+    let begun = api.tasks.clone().spawn(async move {
+        api.written_down(access.clone()).await?;
+        let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
+        let ends = match connected(&api, allocation, &node, open, asker).await {
+            Ok(ends) => ends,
+            Err(why) => return Err(recorded.refused(why)),
+        };
+        api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
+        Ok(())
+    });
+    begun.await.map_err(|error| Status::internal(error.to_string()))??;
     Ok(events)
+}
+
+/// Opens the terminal, here or at the agent of `node`.
+async fn connected(api: &Api, allocation: AllocationId, node: &NodeId, open: AttachOpen, asker: Asker) -> Result<Ends, Status> {
+    if *node == api.context.setup.me {
+        return terminal::attach(&api.context, &open, asker).await.map_err(|error| Status::failed_precondition(error.to_string()));
+    }
+    let dialled = match api.mesh_address(allocation, node) {
+        Some(address) => over_mesh::dial(&api.context, node, &address, open).await,
+        None => Err(UnreachedNode::NoAddress),
+    };
+    dialled.map_err(|why| Status::unavailable(format!("node {node} cannot be reached: {why}")))
 }
 
 /// A session whose beginning is in the audit log. Its end must be recorded there as well.

@@ -38,7 +38,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
                 _ => return Err(invalid("require_conformance is true or false".to_owned())),
             },
             // `unbuilt` refuses these unless the value is false.
-            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
+            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" | "topology" => {}
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
                 return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only by >=")));

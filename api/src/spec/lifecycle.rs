@@ -53,17 +53,13 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// A session is never requeued, because a user is waiting at its terminal. Without a policy, a service
-/// is requeued after any failure, and other work when a node is lost.
+/// Without a policy, a session is never requeued, because a user is waiting at its terminal; a
+/// service is requeued after any failure, and other work when a node is lost.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
     let absent = v1::Requeue::default();
     let requeue = spec.requeue.as_ref().unwrap_or(&absent);
     let policy = match requeue.policy.as_str() {
         "" if spec.session => RequeuePolicy::Never,
-        "on_node_failure" | "always" if spec.session => {
-            let why = "a session ends with its terminal: it begins again when a user asks for another".to_owned();
-            return Err(SpecError::Invalid { field: "requeue", why });
-        }
         "" if service => RequeuePolicy::Always,
         "never" => RequeuePolicy::Never,
         "" | "on_node_failure" => RequeuePolicy::OnNodeFailure,

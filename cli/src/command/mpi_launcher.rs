@@ -27,7 +27,7 @@ use std::process::ExitCode;
 /// The name by which MPI libraries call this program.
 const NAME: &str = "lattice-mpi-launcher";
 /// Options of ssh with a value.
-const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
+const WITH_VALUE: &str = "BbcDEeFIiJLlmOoPpQRSWw";
 /// Our own variables that only a rank has.
 const OF_A_RANK: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
 /// Login shells whose syntax the libraries know: the library writes its command for the user's shell.

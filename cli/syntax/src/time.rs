@@ -72,11 +72,21 @@ fn rfc_3339(text: &str) -> Option<u64> {
         ("Z" | "z", "") => 0,
         (sign, zone) => {
             let (hours, minutes) = zone.split_once(':')?;
-            let minutes = number(hours, 2)? * 60 + number(minutes, 2)?;
-            if sign == "-" { -minutes } else { minutes }
+            let (hours, minutes) = (number(hours, 2)?, number(minutes, 2)?);
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            let offset = hours * 60 + minutes;
+            if sign == "-" { -offset } else { offset }
         }
     };
-    let within = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60 && year >= 1970;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let month_days = match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let within = (1..=12).contains(&month) && (1..=month_days).contains(&day) && hour < 24 && minute < 60 && second <= 60 && year >= 1970;
     if !within || date.next().is_some() || clock.next().is_some() {
         return None;
     }
@@ -102,7 +112,19 @@ mod tests {
         assert_eq!(ms("2026-03-05"), Some(1_772_668_800_000));
         assert_eq!(ms("10m"), Some(now.0 - 600_000));
         assert_eq!(ms("90"), Some(now.0 - 90_000));
-        for wrong in ["", "yesterday", "2026-13-05T10:00:12Z", "2026-03-05T10:00:12", "2026-03-05T10:00Z", "2026-03-05T1é:00:00Z", "-5m"] {
+        assert_eq!(ms("2028-02-29"), Some(1_835_395_200_000));
+        for wrong in [
+            "2026-02-29",
+            "2026-04-31",
+            "2026-03-05T10:00:12+24:00",
+            "",
+            "yesterday",
+            "2026-13-05T10:00:12Z",
+            "2026-03-05T10:00:12",
+            "2026-03-05T10:00Z",
+            "2026-03-05T1é:00:00Z",
+            "-5m",
+        ] {
             assert_eq!(ms(wrong), None, "{wrong}");
         }
     }

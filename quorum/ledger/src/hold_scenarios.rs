@@ -177,6 +177,15 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
     let mut s = Story::new(3);
     s.runs(1, 1, RequeuePolicy::OnNodeFailure);
     s.runs(2, 2, RequeuePolicy::Never);
+    let past = Action::SetHold {
+        node: node(1),
+        kind: HoldKind::Drain,
+        by: "root".into(),
+        reason: "disk".into(),
+        until: None,
+        deadline: Some(When::At(s.now())),
+    };
+    assert!(matches!(s.act(past), Err(Refusal::Malformed { why }) if why.contains("is past")));
     let deadline = Timestamp(s.now().0 + 5000);
     for number in [1, 2] {
         let (when, reason) = (Some(When::At(deadline)), "disk".to_owned());

@@ -65,6 +65,10 @@ impl Ledger {
         if before == Some(&next) {
             return Ok(Outcome::Done);
         }
+        if let Some(past) = deadline.filter(|deadline| *deadline <= at) {
+            let why = format!("the deadline {past} is past: it is {at}; to end the work now, `lattice node disable {id}`");
+            return Err(Refusal::Malformed { why });
+        }
         let is_new = before.is_none();
         let times = [("until", next.until), ("deadline", next.deadline)];
         let times: String = times.into_iter().filter_map(|(what, time)| Some(format!(", {what} {}", time?))).collect();

@@ -196,7 +196,7 @@ fn an_attempt_that_a_drain_ended_names_who_drained_the_node() {
     let mut s = Story::new(2);
     s.submit(1, 1, RequeuePolicy::OnNodeFailure, 3);
     s.claimed(1, &[0]);
-    let deadline = Timestamp(s.now().0 + 1000);
+    let deadline = Timestamp(s.now().0 + 5000);
     let set = Action::SetHold {
         node: node(0),
         kind: HoldKind::Drain,
@@ -206,6 +206,7 @@ fn an_attempt_that_a_drain_ended_names_who_drained_the_node() {
         deadline: Some(When::At(deadline)),
     };
     s.done(set);
+    s.pass(5000);
     s.done(Action::EndDrained { node: node(0), deadline });
     let known = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((known.state, known.attempts[0].by.as_str()), (AllocationState::Pending, "ada"));

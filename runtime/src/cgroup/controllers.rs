@@ -108,7 +108,7 @@ pub struct Controllers {
     delegated: PathBuf,
     used: BTreeMap<Controller, Place>,
     missing: BTreeMap<Controller, String>,
-    io_weight: Option<IoWeight>,
+    io_weights: Vec<IoWeight>,
 }
 
 impl Controllers {
@@ -122,7 +122,8 @@ impl Controllers {
         let root: PathBuf = root.components().filter(|c| matches!(c, Component::Normal(_))).collect();
         let delegated =
             if delegated.as_os_str().is_empty() { root.clone() } else { delegated.strip_prefix("/").unwrap_or(delegated).into() };
-        let mut found = Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new(), io_weight: None };
+        let mut found =
+            Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new(), io_weights: Vec::new() };
         let mounts = mountinfo().unwrap_or_default();
         for controller in Controller::ALL {
             match found.look(controller, &mounts, v1) {
@@ -130,7 +131,7 @@ impl Controllers {
                 Err(error) => drop(found.missing.insert(controller, error.to_string())),
             }
         }
-        found.io_weight = found.look_for_io_weight();
+        found.io_weights = found.look_for_io_weights();
         found
     }
 
@@ -151,13 +152,13 @@ impl Controllers {
         Ok(Place::V1 { mount: group.mount })
     }
 
-    fn look_for_io_weight(&self) -> Option<IoWeight> {
-        let place = self.place(Controller::Io)?;
-        let group = match place {
-            Place::V2 => self.slice.as_ref()?.path(),
-            Place::V1 { mount } => mount.join(&self.root),
-        };
-        IoWeight::find(place, &group)
+    fn look_for_io_weights(&self) -> Vec<IoWeight> {
+        let Some(place) = self.place(Controller::Io) else { return Vec::new() };
+        match (place, &self.slice) {
+            (Place::V2, None) => Vec::new(),
+            (Place::V2, Some(slice)) => IoWeight::find(place, &slice.path()),
+            (Place::V1 { mount }, _) => IoWeight::find(place, &mount.join(&self.root)),
+        }
     }
 
     /// Hands a controller down from the delegated directory to the slice's scopes.
@@ -200,9 +201,9 @@ impl Controllers {
         self.used.values().any(|place| matches!(place, Place::V1 { .. }))
     }
 
-    /// The file that weighs shares against each other at block devices, if there is one.
-    pub fn io_weight(&self) -> Option<IoWeight> {
-        self.io_weight
+    /// The files that weigh shares against each other at block devices.
+    pub fn io_weights(&self) -> &[IoWeight] {
+        &self.io_weights
     }
 
     /// The controllers that cannot be used here, and why.
@@ -216,7 +217,8 @@ impl Controllers {
             Place::V2 => format!("{controller} (v2)"),
             Place::V1 { .. } => format!("{controller} (v1)"),
         });
-        let weight = self.io_weight.map(|weight| format!("disks by weight ({})", weight.file));
+        let files: Vec<&str> = self.io_weights.iter().map(|weight| weight.file).collect();
+        let weight = (!files.is_empty()).then(|| format!("disks by weight ({})", files.join(", ")));
         each.chain(weight).collect::<Vec<_>>().join(", ")
     }
 

@@ -26,13 +26,15 @@ pub struct IoWeight {
 }
 
 impl IoWeight {
-    /// The first weight file that `group` has; the controller must be enabled there.
-    pub fn find(place: &Place, group: &Path) -> Option<Self> {
+    /// The weight files that `group` has; the controller must be enabled there. A kernel may have
+    /// several, each for another scheduler of devices.
+    pub fn find(place: &Place, group: &Path) -> Vec<Self> {
         let known = match place {
             Place::V2 => V2,
             Place::V1 { .. } => V1,
         };
-        known.into_iter().find(|(file, ..)| group.join(file).exists()).map(|(file, least, most)| Self { file, least, most })
+        let there = known.into_iter().filter(|(file, ..)| group.join(file).exists());
+        there.map(|(file, least, most)| Self { file, least, most }).collect()
     }
 
     /// The value to write for a weight of 1 to 10,000; a greater weight counts as 10,000.
@@ -47,7 +49,7 @@ impl IoWeight {
         match self.file {
             "io.weight" => {
                 let qos = v2_mount.and_then(|mount| fs::read_to_string(mount.join("io.cost.qos")).ok()).unwrap_or_default();
-                qos.contains("enable=1") || minded("[bfq]")
+                qos.contains("enable=1")
             }
             "blkio.weight" => minded("[cfq]"),
             _ => minded("[bfq]"),
@@ -64,7 +66,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lattice-io-weight-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let (v1, v2) = (Place::V1 { mount: dir.clone() }, Place::V2);
-        assert_eq!((IoWeight::find(&v1, &dir), IoWeight::find(&v2, &dir)), (None, None));
+        assert_eq!((IoWeight::find(&v1, &dir), IoWeight::find(&v2, &dir)), (vec![], vec![]));
         for (place, file, values) in [
             (&v1, "blkio.weight", [10, 500, 1000]),
             (&v1, "blkio.bfq.weight", [1, 500, 1000]),
@@ -72,9 +74,10 @@ mod tests {
             (&v2, "io.weight", [1, 5000, 10_000]),
         ] {
             fs::write(dir.join(file), "").unwrap();
-            let found = IoWeight::find(place, &dir).unwrap();
-            assert_eq!((found.file, [1, 5000, 20_000].map(|w| found.value(w))), (file, values));
+            let found = IoWeight::find(place, &dir).into_iter().find(|found| found.file == file).unwrap();
+            assert_eq!([1, 5000, 20_000].map(|w| found.value(w)), values, "{file}");
         }
+        assert_eq!([&v1, &v2].map(|place| IoWeight::find(place, &dir).len()), [2, 2]);
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -184,20 +184,20 @@ impl Controllers {
                 return Err(unavailable(controller, why));
             }
         }
-        let weight = match (limits.io_weight, self.io_weight()) {
-            (None, _) => None,
-            (Some(weight), Some(io)) => Some((io.file, io.value(weight))),
-            (Some(_), None) => {
-                return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)"));
-            }
-        };
+        if limits.io_weight.is_some() && self.io_weights().is_empty() {
+            return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)"));
+        }
+        let weights = limits.io_weight.iter().flat_map(|weight| self.io_weights().iter().map(|io| (io.file, io.value(*weight))));
+        let weights: Vec<_> = weights.collect();
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why.to_string()))?;
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
                 set_v2(scope, controller, limits)?;
             }
-            if let (Some((file, value)), Some(Place::V2)) = (weight, self.place(Controller::Io)) {
-                put_line(&scope.work().path().join(file), &value.to_string())?;
+            if self.place(Controller::Io) == Some(&Place::V2) {
+                for (file, value) in &weights {
+                    put_line(&scope.work().path().join(file), &value.to_string())?;
+                }
             }
         }
         let mut joined = Vec::new();
@@ -207,8 +207,10 @@ impl Controllers {
         for group in self.v1_groups(allocation).into_iter().filter(wanted) {
             group.create()?;
             set_v1(&group, limits)?;
-            if let (Some((file, value)), Controller::Io) = (weight, group.controller()) {
-                put_line(&group.path().join(file), &value.to_string())?;
+            if group.controller() == Controller::Io {
+                for (file, value) in &weights {
+                    put_line(&group.path().join(file), &value.to_string())?;
+                }
             }
             if !joined.contains(&group.path()) {
                 joined.push(group.path());

@@ -7,18 +7,22 @@ use crate::link::Link;
 use crate::local_launch::LocalLaunch;
 use crate::prepare::{Line, held};
 use lattice_agent_common::environment;
-use lattice_model::{EndReason, Entrypoint};
+use lattice_model::{Backoff, EndReason, Entrypoint};
 use lattice_node::RunLeaseEvent;
 use lattice_node::allocation::TaskEvent;
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
+use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause before another attempt to connect to a shim: after the connection broke, and while
 /// this agent lacks descriptors or memory to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+/// The shortest and longest pause before the ends that a dead shim recorded are read again, and how
+/// often they are tried.
+const EXITS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const EXITS_ATTEMPTS: u32 = 8;
 
 impl AllocationTask {
     pub(super) async fn take_link(&mut self, Line { stream, fresh, image }: Line) -> std::io::Result<()> {
@@ -96,8 +100,7 @@ impl AllocationTask {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
         let dir = self.dir.clone();
-        let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
-        let records = records.ok().and_then(Result::ok).unwrap_or_default();
+        let records = exits_of(dir).await;
         let entry = match &self.share.spec.entrypoint {
             Entrypoint::Command { argv } if self.phase.is_started() => Some(environment::entry_launch(&self.share, argv.clone())),
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
@@ -138,4 +141,24 @@ impl AllocationTask {
         }
         self.stand();
     }
+}
+
+/// The ends that a dead shim wrote to its file. A file that cannot be read is read again for a while:
+/// without it, work that has ended is reported as lost.
+async fn exits_of(dir: ShimDir) -> Vec<ExitRecord> {
+    let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
+    for attempt in 1.. {
+        let from = dir.clone();
+        let why = match tokio::task::spawn_blocking(move || exits::read(&from)).await {
+            Ok(Ok(records)) => return records,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(file = %dir.exits().display(), attempt, %why, "the ends that a dead shim recorded cannot be read");
+        if attempt == EXITS_ATTEMPTS {
+            break;
+        }
+        tokio::time::sleep(pauses.next_pause()).await;
+    }
+    Vec::new()
 }

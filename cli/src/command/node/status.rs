@@ -19,7 +19,7 @@ pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
     let client = session.connect().await?;
     let local = answer(client.nodes().local_status(v1::LocalStatusRequest {})).await?;
     match names {
-        Some(names) if names != [local.node.clone()] => others(session, &client, &names).await,
+        Some(names) if names != [local.node.clone()] => others(session, &client, &names, args.stale).await,
         Some(_) | None => own(session, &client, &local).await,
     }
 }
@@ -63,8 +63,8 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
 
 /// Shows nodes as the quorum knows them, or else gossip. A table also shows the work that drains wait for; a single
 /// node also has the facts that its agent reports.
-async fn others(session: &Session, client: &Client, names: &[String]) -> Result<(), Failure> {
-    let all = nodes::list_or_gossip(session, client, false).await?;
+async fn others(session: &Session, client: &Client, names: &[String], stale: bool) -> Result<(), Failure> {
+    let all = nodes::list_or_gossip(session, client, stale).await?;
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
     // Includes gossip's data, in case the quorum does not know the node.
     let response = fact::ask(client, name).await?;

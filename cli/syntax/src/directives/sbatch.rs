@@ -205,6 +205,10 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
         if value.is_none() && takes_value && rest.peek().is_some_and(|next| !next.starts_with('-')) {
             value = rest.next().cloned();
         }
+        if !takes_value && value.is_some() && !matches!(rule, Rule::Plain("--exclusive")) {
+            let hint = Some("write each option by itself, as in `-Q -H`".to_owned());
+            return Err(UsageError { what: format!("{word}: this option has no value"), hint });
+        }
         match rule {
             Rule::Harmless(_) => translated.ignored.push(word.clone()),
             Rule::Refused(remedy) => {

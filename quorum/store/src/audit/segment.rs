@@ -77,6 +77,8 @@ impl Active {
         let fail = |what| StoreError::io(&path, what);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(fail("cannot be made"))?;
         file.write_all_at(MAGIC, 0).map_err(fail("cannot be written"))?;
+        // Before any record: a later page may reach the disk before the first one.
+        file.sync_data().map_err(fail("cannot be synced"))?;
         sync_parent(&path)?;
         let (first, previous) = (head.seq + 1, head.hash.clone());
         Ok(Self {
