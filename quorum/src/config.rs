@@ -106,7 +106,7 @@ pub struct QuorumConfig {
     /// Timeout of the server or the program for one event, in seconds. 1 to 600.
     pub notify_seconds: u64,
     /// Number of applied entries after which the next snapshot is made. The first one after a start
-    /// is made earlier or later, at an entry specific to this member. At least 10.
+    /// is made earlier or later, at an entry specific to this member. 10 to 1,000,000,000.
     pub snapshot_entries: u64,
     /// Size of the recent changes of nodes, allocations, tenants and leases kept in memory, in MiB:
     /// an agent that was offline resumes from them, or reads the complete list if they do not reach
