@@ -242,8 +242,15 @@ pub async fn follow(
                             return Ok((End::Left(code), following.cancelled.get()));
                         }
                         eprintln!("lattice: cancelling allocation {}", short(&request.key));
-                        answer(client.allocations().cancel(v1::CancelRequest { key: request.key.clone() })).await?;
+                        if let Err(failure) = answer(client.allocations().cancel(v1::CancelRequest { key: request.key.clone() })).await {
+                            eprint!("{}", failure.text());
+                            eprintln!("lattice: allocation {} continues; `lattice cancel` ends it later", short(&request.key));
+                            return Ok((End::Left(code), following.cancelled.get()));
+                        }
                         following.cancelled.set(Some(code));
+                        if code != INTERRUPTED {
+                            return Ok((End::Left(code), following.cancelled.get()));
+                        }
                     }
                 }
                 continue;

@@ -40,7 +40,7 @@ impl LastStderr {
         let key = allocation.id.clone();
         let request = v1::LogsRequest { key, stream: "stderr".to_owned(), tail: Some(1), ..Default::default() };
         // The script's output is that of rank 0.
-        let ranks = if rank == 0 { vec![0] } else { vec![0, rank] };
+        let ranks = if rank == 0 { vec![0] } else { vec![rank, 0] };
         let mut outputs = Outputs::default();
         let reading = async {
             for of in ranks {

@@ -9,7 +9,7 @@ use lattice_cli_syntax::layout;
 use lattice_cli_syntax::shape::{Shape, shape};
 use lattice_model::NodeId;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, is_wireup_variable};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -234,6 +234,7 @@ fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> 
             ))
             .hint("name the features with & or commas between them, as in -C 'gpu&nvme_scratch'"));
         }
+        let mut of_list = BTreeMap::new();
         for part in list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()) {
             let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
             let (key, value) = halves.map_or((part, ""), |(key, value)| (key.trim(), value.trim()));
@@ -242,15 +243,13 @@ fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> 
                 return Err(Failure::usage(format!("--constraint {part}: only {} can be compared, and only by >=", AMOUNTS.join(" and ")))
                     .hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
             }
-            match asked.get_mut(key) {
-                None => drop(asked.insert(key.to_owned(), value.to_owned())),
-                Some(before) if before == value => {}
-                Some(before) => {
-                    let why = format!("--constraint {key}: it is given twice, as {before} and as {value}");
-                    return Err(Failure::usage(why).hint("give it once"));
-                }
+            if let Some(before) = of_list.insert(key, value).filter(|before| *before != value) {
+                let why = format!("--constraint {list}: {key} is given twice, as {before:?} and as {value:?}");
+                return Err(Failure::usage(why).hint("give it once"));
             }
         }
+        // A later option wins: one on the command line over a script's.
+        asked.extend(of_list.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
     Ok(asked)
 }
@@ -378,6 +377,9 @@ mod tests {
         let mut asked: Vec<_> = spec.resources.unwrap().constraints.into_iter().collect();
         asked.sort();
         assert_eq!(asked, [("a".into(), String::new()), ("b".into(), String::new()), ("gpu_type".into(), "GH200".into())]);
+        let flags = SubmitFlags { constraint: vec!["rack=a,gpu_count=1".into(), "gpu_count=2".into()], ..Default::default() };
+        let asked = specified(&flags, Program::Session).resources.unwrap().constraints;
+        assert_eq!((asked["rack"].as_str(), asked["gpu_count"].as_str()), ("a", "2"), "the later option wins");
         for wrong in ["x>=3", "x>3", "memory_gb<4", "gpu_count=1&gpu_count=2", "rack=a,rack=b"] {
             refused(&SubmitFlags { constraint: vec![wrong.into()], ..Default::default() });
         }

@@ -222,6 +222,14 @@ impl AllocationSpec {
         }
     }
 
+    /// The text of its script; `None`: it runs a command.
+    pub fn script(&self) -> Option<&Arc<str>> {
+        match &self.entrypoint {
+            Entrypoint::Script { text, .. } => Some(text),
+            Entrypoint::Command { .. } => None,
+        }
+    }
+
     /// Checks everything that does not depend on the state of the cluster.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.name.is_empty() || self.name.len() > 128 || self.name.chars().any(char::is_control) {

@@ -79,6 +79,7 @@ impl LogRing {
     pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
         let grown = self.take_lengths(dir);
+        let mut failed = None;
         for (key, to) in plan(&self.files, room) {
             let from = self.files[&key].start;
             match punch(&dir.log(key.0, key.1, key.2), from, to) {
@@ -88,15 +89,17 @@ impl LogRing {
                     self.room = None;
                     return;
                 }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_failing, true) {
-                        log_line(&format!("a log file cannot be punched now, so it grows; this is tried again: {error}"));
-                    }
-                    break;
-                }
+                // Its owner has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => drop(self.files.remove(&key)),
+                Err(error) => failed = Some(error),
             }
-            self.is_failing = false;
         }
+        if let Some(error) = &failed
+            && !self.is_failing
+        {
+            log_line(&format!("a log file cannot be punched now, so it grows; this is tried again: {error}"));
+        }
+        self.is_failing = failed.is_some();
         // At the present rate, files grow by at most half the ring until the next look, if `LOOK_MS` permits.
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
         let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);

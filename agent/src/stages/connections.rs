@@ -15,6 +15,7 @@ use lattice_model::Backoff;
 use lattice_pki::credentials::Credentials;
 use lattice_quorum_client::QuorumClient;
 use lattice_service as service;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
@@ -65,26 +66,30 @@ impl Connections {
     }
 }
 
-/// Joins gossip at a seed, as soon as its name can be resolved: a name service that does not answer
-/// delays no start.
-async fn join(seed: String, membership: Membership, stop: CancellationToken) {
+/// Joins gossip at the seeds, as soon as their names can be resolved: a name service that does not
+/// answer delays no start, and holds one thread at most.
+async fn join(mut seeds: Vec<String>, membership: Membership) {
     let mut pauses = Backoff::new(SEED_PAUSE, SEED_PAUSE_MAX);
-    let mut is_reported = false;
-    let joined = async {
-        loop {
+    let mut reported = BTreeSet::new();
+    while !seeds.is_empty() {
+        let mut unresolved = Vec::new();
+        for seed in seeds {
             match tokio::net::lookup_host(&seed).await.map(|mut addresses| addresses.next()) {
-                Ok(Some(address)) => return membership.ask(Ask::Join(address)).await,
+                Ok(Some(address)) => membership.ask(Ask::Join(address)).await,
                 failed => {
                     let why = failed.map_or_else(|error| error.to_string(), |_| "it has no address".to_owned());
-                    if !std::mem::replace(&mut is_reported, true) {
+                    if reported.insert(seed.clone()) {
                         tracing::warn!(%seed, %why, "a gossip seed's name cannot be resolved; it is tried again");
                     }
+                    unresolved.push(seed);
                 }
             }
+        }
+        seeds = unresolved;
+        if !seeds.is_empty() {
             tokio::time::sleep(pauses.next_pause()).await;
         }
-    };
-    stop.run_until_cancelled(joined).await;
+    }
 }
 
 async fn gossip(
@@ -102,9 +107,8 @@ async fn gossip(
     let core = Core::new(identity, config.gossip.timers.clone(), keys, &config.cluster, rand::random());
     let joining = stop.clone();
     let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
-    for seed in config.gossip.seeds.clone() {
-        tasks.spawn(join(seed, membership.clone(), joining.clone()));
-    }
+    let (seeds, joined) = (config.gossip.seeds.clone(), membership.clone());
+    tasks.spawn(async move { joining.run_until_cancelled(join(seeds, joined)).await });
     for address in peers.gossip().iter().filter_map(|address| address.parse().ok()) {
         membership.ask(Ask::Join(address)).await;
     }

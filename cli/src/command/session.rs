@@ -92,11 +92,11 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     }
 }
 
-/// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
 fn cancel_hint(id: &str) -> String {
     format!("`lattice cancel {}` cancels the allocation", short(id))
 }
 
+/// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
 async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
     let hint = cancel_hint(&id);
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {

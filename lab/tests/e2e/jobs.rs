@@ -131,7 +131,7 @@ fn sbatch_shape(w: &World) {
                 {lattice} launch sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n";
     let script = w.script("shape.sh", &format!("#!/bin/sh\n{lines}{}", work.replace("{lattice}", &lattice)));
     let submitted = w.run(&["submit", "-q", "-o", "name", &script]);
-    assert!(submitted.code() == 0 && submitted.err().contains("--mail-type=END changes nothing"), "{}", submitted.err());
+    assert!(submitted.code() == 0 && submitted.err().contains("--mail-type=END does not change the job"), "{}", submitted.err());
     let id = submitted.out().trim().to_owned();
     w.completed(&id);
     let mut lines: Vec<String> = w.log(&id).lines().map(str::to_owned).collect();

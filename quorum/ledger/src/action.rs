@@ -8,7 +8,6 @@ use super::asker::Asker::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::refusal::Refusal;
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
-use super::state::user_usage::script_of;
 use super::tenants::{QuotaChange, TenantChange};
 use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
@@ -418,7 +417,7 @@ fn telemetry_urgency(mode: TelemetryMode) -> Urgency {
 }
 
 fn submission_bytes(spec: &AllocationSpec, claim: Option<&Claim>) -> usize {
-    let script = script_of(spec).map_or(0, |text| text.len());
+    let script = spec.script().map_or(0, |text| text.len());
     spec.bytes_without_script() + script + 256 + claim.map_or(0, claim_bytes)
 }
 

@@ -21,7 +21,7 @@
 //! The sizes decide what is dropped, so every member must count the same: see
 //! [`crate::record_bytes`].
 
-use super::state::EndedPlace;
+use super::state::ended_place::EndedPlace;
 use super::{ApplyContext, ENDED_BYTES_MAX, ENDED_KEPT_MS, Ledger};
 use lattice_model::AllocationId;
 

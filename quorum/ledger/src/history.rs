@@ -16,7 +16,9 @@
 //! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
-use crate::record_bytes::{allocation_bytes, domain_bytes, lease_bytes, node_bytes, removed_node_bytes, tenant_bytes, vcluster_bytes};
+use crate::record_bytes::{
+    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, principal_bytes, removed_node_bytes, tenant_bytes, text_bytes, vcluster_bytes,
+};
 use crate::{Changed, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
 use lattice_model::{Allocation, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
@@ -147,6 +149,19 @@ impl History {
         let from = self.sets.partition_point(|set| set.revision <= place.revision);
         Ok(self.sets.range(from..).take(most).cloned().collect())
     }
+}
+
+/// Memory of a lease's change; `None`: it ended.
+pub(crate) fn lease_bytes(name: &str, lease: Option<&Lease>) -> usize {
+    let inner = |Lease { holder, token: _, ttl_ms: _, renewed: _, user }: &Lease| {
+        text_bytes(holder.as_str()) + user.as_ref().map_or(0, principal_bytes)
+    };
+    SMALL_RECORD_BYTES + text_bytes(name) + lease.map_or(0, inner)
+}
+
+/// Memory of a network domain's change.
+pub(crate) fn domain_bytes((tenant, name): &DomainKey) -> usize {
+    SMALL_RECORD_BYTES + text_bytes(tenant) + text_bytes(name)
 }
 
 #[cfg(test)]

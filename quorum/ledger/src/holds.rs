@@ -66,7 +66,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         if let Some(past) = deadline.filter(|deadline| *deadline <= at) {
-            let why = format!("the deadline {past} is past: it is {at}; to end the work now, `lattice node disable {id}`");
+            let why = format!("the deadline {past} is past: it is {at}; to end the work now, `--deadline 1s`");
             return Err(Refusal::Malformed { why });
         }
         let is_new = before.is_none();

@@ -175,13 +175,14 @@ pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
 pub use registration::{NodeStanding, Registration};
 pub use revocations::REVOCATIONS_MAX;
 pub use services::{Endpoint, ServiceStanding};
+pub use state::ended_place::EndedPlace;
 pub use state::keyring::{self, Keyring};
 pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
-    Admission, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, EndedPlace, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
-    NODES_MAX, NotifyWay, Recovery,
+    Admission, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger, NODES_MAX,
+    NotifyWay, Recovery,
 };
 pub use tenants::{QuotaChange, TenantChange, TenantStanding};
 pub use urgency::Urgency;

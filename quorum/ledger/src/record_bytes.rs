@@ -12,8 +12,6 @@
 //! processors. A test compares the constants with the real sizes. Changing a constant is a change of
 //! what commands do, and needs a cluster level.
 
-use super::state::user_usage::script_of;
-use super::{DomainKey, Lease};
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::end_reason::NotSaved;
@@ -55,7 +53,7 @@ const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
 const LEAVING_BYTES: usize = 64;
 /// A tenant, vCluster, lease or domain in a change set, with the `Arc` around it.
-const SMALL_RECORD_BYTES: usize = 192;
+pub(crate) const SMALL_RECORD_BYTES: usize = 192;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 /// A text in a list: the block and the text's place in the list.
@@ -65,7 +63,7 @@ const PAIR_BYTES: usize = 2 * BLOCK_BYTES + 3 * 24;
 
 /// Memory of an allocation with its script.
 pub fn allocation_bytes(allocation: &Allocation) -> usize {
-    ended_bytes(allocation) + script_of(&allocation.spec).map_or(0, |text| text.len() + BLOCK_BYTES)
+    ended_bytes(allocation) + allocation.spec.script().map_or(0, |text| text.len() + BLOCK_BYTES)
 }
 
 /// Memory of an allocation without its script, which several may share.
@@ -153,14 +151,6 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
     SMALL_RECORD_BYTES + text_bytes(name) + tenant.map_or(0, inner)
 }
 
-/// Memory of a lease's change; `None`: it ended.
-pub(crate) fn lease_bytes(name: &str, lease: Option<&Lease>) -> usize {
-    let inner = |Lease { holder, token: _, ttl_ms: _, renewed: _, user }: &Lease| {
-        text_bytes(holder.as_str()) + user.as_ref().map_or(0, principal_bytes)
-    };
-    SMALL_RECORD_BYTES + text_bytes(name) + lease.map_or(0, inner)
-}
-
 /// Memory of a vCluster's change; `None`: it was deleted.
 pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
     let inner = |VCluster { name, scheduler: _, tenant, nodes: _, made_by, made_at: _, revision: _ }: &VCluster| {
@@ -169,12 +159,8 @@ pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
     SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)
 }
 
-/// Memory of a network domain's change.
-pub(crate) fn domain_bytes((tenant, name): &DomainKey) -> usize {
-    SMALL_RECORD_BYTES + text_bytes(tenant) + text_bytes(name)
-}
-
-fn text_bytes(text: &str) -> usize {
+/// Memory of a text.
+pub(crate) fn text_bytes(text: &str) -> usize {
     if text.is_empty() { 0 } else { text.len() + BLOCK_BYTES }
 }
 
@@ -190,7 +176,8 @@ fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) ->
     pairs.into_iter().map(|(key, value)| key.len() + value.len() + PAIR_BYTES).sum()
 }
 
-fn principal_bytes(Principal { name, uid: _, gid: _, groups }: &Principal) -> usize {
+/// Memory that a user's name and groups take beside the record that has them.
+pub(crate) fn principal_bytes(Principal { name, uid: _, gid: _, groups }: &Principal) -> usize {
     text_bytes(name) + groups.len() * 4 + BLOCK_BYTES
 }
 

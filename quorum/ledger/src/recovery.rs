@@ -12,7 +12,6 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
-use super::state::user_usage::script_of;
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -48,7 +47,7 @@ pub struct HeldShare {
 impl HeldShare {
     /// Approximate size in a message, in bytes.
     pub fn bytes_about(&self) -> usize {
-        let script = script_of(&self.share.spec).map_or(0, |text| text.len());
+        let script = self.share.spec.script().map_or(0, |text| text.len());
         512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod allocation_index;
 pub mod domains;
+pub mod ended_place;
 pub mod holdings;
 pub mod keyring;
 pub mod node_index;
@@ -18,6 +19,7 @@ use super::audit_chain::AuditHead;
 use allocation_index::AllocationIndex;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
+use ended_place::EndedPlace;
 pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
@@ -204,22 +206,6 @@ where
     D: Deserializer<'de>,
 {
     Ok(BTreeSet::deserialize(from)?.into_iter().collect())
-}
-
-/// An ended allocation's place in the order of the ends. Those of one command are ordered by id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct EndedPlace {
-    /// When it ended.
-    pub ended_at: Timestamp,
-    /// Its id.
-    pub id: AllocationId,
-}
-
-impl EndedPlace {
-    /// The place of an allocation that has ended.
-    pub fn of(allocation: &Allocation) -> Self {
-        Self { ended_at: allocation.ended_at.unwrap_or_default(), id: allocation.id }
-    }
 }
 
 /// One lease.

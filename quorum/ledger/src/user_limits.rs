@@ -12,7 +12,7 @@
 //! ```
 
 use super::refusal::Refusal;
-use super::state::user_usage::{Counted, Counts, Named, script_of};
+use super::state::user_usage::{Counted, Counts, Named};
 use super::tenants::QuotaChange;
 use super::{ApplyContext, Ledger, UserLimit, UserLimits};
 use lattice_model::user_running::TooManyRunning;
@@ -92,7 +92,7 @@ impl Ledger {
         if let Some(per_second) = limits.user_submissions_per_second {
             self.rates.add(owner.uid, context.at, per_second);
         }
-        if let Some(most) = limits.user_script_bytes.filter(|_| script_of(spec).is_some_and(|text| !text.is_empty())) {
+        if let Some(most) = limits.user_script_bytes.filter(|_| spec.script().is_some_and(|text| !text.is_empty())) {
             self.forget_scripts(context, owner.uid, spec, most);
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Ledger {
         };
         let (pending, live_bytes, known) = match counted.users.get(&owner.uid) {
             Some(user) => {
-                let named = script_of(spec).and_then(|text| user.scripts.get(text)).copied().unwrap_or_default();
+                let named = spec.script().and_then(|text| user.scripts.get(text)).copied().unwrap_or_default();
                 (user.pending, user.live_script_bytes, named)
             }
             None => (0, 0, Named::default()),
@@ -137,7 +137,7 @@ impl Ledger {
         if let Some(most) = limits.tenant_pending.filter(|most| tenant_pending >= *most) {
             return Err(over(UserLimit::TenantPending, &spec.tenant, tenant_pending.into(), 1, most));
         }
-        let bytes = script_of(spec).map_or(0, |text| text.len());
+        let bytes = spec.script().map_or(0, |text| text.len());
         if let Some(most) = limits.user_script_bytes {
             let more = if known.by_live == 0 { bytes } else { 0 };
             if more > 0 && (live_bytes + more) as u64 > u64::from(most) {
@@ -173,8 +173,8 @@ impl Ledger {
     fn forget_scripts(&mut self, context: &mut ApplyContext, uid: u32, spec: &AllocationSpec, most: u32) {
         loop {
             let Some(user) = self.counted(context).users.get(&uid) else { return };
-            let is_known = script_of(spec).is_some_and(|text| user.scripts.contains_key(text));
-            let more = script_of(spec).filter(|_| !is_known).map_or(0, |text| text.len());
+            let is_known = spec.script().is_some_and(|text| user.scripts.contains_key(text));
+            let more = spec.script().filter(|_| !is_known).map_or(0, |text| text.len());
             if (user.script_bytes + more) as u64 <= u64::from(most) || !self.forget_oldest_of(context, uid) {
                 return;
             }

@@ -205,8 +205,10 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
         if value.is_none() && takes_value && rest.peek().is_some_and(|next| !next.starts_with('-')) {
             value = rest.next().cloned();
         }
-        if !takes_value && value.is_some() && !matches!(rule, Rule::Plain("--exclusive")) {
-            let hint = Some("write each option by itself, as in `-Q -H`".to_owned());
+        // `-vv` is `-v` twice.
+        let is_repeated = word.bytes().skip(1).all(|letter| Some(&letter) == word.as_bytes().get(1));
+        if !takes_value && value.is_some() && !is_repeated && !matches!(rule, Rule::Plain("--exclusive")) {
+            let hint = Some("write each option by itself".to_owned());
             return Err(UsageError { what: format!("{word}: this option has no value"), hint });
         }
         match rule {

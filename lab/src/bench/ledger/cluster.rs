@@ -39,7 +39,8 @@ pub struct Cluster {
     at_ms: u64,
     token: u64,
     allocations: u128,
-    retained: (VecDeque<Option<Arc<Allocation>>>, VecDeque<Option<Arc<Node>>>),
+    allocations_retained: VecDeque<Option<Arc<Allocation>>>,
+    nodes_retained: VecDeque<Option<Arc<Node>>>,
 }
 
 impl Cluster {
@@ -51,7 +52,8 @@ impl Cluster {
             at_ms: 1_700_000_000_000,
             token: 0,
             allocations: 0,
-            retained: (VecDeque::new(), VecDeque::new()),
+            allocations_retained: VecDeque::new(),
+            nodes_retained: VecDeque::new(),
         };
         cluster.settings()?;
         for number in 0..NODES {
@@ -108,7 +110,7 @@ impl Cluster {
         let begun = Instant::now();
         let applied = self.ledger.apply(Revision(self.index), &command);
         let took = begun.elapsed();
-        let (allocations, nodes) = &mut self.retained;
+        let (allocations, nodes) = (&mut self.allocations_retained, &mut self.nodes_retained);
         allocations.extend(applied.changed.allocations.iter().map(|id| self.ledger.allocation(*id).cloned()));
         nodes.extend(applied.changed.nodes.iter().map(|id| self.ledger.node(id).cloned()));
         allocations.drain(..allocations.len().saturating_sub(RETAINED));

@@ -1,7 +1,8 @@
 //! The estimates beside real sizes.
 
 use super::*;
-use crate::EndedPlace;
+use crate::history::{domain_bytes, lease_bytes};
+use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;

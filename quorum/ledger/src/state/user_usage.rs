@@ -1,7 +1,7 @@
 //! The usage of users, derived from the allocations: counted when a snapshot is read, and then
 //! updated. Not part of the replicated state.
 
-use super::EndedPlace;
+use super::ended_place::EndedPlace;
 use crate::record_bytes::ended_bytes;
 use lattice_model::{Allocation, AllocationSpec, AllocationState, Entrypoint};
 use std::cmp::Reverse;
@@ -159,16 +159,9 @@ impl Counts {
             uid: allocation.owner.uid,
             pending_in: allocation.state.is_without_nodes().then(|| allocation.spec.tenant.clone()),
             holds_nodes: holds_nodes(allocation.state),
-            script: script_of(&allocation.spec).cloned(),
+            script: allocation.spec.script().cloned(),
             ended,
         }
-    }
-}
-
-pub fn script_of(spec: &AllocationSpec) -> Option<&Arc<str>> {
-    match &spec.entrypoint {
-        Entrypoint::Script { text, .. } => Some(text),
-        Entrypoint::Command { .. } => None,
     }
 }
 
