@@ -21,7 +21,7 @@ use lattice_model::{
     AllocationId, Backoff, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
 };
 use lattice_node::{Event, Phase};
-use lattice_quorum_client::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
+use lattice_quorum_client::wire::{Down, HeldKeys, HeldShare, NodeHealth, Refusal, Up};
 use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::boottime_ms;
@@ -292,13 +292,13 @@ impl Session {
         let offer = self.registration.offer.borrow_and_update().clone();
         self.begin_beats();
         let register = self.register(&offer);
-        let (through, up, mut down) = self.open(register).await.map_err(|error| match error {
-            NoSession::Member(CallError::Refused(refusal)) | NoSession::Nowhere { member: CallError::Refused(refusal), .. } => {
+        let (through, up, mut down) = self.open(register).await.map_err(|error| match &error {
+            NoSession::Member(CallError::Refused(refusal)) | NoSession::Nowhere { member: CallError::Refused(refusal), .. }
+                if !matches!(refusal, Refusal::Unavailable { .. }) =>
+            {
                 Ended::Refused(refusal.to_string())
             }
-            NoSession::Member(CallError::Unavailable { .. }) | NoSession::Nowhere { member: CallError::Unavailable { .. }, .. } => {
-                Ended::Lost(error.to_string())
-            }
+            NoSession::Member(_) | NoSession::Nowhere { .. } => Ended::Lost(error.to_string()),
         })?;
         // A relayed session ends when a member can be reached directly: a peer relays only a limited
         // number of sessions.

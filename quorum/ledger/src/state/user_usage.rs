@@ -3,7 +3,7 @@
 
 use super::ended_place::EndedPlace;
 use crate::record_bytes::ended_bytes;
-use lattice_model::{Allocation, AllocationSpec, AllocationState, Entrypoint};
+use lattice_model::{Allocation, AllocationState};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
