@@ -241,7 +241,8 @@ pub async fn follow(
                         if following.cancelled.get().is_some() {
                             return Ok((End::Left(code), following.cancelled.get()));
                         }
-                        eprintln!("lattice: cancelling allocation {}", short(&request.key));
+                        let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+                        eprintln!("lattice: cancelling allocation {}{again}", short(&request.key));
                         if let Err(failure) = answer(client.allocations().cancel(v1::CancelRequest { key: request.key.clone() })).await {
                             eprint!("{}", failure.text());
                             eprintln!("lattice: allocation {} continues; `lattice cancel` ends it later", short(&request.key));

@@ -1,6 +1,6 @@
 //! Nodes whose registration was refused because nobody has admitted them, or because they were
-//! removed. In memory while this
-//! member is the leader: their agents retry every second, so the next leader soon knows them.
+//! removed. In memory while this member is the leader: their agents retry every few seconds, so the
+//! next leader soon knows them.
 
 use lattice_ledger::{Ledger, Registration};
 use lattice_model::{NodeId, Timestamp};

@@ -18,6 +18,7 @@ use lattice_model::{DesiredShare, Principal};
 use lattice_runtime::cgroup::controllers::open_v1_procs;
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::process::{self, Program};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
@@ -142,7 +143,9 @@ impl Packer {
         );
         match sent {
             Ok(8) => {}
-            // The process belongs to the work's owner, and may read nothing.
+            // It belongs to the work's owner, and asks for one file at a time: only a hostile one
+            // leaves so many unread that another does not fit.
+            Err(Errno::EAGAIN) => return Err(PackError::Broke("the process that compresses reads no requests".to_owned())),
             Ok(_) | Err(_) => return Err(ended()),
         }
         // Incompressible data grows by less than this, with the heads of its pieces.

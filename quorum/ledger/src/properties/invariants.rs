@@ -34,7 +34,7 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
         assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
         for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
-            assert_eq!(share.telemetry.as_ref(), allocation.telemetry.as_deref(), "each of its nodes is told");
+            assert_eq!(share.telemetry.as_ref(), allocation.telemetry.as_deref(), "each of its nodes gets the order");
         }
         // A suspended allocation that was not held has a checkpoint to continue from.
         let begun = allocation.state == AllocationState::Suspended && !allocation.held;
