@@ -65,7 +65,7 @@ fn faults() {
         crate::harness::ms(&status, "started_at")
     };
     let before = started();
-    assert_eq!(did(&["node", "clock", "n3", "3600"]), "the clock of n3 is 3600 s off\n");
+    assert_eq!(did(&["node", "clock", "n3", "3600"]), "the clock of n3 is wrong by 3600 s\n");
     did(&["node", "restart", "n3"]);
     let ahead = started() - before;
     assert!((3_600_000..3_900_000).contains(&ahead), "{ahead} ms");
