@@ -138,6 +138,8 @@ table! {
         GetAllocation: No Yes Own Itself;
         ListAllocations: No Yes No Itself;
         ListNodes: No Yes Yes Itself;
+        GetNodes: No Yes Yes Itself;
+        SampleNodes: No Yes Yes Itself;
         Claim: No Yes No Itself;
         /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
@@ -175,7 +177,8 @@ table! {
     others {
         /// For the node named in the certificate.
         Session: No Own Own Itself;
-        WatchNodes: No Yes Yes Itself;
+        /// For a node: itself.
+        WatchNodes: No Yes Own Itself;
         /// For a node: allocations that have or had a share on it.
         WatchAllocations: No Yes Own Itself;
         WatchTenants: No Yes No Itself;
@@ -338,6 +341,8 @@ fn asker(request: &mut Request) -> Option<Asker<'_>> {
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
+        | Request::GetNodes { .. }
+        | Request::SampleNodes { .. }
         | Request::Claim(_)
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -424,6 +429,6 @@ mod tests {
         let commands = Call::Command.row();
         assert_eq!((commands.quorum, commands.node), (Grant::No, Grant::No));
         let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();
-        assert_eq!(of_node, [Call::ListNodes, Call::Status, Call::Members, Call::WatchNodes]);
+        assert_eq!(of_node, [Call::ListNodes, Call::GetNodes, Call::SampleNodes, Call::Status, Call::Members]);
     }
 }

@@ -204,7 +204,7 @@ impl Quorum for Service {
         let mut whose = None;
         for call in watching::calls(&wanted) {
             if self.granted(call, &caller)? == Grant::Own {
-                whose = Some(caller.name.clone());
+                whose = Some(caller.name.parse().map_err(|_| Status::permission_denied("the certificate is of no node"))?);
             }
         }
         Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose)?))

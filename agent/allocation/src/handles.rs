@@ -11,6 +11,7 @@ use lattice_agent_common::troubles::Troubles;
 use lattice_launch::Launches;
 use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
 use lattice_mesh::Mesh;
 use lattice_observe::measuring::Measuring;
 use lattice_output::spool::Spools;
@@ -38,8 +39,10 @@ pub struct Handles {
     pub adoption: Adoption,
     /// Connections to other agents.
     pub mesh: Mesh,
-    /// The last known state of the cluster.
+    /// The last known state of the cluster, or of what of it concerns this node.
     pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// Where other nodes are.
+    pub directory: Directory,
     /// The last state of this node that the driver published.
     pub view: watch::Receiver<Arc<NodeView>>,
     /// Problems of this node.

@@ -31,6 +31,8 @@ use lattice_machine::hwloc::Export;
 use lattice_machine::image_cache::ImageCache;
 use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
+use lattice_membership::peers::Peers;
 use lattice_mesh::{Incoming, Mesh};
 use lattice_model::fact::NodeFact;
 use lattice_model::{NodeId, NodeState, NodeTopology, Resources};
@@ -42,6 +44,7 @@ use lattice_pki::ca;
 use lattice_pki::credentials::Credentials;
 use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsFiles;
+use lattice_quorum_client::QuorumClient;
 use lattice_registry::Allocations;
 use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::shim::LogRoom;
@@ -145,10 +148,13 @@ impl Bench {
         let controllers = Controllers::find(Path::new("lattice-bench"), None, Path::new(""), &BTreeSet::new());
         let bounds = Bounds::new(&config, controllers, Resources::default()).expect("no devices are limited");
         let fabric = Fabric::open(&config, troubles.clone()).expect("no manager is configured");
+        let quorum = QuorumClient::new(vec!["127.0.0.1:1".to_owned()], credentials.clone()).expect("an endpoint");
+        let directory = Directory::new(quorum, cluster_view.clone(), Peers::open(&dir.0));
         let facts = facts::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
             cluster: cluster_view.clone(),
+            directory: directory.clone(),
             view: node_view.clone(),
             checks: checks.clone(),
             conformance: conformance.clone(),
@@ -234,6 +240,7 @@ impl Bench {
             adoption: Adoption::default(),
             mesh,
             cluster: cluster_view,
+            directory,
             view: node_view,
             troubles,
             acknowledged: acknowledged_view,

@@ -18,6 +18,7 @@ use crate::image_cache::ImageCache;
 use lattice_agent_common::node_view::NodeView;
 use lattice_gossip::{Fact, Member};
 use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
 use lattice_membership::{Ask, Membership};
 use lattice_mesh::fact::{FactAnswer, FactOpen, WireFact, WirePulse};
 use lattice_mesh::frame::{self, FrameError};
@@ -58,6 +59,8 @@ pub struct Handles {
     pub mesh: Mesh,
     /// The nodes as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// Where other nodes are.
+    pub directory: Directory,
     /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub checks: Checks,
@@ -164,8 +167,7 @@ impl Facts {
     }
 
     async fn pull(&self, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), PullError> {
-        let address = self.handles.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
-        let address = address.ok_or(UnansweredNode::NoAddress)?;
+        let address = self.handles.directory.mesh(node).await.ok_or(UnansweredNode::NoAddress)?;
         let conversation = async {
             let (mut send, mut recv) = self.handles.mesh.open(node, &address).await?;
             frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(UnansweredNode::Ask)?;

@@ -4,6 +4,7 @@
 //! `gossip-life.json`, so that the next start begins above it.
 
 pub mod cluster;
+pub mod directory;
 pub mod gossip_keys;
 pub mod peers;
 pub mod quorum_list;

@@ -1,29 +1,43 @@
 //! Last known addresses of other nodes, on disk: an agent that starts while it cannot reach the
 //! quorum finds some peers, and through them the quorum.
+//!
+//! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum
+//! for some of nodes chosen at random, until as many of its peers are alive as the list has room
+//! for or as gossip knows. It joins gossip at each of them.
 
-use crate::Membership;
 use crate::cluster::Cluster;
+use crate::{Ask, Membership};
 use lattice_agent_common::files;
-use lattice_gossip::Liveness;
-use lattice_model::{Node, NodeId};
+use lattice_gossip::{Liveness, Member};
+use lattice_model::{Backoff, Node, NodeId};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
 use parking_lot::Mutex;
 use rand::seq::IteratorRandom;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// Nodes in the list at most, whatever the cluster's size.
 const KEPT_MAX: usize = 32;
+/// Nodes in one sample: some of them are not alive, or this one.
+const SAMPLED: u32 = KEPT_MAX as u32 + KEPT_MAX as u32 / 4;
 /// Upper bound of the file's size, more than `KEPT_MAX` nodes need.
 const BYTES_MAX: u64 = 64 * 1024;
 /// Interval between updates of the list.
 const LOOK: Duration = Duration::from_secs(5);
+/// Backoff between questions for nodes chosen at random.
+const SAMPLE_PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
+/// Timeout of the quorum's answer.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Addresses of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +49,13 @@ struct Place {
 impl Place {
     fn of(node: &Node) -> Self {
         Self { gossip: node.addresses.gossip.clone(), mesh: node.addresses.mesh.clone() }
+    }
+
+    /// Whether the node still is there, as far as gossip knows: one that has moved has another mesh
+    /// address too.
+    fn is_of(&self, node: &NodeId, members: &[Member]) -> bool {
+        let gossiped = members.iter().find(|member| member.node == *node);
+        gossiped.is_none_or(|member| self.gossip.parse().is_ok_and(|address: SocketAddr| address == member.addr))
     }
 }
 
@@ -74,19 +95,42 @@ impl Peers {
 
     /// Updates the list until `stop`: nodes that are alive stay on it, others replace those that
     /// are not.
-    pub async fn keep(self, me: NodeId, membership: Membership, cluster: watch::Receiver<Arc<Cluster>>, stop: CancellationToken) {
+    pub async fn keep(
+        self,
+        me: NodeId,
+        quorum: QuorumClient,
+        membership: Membership,
+        cluster: watch::Receiver<Arc<Cluster>>,
+        stop: CancellationToken,
+    ) {
+        let samples = (quorum.role() != Role::Api).then(|| Samples { quorum, pauses: SAMPLE_PAUSES, next: Instant::now() });
+        let _stopped = stop.run_until_cancelled(self.keep_always(&me, samples, &membership, &cluster)).await;
+    }
+
+    async fn keep_always(
+        &self,
+        me: &NodeId,
+        mut samples: Option<Samples>,
+        membership: &Membership,
+        cluster: &watch::Receiver<Arc<Cluster>>,
+    ) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sampled = Places::new();
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = look.tick() => {}
+            look.tick().await;
+            let before = self.places.lock().clone();
+            if let Some(samples) = &mut samples {
+                samples.refresh(me, &before, membership, &mut sampled).await;
             }
             let known = Arc::clone(&cluster.borrow());
             let members = membership.members();
-            let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me).map(|member| &member.node);
-            let before = self.places.lock().clone();
-            let Some(next) = followed(&before, there, |node| known.nodes.get(node).map(Place::of)) else { continue };
+            let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node);
+            let registered = |node: &NodeId| match &samples {
+                None => known.nodes.get(node).map(Place::of),
+                Some(_) => sampled.get(node).or_else(|| before.get(node)).filter(|place| place.is_of(node, &members)).cloned(),
+            };
+            let Some(next) = followed(&before, there, registered) else { continue };
             let path = Arc::clone(&self.path);
             let bytes = serde_json::to_vec(&next).unwrap_or_default();
             // If the disk is full, the next update tries again.
@@ -95,6 +139,44 @@ impl Peers {
                 Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
                 Err(_) => return,
             }
+        }
+    }
+}
+
+/// Questions to the quorum for nodes chosen at random.
+struct Samples {
+    quorum: QuorumClient,
+    pauses: Backoff,
+    /// Not before this time.
+    next: Instant,
+}
+
+impl Samples {
+    /// Replaces `sampled` if fewer peers on the list are alive than there could be, and joins gossip
+    /// at the new ones.
+    async fn refresh(&mut self, me: &NodeId, listed: &Places, membership: &Membership, sampled: &mut Places) {
+        let members = membership.members();
+        let alive: Vec<&NodeId> =
+            members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node).collect();
+        let is_listed = |node: &&&NodeId| listed.get(**node).is_some_and(|place| place.is_of(node, &members));
+        let have = alive.iter().filter(is_listed).count();
+        // While it is alone, it may only not know of others yet.
+        if !alive.is_empty() && have >= alive.len().min(KEPT_MAX) {
+            self.pauses.reset();
+            self.next = Instant::now();
+            return;
+        }
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
+        // Any member's own state is new enough, and costs no other member anything.
+        let question = Request::Stale(Box::new(Request::SampleNodes { count: SAMPLED }));
+        let Ok(Answer::Stale { answer, .. }) = self.quorum.call(&question, ANSWER).await else { return };
+        let Answer::Nodes(nodes) = *answer else { return };
+        *sampled = nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), Place::of(node))).collect();
+        for place in sampled.values().filter_map(|place| place.gossip.parse().ok()) {
+            membership.ask(Ask::Join(place)).await;
         }
     }
 }

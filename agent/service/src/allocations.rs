@@ -88,7 +88,11 @@ impl AllocationService for Api {
             }
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
+        let warning = match self.context.work.directory.knows_all() {
+            true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?,
+            // The quorum refuses its submissions.
+            false => String::new(),
+        };
         if request.dry_run {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
@@ -121,14 +125,15 @@ impl AllocationService for Api {
             (other, _) => return Err(unexpected(&other)),
         };
         caller.check(allocation.id, &allocation.owner)?;
-        let cluster = self.cluster.borrow().clone();
-        let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, &self.membership).shown(&allocation) };
+        let cluster = self.context.work.directory.with_nodes(allocation.nodes()).await;
+        let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, self).shown(&allocation) };
         let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
-        shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
-        shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
+        shown.network_note = unenforced(&allocation, &cluster.nodes);
+        shown.isolation_note = isolation::note(&allocation, &cluster.nodes);
         if allocation.waits()
-            && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().with_alive(self.membership.alive()), &allocation)
+            && self.context.work.directory.knows_all()
+            && let Some(why) = lattice_scheduler::headroom(&cluster.with_alive(self.membership.alive()), &allocation)
         {
             shown.reason = why;
         }
@@ -161,7 +166,7 @@ impl AllocationService for Api {
         };
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let cluster = self.cluster.borrow().clone();
-        let mut situations = Situations::of(&cluster, &self.membership);
+        let mut situations = Situations::of(&cluster, self);
         let allocations = all.iter().map(|a| viewer.allocation(&a.owner, situations.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
@@ -265,23 +270,30 @@ impl AllocationService for Api {
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let waits = allocation.waits();
+        let directory = &self.context.work.directory;
+        if waits && !directory.knows_all() {
+            let why = "this node's agent knows neither what else waits nor what is free: ask an agent whose certificate has the role api, \
+                       such as a login node's";
+            return Err(Status::failed_precondition(why));
+        }
+        let cluster = directory.with_nodes(allocation.nodes()).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, nodes) = if waits {
-            let view = self.cluster.borrow().with_alive(self.membership.alive());
+            let view = cluster.with_alive(self.membership.alive());
             let why = lattice_scheduler::explain(&view, &allocation);
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
             (why.summary + &before + &stopped, why.nodes)
         } else {
-            (situation(&allocation, &self.cluster.borrow()), Vec::new())
+            (situation(&allocation, &cluster), Vec::new())
         };
         let nodes = nodes
             .into_iter()
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
         let checkpoint = checkpoints::judged(self, &allocation).await;
-        let network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
-        let isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
+        let network_note = unenforced(&allocation, &cluster.nodes);
+        let isolation_note = isolation::note(&allocation, &cluster.nodes);
         let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });
         Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim, checkpoint }))
     }

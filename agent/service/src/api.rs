@@ -147,10 +147,13 @@ impl Api {
     }
 
     /// A node's mesh address: from the allocation's list of nodes if the allocation is on this
-    /// node, or else from the agent's watch of the cluster.
-    pub(super) fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
+    /// node, or else from the directory of nodes.
+    pub(super) async fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
         let local = self.context.work.workers.get(allocation);
         let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));
-        listed.or_else(|| self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone()))
+        match listed {
+            Some(address) => Some(address),
+            None => self.context.work.directory.mesh(node).await,
+        }
     }
 }

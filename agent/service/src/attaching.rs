@@ -78,7 +78,7 @@ async fn connected(api: &Api, allocation: AllocationId, node: &NodeId, open: Att
     if *node == api.context.setup.me {
         return terminal::attach(&api.context, &open, asker).await.map_err(|error| Status::failed_precondition(error.to_string()));
     }
-    let dialled = match api.mesh_address(allocation, node) {
+    let dialled = match api.mesh_address(allocation, node).await {
         Some(address) => over_mesh::dial(&api.context, node, &address, open).await,
         None => Err(UnreachedNode::NoAddress),
     };

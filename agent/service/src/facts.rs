@@ -29,10 +29,12 @@ impl Api {
     /// the last known one.
     pub(super) fn by_gossip(&self) -> Vec<v1::Node> {
         let known: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
-        let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known).into_iter().map(|node| (node.id.clone(), node)).collect();
+        let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known, &known).into_iter().map(|node| (node.id.clone(), node)).collect();
+        let knows_all = self.context.work.directory.knows_all();
         for member in self.membership.members().iter() {
             // A node that was removed has left gossip, which lists it as Down for a while.
-            if member.liveness == Liveness::Down && !known.is_empty() && !nodes.contains_key(member.node.as_str()) {
+            let is_registered = nodes.contains_key(member.node.as_str()) || !knows_all;
+            if member.liveness == Liveness::Down && !known.is_empty() && !is_registered {
                 continue;
             }
             let unknown = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };

@@ -129,7 +129,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
     let (mut tries, mut away, mut pauses) = (0, false, AGAIN);
     let mut begun = false;
     loop {
-        let address = api.mesh_address(allocation.id, &node);
+        let address = api.mesh_address(allocation.id, &node).await;
         let mut items = monitoring::items(&api.context, &node, address, open.clone());
         let mut gone = NoMore::Refused("its work there has ended".to_owned());
         while let Some(item) = items.recv().await {

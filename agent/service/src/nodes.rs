@@ -22,13 +22,11 @@ use lattice_model::{
 };
 use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
-use lattice_pki::identity::Role;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tonic::{Code, Request, Response, Status};
 
@@ -46,7 +44,7 @@ impl NodeService for Api {
             }
             Err(refused) => return Err(refused),
         };
-        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes), age_ms, quorum_away: String::new() }))
+        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes, &nodes), age_ms, quorum_away: String::new() }))
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
@@ -176,8 +174,7 @@ impl NodeService for Api {
             return Ok(Response::new(conforms(&node, &*self.context.machine.conformance.again().await)));
         }
         self.operator(&request).await?;
-        let cluster = Arc::clone(&self.context.work.cluster.borrow());
-        let found = over_mesh::ask(&self.context.work.mesh, &cluster, &node).await;
+        let found = over_mesh::ask(&self.context.work.mesh, &self.context.work.directory, &node).await;
         let found = found.map_err(|why| Status::unavailable(format!("it could not check itself: {why}")))?;
         Ok(Response::new(conforms(&node, &found)))
     }
@@ -222,26 +219,27 @@ impl NodeService for Api {
     async fn waits(&self, request: Request<v1::NodeWaitsRequest>) -> Result<Response<v1::NodeWaitsResponse>, Status> {
         let viewer = Viewer::of(&self.caller(&request).await?);
         let id = node_id(&request.into_inner().node)?;
-        let mut nodes = match self.ask(Ask::ListNodes, false).await? {
+        let all = match self.ask(Ask::ListNodes, false).await? {
             (Answer::Nodes(nodes), _) => nodes,
             (other, _) => return Err(unexpected(&other)),
         };
-        nodes.retain(|node| node.id == id);
-        let Some(node) = nodes.first() else { return Err(status(&CallError::Refused(Refusal::NoSuchNode { node: id }))) };
+        let Some(node) = all.iter().find(|node| node.id == id) else {
+            return Err(status(&CallError::Refused(Refusal::NoSuchNode { node: id })));
+        };
         let cluster = self.cluster.borrow().clone();
         let live = cluster.allocations.values().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running));
         // This agent's view may be older than the quorum's answer.
         let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
         let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.nodes().any(|n| *n == id)).collect();
-        let all = live.len() + node.leaving.len();
+        let shares = live.len() + node.leaving.len();
         let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, wait_for(a))).collect();
         let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
         let texts = self.status_texts(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
         for ((allocation, epoch), text) in leaving.into_iter().zip(texts) {
             waits.push(self.wait_for_release(allocation, epoch, text, viewer).await?);
         }
-        let more = (all - waits.len()) as u64;
-        let node = self.shown(&nodes).pop();
+        let more = (shares - waits.len()) as u64;
+        let node = self.shown(std::slice::from_ref(node), &all).pop();
         Ok(Response::new(v1::NodeWaitsResponse { node, waits, more }))
     }
 }
@@ -316,7 +314,8 @@ impl Api {
     }
 
     /// The nodes, each with the allocations that this agent knows on it, and its state in gossip.
-    pub(super) fn shown(&self, nodes: &[Node]) -> Vec<v1::Node> {
+    /// `all`: every node as far as it is known, for the sizes of groups with one fingerprint.
+    pub(super) fn shown(&self, nodes: &[Node], all: &[Node]) -> Vec<v1::Node> {
         let members = self.membership.members();
         let gossip: BTreeMap<&NodeId, &str> = members.iter().map(|m| (&m.node, liveness(m.liveness))).collect();
         let cluster = self.cluster.borrow().clone();
@@ -328,12 +327,12 @@ impl Api {
         }
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());
         let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
-        for group in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()?.group()) {
+        for group in all.iter().filter_map(|n| n.conformance.as_ref()?.group()) {
             *groups.entry(group).or_default() += 1;
         }
         let group = |n: &Node| n.conformance.as_ref().and_then(|report| groups.get(report.group()?)).copied().unwrap_or(1);
         // An agent of role `node` does not know other nodes' allocations.
-        let knows_all = self.quorum.role() == Role::Api;
+        let knows_all = self.context.work.directory.knows_all();
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
             let shown = lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n));

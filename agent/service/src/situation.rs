@@ -1,6 +1,6 @@
 //! Short texts for lists: why live allocations are in their state.
 
-use super::isolation;
+use super::{Api, isolation};
 use lattice_api::v1;
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
@@ -12,18 +12,23 @@ use lattice_scheduler::{Outlook, clip};
 pub(super) struct Situations<'a> {
     cluster: &'a Cluster,
     membership: &'a Membership,
+    /// Whether the view contains everything that a waiting allocation waits for.
+    knows_all: bool,
     outlook: Option<Outlook>,
 }
 
 impl<'a> Situations<'a> {
-    pub fn of(cluster: &'a Cluster, membership: &'a Membership) -> Self {
-        Self { cluster, membership, outlook: None }
+    pub fn of(cluster: &'a Cluster, api: &'a Api) -> Self {
+        Self { cluster, membership: &api.membership, knows_all: api.context.work.directory.knows_all(), outlook: None }
     }
 
     /// An allocation as a list shows it.
     pub fn shown(&mut self, allocation: &Allocation) -> v1::Allocation {
         let mut shown = lattice_api::allocation::to_proto(allocation);
         if allocation.waits() {
+            if !self.knows_all {
+                return shown;
+            }
             let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
             // An allocation that this agent's watch does not show yet has no place in the queue.
             if let Some(expected) = outlook.get(&allocation.id) {

@@ -52,7 +52,7 @@ impl VClusterService for Api {
         }
         let view = cluster.with_alive(self.membership.alive());
         let waiting = view.waiting_in(&name);
-        let mut situations = Situations::of(&cluster, &self.membership);
+        let mut situations = Situations::of(&cluster, self);
         let shown = waiting.iter().take(SHOWN_MAX).map(|a| situations.shown(a)).collect();
         let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))

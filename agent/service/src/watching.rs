@@ -138,9 +138,10 @@ async fn head_reported(head: &mut Option<Listening>) -> bool {
 /// The reports of a head on another node. An unreachable head gives none: the quorum's will come.
 fn elsewhere(api: &Api, allocation: &Allocation, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(2);
-    let (mesh, address) = (api.context.work.mesh.clone(), api.mesh_address(allocation.id, &node));
-    api.context.work.tasks.spawn(async move {
-        let Some(address) = address else { return };
+    let (api, allocation) = (api.clone(), allocation.id);
+    api.context.clone().work.tasks.spawn(async move {
+        let Some(address) = api.mesh_address(allocation, &node).await else { return };
+        let mesh = &api.context.work.mesh;
         let Ok((mut send, mut recv)) = mesh.open(&node, &address).await else { return };
         if frame::write(&mut send, &Open::Entry(open)).await.is_err() {
             return;

@@ -103,7 +103,7 @@ impl Adopted {
         context.work.tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
         tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.work.checkpoint), stop.child_token()));
         tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
-        tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster.clone(), stop.child_token()));
+        tasks.spawn(peers.keep(me.clone(), quorum.clone(), membership.clone(), cluster.clone(), stop.child_token()));
         tasks.spawn(facts::follow(context.machine.facts.clone(), offer, membership.clone(), stop.child_token()));
         let (held, leases) = watch::channel(placing::Leases::new());
         let (rounds, requests) = (Rounds::default(), service::Requests::default());

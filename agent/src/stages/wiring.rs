@@ -29,6 +29,7 @@ use lattice_machine::hwloc;
 use lattice_machine::image_cache::ImageCache;
 use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
 use lattice_membership::relay::Carried;
 use lattice_meshd::context::Context;
 use lattice_meshd::diagnosis_slots::DiagnosisSlots;
@@ -129,7 +130,8 @@ impl Wiring<'_> {
     /// The context that all tasks hold.
     pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
         let (workers, gpu_readings, tasks) = (Allocations::default(), GpuReadings::default(), Tasks::default());
-        let facts = Facts::new(self.own_fact(), self.for_facts());
+        let directory = self.directory();
+        let facts = Facts::new(self.own_fact(), self.for_facts(&directory));
         let config = &self.base.config;
         let for_measuring = self.for_measuring(&workers, &gpu_readings);
         let measuring = Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, for_measuring);
@@ -177,6 +179,7 @@ impl Wiring<'_> {
             adoption: Adoption::default(),
             mesh: connections.mesh.clone(),
             cluster: channels.cluster.clone(),
+            directory,
             view: channels.view.clone(),
             troubles: connections.troubles.clone(),
             acknowledged: channels.acknowledged.clone(),
@@ -217,11 +220,17 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_facts(&self) -> facts::Handles {
+    fn directory(&self) -> Directory {
+        let Connections { quorum, peers, .. } = &self.connections;
+        Directory::new(quorum.clone(), self.channels.cluster.clone(), peers.clone())
+    }
+
+    fn for_facts(&self, directory: &Directory) -> facts::Handles {
         facts::Handles {
             me: self.base.me.clone(),
             mesh: self.connections.mesh.clone(),
             cluster: self.channels.cluster.clone(),
+            directory: directory.clone(),
             view: self.channels.view.clone(),
             checks: self.checks.clone(),
             conformance: self.conformance.clone(),

@@ -33,7 +33,7 @@ pub struct Options {
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ScaleOptions {
     /// How many simulated agents have role `api` and follow all allocations; the others have role `node` (for `scale`)
-    /// [default: all]
+    /// [default: 16]
     #[arg(long, value_name = "N")]
     pub followers: Option<u32>,
     /// Changes of allocations a second (for `scale`) [default: 50]

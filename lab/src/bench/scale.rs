@@ -13,8 +13,8 @@
 //!
 //! **Who follows what** is decided by [`size::Plan::followers`] alone. A follower has role `api` and an agent's default
 //! `roles` (`api` and `scheduler`): it watches all nodes, all allocations, tenants, vClusters, domains and limits, and
-//! asks for the scheduler's lease three times in its 5 s. All others have role `node`: they watch all nodes and the
-//! allocations of their own node. By default all agents are followers, as agents with the default `roles` are.
+//! asks for the scheduler's lease three times in its 5 s. All others have role `node`: they watch their own node and the
+//! allocations on it.
 
 mod load;
 mod size;
@@ -39,6 +39,8 @@ use std::time::Duration;
 /// The default sizes, and the largest one: names of simulated nodes have five digits.
 const SIZES: [u32; 4] = [100, 1000, 3000, 10_000];
 const SIZE_MAX: u32 = 100_000;
+/// Machines where users log in, and those that schedule.
+const FOLLOWERS: u32 = 16;
 const CHANGES: u32 = 50;
 const SECONDS: u32 = 30;
 /// Open files of a process besides the agents' connections.
@@ -55,7 +57,7 @@ const READY_S: f64 = 60.0;
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let sizes = sizes(options)?;
     let plan = Plan {
-        followers: options.scale.followers.map(|followers| followers as usize),
+        followers: options.scale.followers.unwrap_or(FOLLOWERS) as usize,
         changes: options.scale.changes.unwrap_or(CHANGES),
         lasts: Duration::from_secs(options.scale.seconds.unwrap_or(SECONDS).into()),
         timers: timers(),
@@ -112,14 +114,11 @@ fn require_open_files(agents: u32) -> Result<()> {
 }
 
 fn notes(plan: &Plan) -> Vec<String> {
-    let followers = match plan.followers {
-        None => "all simulated agents have role api, ".to_owned(),
-        Some(followers) => format!("at most {followers} simulated agents have role api, the others role node, "),
-    };
     let mut notes = vec![
         format!(
-            "{followers}and each has the watch of its role. Simulated: the agents without work, gossip and memory of what they follow. Real: \
-             three members, {REAL_AGENTS} agents of role api without role scheduler, all certificates and connections"
+            "at most {} simulated agents have role api, the others role node, and each has the watch of its role. Simulated: the agents without work, gossip and memory of what they follow. Real: \
+             three members, {REAL_AGENTS} agents of role api without role scheduler, all certificates and connections",
+            plan.followers
         ),
         format!(
             "{} changes a second are wanted at each size: allocations of one core on at most {WORKING_MAX} nodes, submitted, claimed, \

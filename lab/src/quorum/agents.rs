@@ -49,8 +49,8 @@ pub enum Conduct {
     /// They do what agents do with the quorum. The first heartbeat follows the registration at once.
     Whole {
         /// This many, the first ones, have role `api` and the agent roles `api` and `scheduler` (an agent's default):
-        /// they follow all nodes and allocations. The others have role `node`, and follow all nodes and the
-        /// allocations of their own.
+        /// they follow all nodes and allocations. The others have role `node`, and follow their own node and the
+        /// allocations on it.
         followers: usize,
     },
 }

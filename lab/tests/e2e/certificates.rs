@@ -268,6 +268,10 @@ fn compute_node(w: &World) {
     let log_end = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
     assert!(log_end.contains("tls.cert is of role node") && log_end.contains("roles: []"), "{log_end}");
     configure(&w.dir, "n2", "roles: []");
+    // It asks the quorum where others are.
+    configure(&w.dir, "n2", "gossip: {seeds: []}");
+    let peers = w.cluster().run_dir.join("n2/state/peers.json");
+    std::fs::remove_file(&peers).unwrap();
     faults::start_node(&w.dir, "n2").unwrap();
     w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
     w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|all| all.contains(&("n2".to_owned(), "Ready".to_owned()))));
@@ -275,8 +279,10 @@ fn compute_node(w: &World) {
     // Work on both nodes, a launch from a script on its node, its output read elsewhere.
     let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo rank $LATTICE_RANK"]);
     w.completed(&id);
-    let log = w.ok(&["logs", &id]);
-    assert!(log.contains("rank 0\n") && log.contains("rank 1\n"), "{log}");
+    let at_node = w.at("n2");
+    for log in [w.ok(&["logs", &id]), at_node.ok(&["logs", &id]).unwrap()] {
+        assert!(log.contains("rank 0\n") && log.contains("rank 1\n"), "{log}");
+    }
     let script = format!("#!/bin/sh\n{}/lattice launch -n 2 /bin/echo launched\n", w.dir.join("bin").display());
     let id = w.submit(&["-w", "n2", &w.script("compute.sh", &script)]);
     w.completed(&id);
@@ -284,7 +290,6 @@ fn compute_node(w: &World) {
 
     // A person on the node is served for the node's own allocations; the audit log names the person and the machine.
     let mine = stays(w, "n2");
-    let at_node = w.at("n2");
     w.wait("its output at its node", || at_node.run(&["logs", &mine], JOB).is_ok_and(|done| done.out() == "told\n"));
     let attached = at_node.run(&["attach", &mine, "--", "/bin/echo", "looked\nhere"], JOB).unwrap();
     assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\nhere\n"), "{}", attached.err());
@@ -307,6 +312,20 @@ fn compute_node(w: &World) {
         w.ok(&["cancel", &id]);
         w.ended(&id);
     }
+    // It reaches the other node with the quorum, and without.
+    let reaches_n1 = || {
+        let n1 = at_node.json(&["node", "status", "n1"]).unwrap();
+        assert!(text(&n1, "state") == "Ready" && n1["fact"]["unreached"] == "" && !n1["fact"]["now"].is_null(), "{n1}");
+    };
+    reaches_n1();
+    w.wait("it to keep where n1 is", || std::fs::read_to_string(&peers).is_ok_and(|kept| kept.contains("\"n1\"")));
+    faults::kill_member(&w.dir, 1).unwrap();
+    reaches_n1();
+    let listed = at_node.json(&["nodes"]).unwrap();
+    let states: Vec<_> = listed.as_array().unwrap().iter().map(|n| (text(n, "id"), text(n, "state"))).collect();
+    assert_eq!(states, ["n1", "n2"].map(|node| (node.to_owned(), "Ready".to_owned())));
+    faults::start_member(&w.dir, 1).unwrap();
+    w.wait("the quorum to answer", || w.lattice.nodes().is_ok());
     faults::kill_node(&w.dir, "n2").unwrap();
     std::fs::write(&config, as_it_was).unwrap();
     faults::start_node(&w.dir, "n2").unwrap();

@@ -141,6 +141,11 @@ impl History {
         }
     }
 
+    /// The revision of the newest change set, or that at which the history begins.
+    pub fn newest(&self) -> Revision {
+        self.sets.back().map_or(self.begins.revision, |set| set.revision)
+    }
+
     /// The first change sets after this place, at most `most`; empty if there is nothing newer.
     pub fn after(&self, place: WatchPlace, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
         if place.generation != self.begins.generation || place.revision < self.begins.revision {

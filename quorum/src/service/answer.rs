@@ -17,12 +17,15 @@ use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
 use lattice_ledger::record_bytes::allocation_bytes;
 use lattice_ledger::{Action, Outcome, Urgency};
-use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, millis, with_causes};
+use lattice_model::{
+    Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, NodeState, Revision, millis, with_causes,
+};
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
-use lattice_quorum_client::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, MemberStatus, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request};
 use lattice_store::background;
 use lattice_store::roster::Roster;
+use rand::seq::IteratorRandom;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,6 +88,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
+        | Request::GetNodes { .. }
+        | Request::SampleNodes { .. }
         | Request::QueryAudit { .. }
         | Request::ExportAudit { .. }
         | Request::ListLeases
@@ -283,6 +288,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
+        | Request::GetNodes { .. }
+        | Request::SampleNodes { .. }
         | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListVClusters
@@ -331,6 +338,14 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             let nodes: Vec<_> = ledger.nodes().cloned().collect();
             drop(ledger);
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
+        }
+        Request::GetNodes { names } => {
+            Ok(Answer::Nodes(names.iter().filter_map(|name| ledger.node(name)).map(|n| (**n).clone()).collect()))
+        }
+        Request::SampleNodes { count } => {
+            let ready = ledger.nodes().filter(|node| node.state == NodeState::Ready);
+            let sampled = ready.choose_multiple(&mut rand::rng(), (*count).min(NODES_SAMPLED_MAX) as usize);
+            Ok(Answer::Nodes(sampled.into_iter().map(|n| (**n).clone()).collect()))
         }
         Request::CheckSubmission { spec, owner } => {
             ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })

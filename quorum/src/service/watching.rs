@@ -10,6 +10,10 @@
 //! A watch has no queue of its own except a few messages: it reads the member's history from its
 //! current place. If the history no longer contains that place, the watcher must start again. A
 //! watcher that reads nothing for a while is disconnected, and may resume from its place later.
+//!
+//! A narrow watch concerns one record: that of an agent of role `node`, or of one allocation. It
+//! is woken by changes of that alone, so that ten thousand of them cost nothing while others
+//! change.
 
 use super::packets::Packets;
 use crate::core::Core;
@@ -19,8 +23,11 @@ use lattice_api::v1::Packed;
 use lattice_ledger::history::ChangeSet;
 use lattice_ledger::record_bytes::{allocation_bytes, node_bytes};
 use lattice_ledger::{ClusterLimits, DomainKey, Lease};
-use lattice_model::{Allocation, Node, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum_client::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
+use lattice_store::changes::{Narrow, Topic};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -41,6 +48,10 @@ const SETS_MAX: usize = 64;
 /// When nothing concerns a watcher, how often its place is still advanced, so that it is not
 /// dropped from the history.
 const MARK_AFTER: Duration = Duration::from_secs(1);
+/// The same for a narrow watch, which could start with a short list at any time.
+const NARROW_MARK_AFTER: Duration = Duration::from_secs(30);
+/// How many change sets are searched for what concerns a narrow watch that resumes.
+const NARROW_RESUMED_MAX: usize = 1024;
 
 /// How a watch ends.
 enum Ended {
@@ -71,8 +82,8 @@ pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
     asked.into_iter().filter_map(|(asked, call)| asked.then_some(call)).collect()
 }
 
-/// Starts a watch. `whose`: if set, only allocations of this node are sent.
-pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>) -> Result<Packets, Status> {
+/// Starts a watch. `whose`: if set, only this node and its allocations are sent.
+pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<NodeId>) -> Result<Packets, Status> {
     if !*core.status.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
@@ -81,7 +92,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>)
     tasks.spawn(async move {
         // Reserved for the end, so that a watcher that reads nothing still finds the reason.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
-        let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), down: &tx };
+        let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_ref(), down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
             () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
@@ -112,8 +123,8 @@ pub(super) async fn leaderless(core: &Core) {
 struct Watch<'a> {
     core: &'a Core,
     wanted: &'a WatchRequest,
-    /// If set, only this node's allocations are sent.
-    whose: Option<&'a str>,
+    /// If set, only this node and its allocations are sent.
+    whose: Option<&'a NodeId>,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
 
@@ -146,14 +157,96 @@ impl List {
     }
 }
 
+/// A narrow watch that the member knows of until it is dropped.
+struct Subscription<'a> {
+    core: &'a Core,
+    topic: Topic,
+    narrow: Arc<Narrow>,
+}
+
+impl<'a> Subscription<'a> {
+    fn to(core: &'a Core, topic: Topic) -> Self {
+        let narrow = core.agreed.changes.narrow(topic.clone());
+        Self { core, topic, narrow }
+    }
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        // So that its own entry is found dropped.
+        self.narrow = Arc::default();
+        self.core.agreed.changes.narrow_over(&self.topic);
+    }
+}
+
 impl Watch<'_> {
-    async fn run(&self) -> Result<std::convert::Infallible, Ended> {
+    async fn run(&self) -> Result<Infallible, Ended> {
+        match self.topic() {
+            Some(topic) => {
+                let narrow = Subscription::to(self.core, topic);
+                self.run_narrow(&narrow.narrow).await
+            }
+            None => self.run_wide().await,
+        }
+    }
+
+    /// What it is about, if that is one record.
+    fn topic(&self) -> Option<Topic> {
+        if let Some(node) = self.whose {
+            return Some(Topic::Node(node.clone()));
+        }
+        let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, limits, uid: _, since: _ } = self.wanted;
+        match allocations {
+            WatchAllocations::One(id) if !(*nodes || *tenants || *leases || *vclusters || *domains || *limits) => {
+                Some(Topic::Allocation(*id))
+            }
+            WatchAllocations::One(_) | WatchAllocations::Live | WatchAllocations::None => None,
+        }
+    }
+
+    async fn run_narrow(&self, narrow: &Narrow) -> Result<Infallible, Ended> {
+        let mut place = self.begun().await?;
+        let mut told_at = Instant::now();
+        loop {
+            if let Some(first) = narrow.take() {
+                place.revision = place.revision.max(Revision(first.0.saturating_sub(1)));
+                loop {
+                    let sets = self.after(place)?;
+                    let Some(last) = sets.last() else { break };
+                    place.revision = last.revision;
+                    for set in &sets {
+                        if self.send_changes(set).await? {
+                            told_at = Instant::now();
+                        }
+                    }
+                }
+                continue;
+            }
+            tokio::select! {
+                () = narrow.notified() => {}
+                () = sleep_until(told_at + NARROW_MARK_AFTER) => {
+                    if let Some(revision) = self.core.agreed.changes.taken_up_to(narrow) {
+                        place.revision = place.revision.max(revision);
+                        self.mark(place).await?;
+                    }
+                    told_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Sends the list, or the changes after the watcher's place; returns the place that it then has.
+    async fn begun(&self) -> Result<WatchPlace, Ended> {
+        match self.wanted.since {
+            Some(since) => self.resumed(since).await,
+            None => self.listed().await,
+        }
+    }
+
+    async fn run_wide(&self) -> Result<Infallible, Ended> {
         let mut newer = self.core.agreed.changes.newer();
         // The watcher knows everything up to here, and was told so.
-        let mut sent = match self.wanted.since {
-            Some(since) => self.resumed(since).await?,
-            None => self.listed().await?,
-        };
+        let mut sent = self.begun().await?;
         let mut sent_at = Instant::now();
         let mut place = sent;
         loop {
@@ -209,11 +302,15 @@ impl Watch<'_> {
             return Err(behind(format!("it is at revision {}, the watcher at {}", now().revision, since.revision)));
         }
         let upto = now();
-        let mut place = since;
+        let (mut place, mut read) = (since, 0);
         loop {
             let sets = self.after(place)?;
             let Some(last) = sets.last() else { break };
             place.revision = last.revision;
+            read += sets.len();
+            if read > NARROW_RESUMED_MAX && self.topic().is_some() {
+                return Err(Ended::StartAgain(format!("more than {NARROW_RESUMED_MAX} entries since: the list is shorter")));
+            }
             for set in &sets {
                 self.send_changes(set).await?;
             }
@@ -238,12 +335,27 @@ impl Watch<'_> {
         // Changes are published while the ledger is locked for writing, so the list and the later
         // changes join exactly.
         let ledger = self.core.agreed.ledger();
-        let allocations = match &self.wanted.allocations {
-            WatchAllocations::None => Vec::new(),
-            WatchAllocations::Live => ledger.allocations().filter(|a| !a.state.is_terminal() && self.concerns(a)).cloned().collect(),
-            WatchAllocations::One(id) => ledger.allocation(*id).filter(|a| self.concerns(a)).cloned().into_iter().collect(),
+        let allocations = match (&self.wanted.allocations, self.whose) {
+            (WatchAllocations::None, _) => Vec::new(),
+            // Those that had a share there and wait for another are left out: each change of them is sent.
+            (WatchAllocations::Live, Some(node)) => {
+                let its: BTreeSet<AllocationId> = ledger.holdings(node).iter().map(|held| held.allocation).collect();
+                its.into_iter()
+                    .filter_map(|id| ledger.allocation(id))
+                    .filter(|a| !a.state.is_terminal() && self.concerns(a))
+                    .cloned()
+                    .collect()
+            }
+            (WatchAllocations::Live, None) => {
+                ledger.allocations().filter(|a| !a.state.is_terminal() && self.concerns(a)).cloned().collect()
+            }
+            (WatchAllocations::One(id), _) => ledger.allocation(*id).filter(|a| self.concerns(a)).cloned().into_iter().collect(),
         };
-        let nodes = if self.wanted.nodes { ledger.nodes().cloned().collect() } else { Vec::new() };
+        let nodes = match self.whose {
+            _ if !self.wanted.nodes => Vec::new(),
+            Some(node) => ledger.node(node).cloned().into_iter().collect(),
+            None => ledger.nodes().cloned().collect(),
+        };
         let tenants = if self.wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
         let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
         let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
@@ -259,7 +371,9 @@ impl Watch<'_> {
             WatchAllocations::Live => true,
             WatchAllocations::One(id) => allocation.id == *id,
         };
-        which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid) && self.whose.is_none_or(|node| is_of_node(allocation, node))
+        which
+            && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid)
+            && self.whose.is_none_or(|node| is_of_node(allocation, node.as_str()))
     }
 
     /// The changes in a set that concern this watch. Quotas and vClusters come first, because
@@ -277,8 +391,9 @@ impl Watch<'_> {
             Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
             None => Change::VClusterDeleted(name.clone()),
         });
-        let nodes = set.nodes.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
-        let removed = set.nodes_removed.iter().filter(|_| self.wanted.nodes).map(|node| Change::NodeRemoved(node.clone()));
+        let is_watched = |node: &NodeId| self.wanted.nodes && self.whose.is_none_or(|whose| whose == node);
+        let nodes = set.nodes.iter().filter(move |n| is_watched(&n.id)).map(|n| Change::Node(Box::new((**n).clone())));
+        let removed = set.nodes_removed.iter().filter(move |node| is_watched(node)).map(|node| Change::NodeRemoved(node.clone()));
         let nodes = nodes.chain(removed);
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   machine ──ChangeSet──▶ history (bounded) ◀── each watch reads from its place; one that is too slow is ended
+//!           ──node, allocation──▶ wakes the watches of that alone, so that a change costs nothing for all others
 //!           ──node──▶ that node's session wakes and reads its desired list again (latest value, no queue);
 //!                     all sessions wake for changed gossip keys and for revocations
 //! ```
 
 use lattice_ledger::history::{ChangeSet, Compacted, History};
 use lattice_ledger::{Changed, Ledger, WatchPlace};
-use lattice_model::NodeId;
+use lattice_model::{Allocation, AllocationId, NodeId, Revision};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
@@ -18,8 +19,10 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug)]
 pub struct Changes {
     history: Mutex<History>,
-    /// Wakes watchers.
+    /// Wakes the watches of more than one record.
     newer: watch::Sender<()>,
+    /// Changed only while the history is locked.
+    narrow: Mutex<HashMap<Topic, Vec<Weak<Narrow>>>>,
     sessions: Mutex<HashMap<NodeId, Vec<Weak<Notify>>>>,
     revocations: watch::Sender<()>,
 }
@@ -28,8 +31,8 @@ impl Changes {
     /// Starts with an empty history after this state.
     pub fn since(ledger: &Ledger) -> Self {
         let history = Mutex::new(History::new(ledger.place()));
-        let sessions = Mutex::new(HashMap::new());
-        Self { history, newer: watch::Sender::new(()), sessions, revocations: watch::Sender::new(()) }
+        let (narrow, sessions) = (Mutex::default(), Mutex::default());
+        Self { history, newer: watch::Sender::new(()), narrow, sessions, revocations: watch::Sender::new(()) }
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -49,6 +52,33 @@ impl Changes {
     /// Notifies of each change.
     pub fn newer(&self) -> watch::Receiver<()> {
         self.newer.subscribe()
+    }
+
+    /// Wakes a watch only for changes of this, until it is dropped.
+    pub fn narrow(&self, topic: Topic) -> Arc<Narrow> {
+        let narrow = Arc::new(Narrow::default());
+        let mut of_topic = self.narrow.lock();
+        let watches = of_topic.entry(topic).or_default();
+        watches.retain(|watch| watch.strong_count() > 0);
+        watches.push(Arc::downgrade(&narrow));
+        narrow
+    }
+
+    /// Removes the watches of this that were dropped.
+    pub fn narrow_over(&self, topic: &Topic) {
+        let mut of_topic = self.narrow.lock();
+        if let Some(watches) = of_topic.get_mut(topic) {
+            watches.retain(|watch| watch.strong_count() > 0);
+            if watches.is_empty() {
+                of_topic.remove(topic);
+            }
+        }
+    }
+
+    /// The newest revision, if everything up to it that concerns this watch was taken.
+    pub fn taken_up_to(&self, narrow: &Narrow) -> Option<Revision> {
+        let history = self.history();
+        narrow.first.lock().is_none().then(|| history.newest())
     }
 
     /// Notifies when a name is revoked.
@@ -97,15 +127,39 @@ impl Changes {
         }
         let set = ChangeSet::of(ledger, changed);
         if !set.is_empty() {
-            self.history().push(set);
+            let mut history = self.history();
+            self.wake_narrow(&set);
+            history.push(set);
+            drop(history);
             self.newer.send_replace(());
+        }
+    }
+
+    /// Must be called while the history is locked, so that no watch takes the entry as one that
+    /// does not concern it.
+    fn wake_narrow(&self, set: &ChangeSet) {
+        let of_topic = self.narrow.lock();
+        if of_topic.is_empty() {
+            return;
+        }
+        let mut nodes: BTreeSet<NodeId> = set.nodes.iter().map(|node| node.id.clone()).chain(set.nodes_removed.iter().cloned()).collect();
+        for allocation in &set.allocations {
+            nodes.extend(nodes_of(allocation));
+        }
+        let allocations = set.allocations.iter().map(|allocation| Topic::Allocation(allocation.id));
+        for watches in nodes.into_iter().map(Topic::Node).chain(allocations).filter_map(|topic| of_topic.get(&topic)) {
+            watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(set.revision));
         }
     }
 
     /// Publishes that the whole state was replaced. Also called while the ledger is locked for
     /// writing.
     pub fn publish_everything(&self, ledger: &Ledger) {
-        self.history().restart(ledger.place());
+        let mut history = self.history();
+        history.restart(ledger.place());
+        // Each finds that its place is not kept any more.
+        self.narrow.lock().values().flatten().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(Revision(0)));
+        drop(history);
         self.wake_sessions();
         self.revocations.send_replace(());
         self.newer.send_replace(());
@@ -114,6 +168,49 @@ impl Changes {
     fn wake_sessions(&self) {
         wake(self.sessions().values());
     }
+}
+
+/// The one record that a narrow watch is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// A node, and the allocations that have, or had, a share on it.
+    Node(NodeId),
+    Allocation(AllocationId),
+}
+
+/// What wakes a narrow watch.
+#[derive(Debug, Default)]
+pub struct Narrow {
+    /// The first entry that concerns the watch and was not taken.
+    first: Mutex<Option<Revision>>,
+    notify: Notify,
+}
+
+impl Narrow {
+    fn concerned_by(&self, revision: Revision) {
+        self.first.lock().get_or_insert(revision);
+        self.notify.notify_one();
+    }
+
+    /// Takes the first entry that concerns the watch since the last call. Entries before it may be
+    /// skipped; each one after it is taken as well.
+    pub fn take(&self) -> Option<Revision> {
+        self.first.lock().take()
+    }
+
+    /// Waits until there may be such an entry.
+    pub async fn notified(&self) {
+        self.notify.notified().await;
+    }
+}
+
+/// The nodes that have, or had, a share of this allocation.
+pub fn nodes_of(allocation: &Allocation) -> impl Iterator<Item = NodeId> + '_ {
+    let earlier = allocation.attempts.iter().flat_map(|attempt| {
+        let nodes = attempt.node_ids().unwrap_or_default();
+        nodes.into_iter().chain([attempt.head.clone()])
+    });
+    allocation.nodes().cloned().chain(earlier)
 }
 
 fn wake<'a>(nodes: impl Iterator<Item = &'a Vec<Weak<Notify>>>) {

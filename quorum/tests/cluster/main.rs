@@ -8,6 +8,7 @@ mod keys;
 mod lab;
 mod lists;
 mod members;
+mod narrow_watches;
 mod permissions;
 mod processes;
 mod watches;

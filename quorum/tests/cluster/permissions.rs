@@ -23,6 +23,7 @@ use lattice_quorum_client::wire::{
 };
 use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -68,6 +69,8 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
         Call::ListNodes => Request::ListNodes,
+        Call::GetNodes => Request::GetNodes { names: BTreeSet::from([holder]) },
+        Call::SampleNodes => Request::SampleNodes { count: 1 },
         Call::Claim => {
             Request::Claim(Claim { allocation: missing_allocation(), requeue_count: 0, lease_token: 9, shares: vec![], by: None })
         }

@@ -1,7 +1,7 @@
 //! An operator's request for a new fingerprint of another node, passed on to that node's agent.
 
 use super::{Conformity, Found};
-use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
 use lattice_mesh::conformance::{FingerprintAnswer, WireFound};
 use lattice_mesh::diagnosis::plain;
 use lattice_mesh::frame::{self, FrameError};
@@ -36,9 +36,8 @@ pub enum UnseenNode {
 }
 
 /// Asks the node's agent for a new fingerprint.
-pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, UnseenNode> {
-    let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
-    let address = address.ok_or(UnansweredNode::NoAddress)?;
+pub async fn ask(mesh: &Mesh, directory: &Directory, node: &NodeId) -> Result<Found, UnseenNode> {
+    let address = directory.mesh(node).await.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
         let (mut send, mut recv) = mesh.open(node, &address).await?;
         frame::write(&mut send, &Open::Fingerprint).await.map_err(UnansweredNode::Ask)?;

@@ -47,8 +47,8 @@ const CLIENTS: usize = 8;
 /// What is measured at each size.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Simulated agents with role `api`; `None`: all.
-    pub followers: Option<usize>,
+    /// Simulated agents with role `api`, at most.
+    pub followers: usize,
     /// Changes a second.
     pub changes: u32,
     /// How long is measured.
@@ -59,7 +59,7 @@ pub struct Plan {
 
 impl Plan {
     fn followers(&self, agents: usize) -> usize {
-        self.followers.map_or(agents, |followers| followers.min(agents))
+        self.followers.min(agents)
     }
 }
 

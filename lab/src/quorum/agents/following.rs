@@ -18,7 +18,7 @@ const WATCH_PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration:
 const SCHEDULER_LEASE_MS: u64 = 5000;
 
 /// The watch of an agent with a certificate of this role: see `agent/membership/src/cluster.rs`. To an agent of role
-/// `node`, the quorum sends only the allocations of its own node.
+/// `node`, the quorum sends only its own node and the allocations of that.
 pub(super) fn watched_by(role: Role) -> WatchRequest {
     let places = role == Role::Api;
     WatchRequest {

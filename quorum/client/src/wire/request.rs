@@ -4,6 +4,10 @@ use super::audit_walk::AuditWalk;
 use lattice_ledger::{Access, Action, ListFilter, ListPlace};
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Largest number of nodes in the answer to [`Request::SampleNodes`].
+pub const NODES_SAMPLED_MAX: u32 = 64;
 
 /// A query or a command. Commands are answered when they are committed and applied. Queries are
 /// linearizable, except those that the receiving member answers by itself.
@@ -30,6 +34,10 @@ pub enum Request {
     ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListPlace>, filter: ListFilter },
     /// All nodes.
     ListNodes,
+    /// The nodes with these names; those that are not registered are left out.
+    GetNodes { names: BTreeSet<NodeId> },
+    /// This many random nodes that are Ready, and not more than [`NODES_SAMPLED_MAX`].
+    SampleNodes { count: u32 },
     /// A scheduler's proposal.
     Claim(Claim),
     /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user on that node.

@@ -1,0 +1,77 @@
+//! Where other nodes are. An agent of role `api` has every node in its view. An agent of role
+//! `node` has only its own: it asks the quorum about others, and while the quorum is unreachable
+//! it has the stored list of peers.
+
+use crate::cluster::Cluster;
+use crate::peers::Peers;
+use lattice_model::{Node, NodeId};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Timeout of the quorum's answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// See the module documentation. All clones share it.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    quorum: QuorumClient,
+    cluster: watch::Receiver<Arc<Cluster>>,
+    peers: Peers,
+}
+
+impl Directory {
+    pub fn new(quorum: QuorumClient, cluster: watch::Receiver<Arc<Cluster>>, peers: Peers) -> Self {
+        Self { quorum, cluster, peers }
+    }
+
+    /// Whether the agent's view contains every node and every allocation.
+    pub fn knows_all(&self) -> bool {
+        self.quorum.role() == Role::Api
+    }
+
+    /// A node's mesh address. `None`: it is not registered, or unknown here while the quorum is
+    /// unreachable.
+    pub async fn mesh(&self, node: &NodeId) -> Option<String> {
+        let known = self.cluster.borrow().nodes.get(node).map(|known| known.addresses.mesh.clone());
+        if known.is_some() || self.knows_all() {
+            return known;
+        }
+        let asked = self.ask(BTreeSet::from([node.clone()])).await;
+        match asked {
+            Some(nodes) => nodes.into_iter().next().map(|known| known.addresses.mesh),
+            None => self.peers.mesh(node),
+        }
+    }
+
+    /// The agent's view, with these nodes in it as far as they can be had.
+    pub async fn with_nodes(&self, names: impl Iterator<Item = &NodeId>) -> Arc<Cluster> {
+        let mut cluster = Arc::clone(&self.cluster.borrow());
+        if self.knows_all() {
+            return cluster;
+        }
+        let missing: BTreeSet<NodeId> = names.filter(|name| !cluster.nodes.contains_key(*name)).cloned().collect();
+        if !missing.is_empty()
+            && let Some(nodes) = self.ask(missing).await
+        {
+            Arc::make_mut(&mut cluster).nodes.extend(nodes.into_iter().map(|node| (node.id.clone(), node)));
+        }
+        cluster
+    }
+
+    /// `None`: the quorum did not answer.
+    async fn ask(&self, names: BTreeSet<NodeId>) -> Option<Vec<Node>> {
+        match self.quorum.call(&Request::GetNodes { names }, ANSWER).await {
+            Ok(Answer::Nodes(nodes)) => Some(nodes),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "the quorum does not say where nodes are");
+                None
+            }
+        }
+    }
+}

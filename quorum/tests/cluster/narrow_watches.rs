@@ -1,0 +1,126 @@
+//! Watches of one node and of one allocation: they are sent what concerns these alone, and miss nothing of it.
+
+use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, submit};
+use lattice_ledger::Action;
+use lattice_model::{AllocationId, AllocationState, NodeId};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::following::{Following, News};
+use lattice_quorum_client::wire::{Answer, Change, Request, WatchAllocations, WatchRequest};
+use std::time::Duration;
+use tokio::time::timeout;
+
+fn live() -> WatchRequest {
+    WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() }
+}
+
+async fn cancel(client: &QuorumClient, id: AllocationId) {
+    let answer = client.call(&Request::from(Action::Cancel { id, by: owner() }), PATIENCE).await.unwrap();
+    assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
+}
+
+/// What one delivery has, in its order; `true` if it is a list.
+fn contents(news: News) -> (bool, Vec<NodeId>, Vec<(AllocationId, AllocationState)>) {
+    let (is_list, changes) = match news {
+        News::List { all, .. } => (true, all),
+        News::Changes { changes, .. } => (false, changes),
+        News::StartAgain { why } => panic!("{why}"),
+    };
+    let (mut nodes, mut allocations) = (Vec::new(), Vec::new());
+    for change in changes {
+        match change {
+            Change::Node(node) => nodes.push(node.id),
+            Change::Allocation(allocation) => allocations.push((allocation.id, allocation.state)),
+            other => panic!("{other:?}"),
+        }
+    }
+    (is_list, nodes, allocations)
+}
+
+/// Reads until the allocation is in this state; only its changes and those of n1 may come.
+async fn until(following: &mut Following, id: AllocationId, state: AllocationState) {
+    loop {
+        let news = timeout(PATIENCE, following.next()).await.expect("a change comes").unwrap();
+        let (_, nodes, allocations) = contents(news);
+        assert!(nodes.iter().all(|node| node.as_str() == "n1") && allocations.iter().all(|(of, _)| *of == id), "{nodes:?} {allocations:?}");
+        if allocations.contains(&(id, state)) {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let api = lab.api(&[1]);
+    let (_n1, _n2) = (Agent::register(&api, "n1").await, Agent::register(&lab.client(&[1], "n2", Role::Api), "n2").await);
+    let token = lease(&api, "n1").await;
+    let elsewhere = submit(&api, 1).await;
+    claim(&api, elsewhere, token, &["n2"]).await.unwrap();
+
+    let node = lab.client(&[1], "n1", Role::Node);
+    let mut following = Following::new(node.clone(), live());
+    let (is_list, nodes, allocations) = contents(following.next().await.unwrap());
+    assert!(is_list && nodes.iter().map(NodeId::as_str).eq(["n1"]) && allocations.is_empty(), "{nodes:?} {allocations:?}");
+    // Nothing comes while others change.
+    let before = following.place().unwrap();
+    cancel(&api, elsewhere).await;
+    for _ in 0..50 {
+        submit(&api, 1).await;
+    }
+    let quiet = timeout(Duration::from_millis(500), following.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    let own = submit(&api, 1).await;
+    claim(&api, own, token, &["n1"]).await.unwrap();
+    until(&mut following, own, AllocationState::Staging).await;
+    assert!(following.place().unwrap().revision.0 > before.revision.0 + 50, "the entries between are skipped");
+
+    // What changes while the watch is not open is sent when it resumes.
+    let place = following.place();
+    drop(following);
+    submit(&api, 1).await;
+    cancel(&api, own).await;
+    let mut following = Following::new(node.clone(), WatchRequest { since: place, ..live() });
+    until(&mut following, own, AllocationState::Cancelled).await;
+
+    // After very many entries a list comes, which is shorter than they are.
+    let place = following.place();
+    drop(following);
+    for _ in 0..1100 {
+        submit(&api, 1).await;
+    }
+    let mut following = Following::new(node, WatchRequest { since: place, ..live() });
+    assert!(matches!(following.next().await, Ok(News::StartAgain { why }) if why.contains("the list is shorter")));
+    let (is_list, nodes, _) = contents(following.next().await.unwrap());
+    assert!(is_list && nodes.len() == 1);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_watch_of_one_allocation_has_each_of_its_states_whatever_else_changes() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let api = lab.api(&[1]);
+    let _n1 = Agent::register(&api, "n1").await;
+    let token = lease(&api, "n1").await;
+    let watched = submit(&api, 1).await;
+    let one = WatchRequest { allocations: WatchAllocations::One(watched), ..WatchRequest::nothing() };
+    let mut following = Following::new(api.clone(), one);
+    assert_eq!(contents(following.next().await.unwrap()), (true, vec![], vec![(watched, AllocationState::Pending)]));
+    let others = async {
+        for _ in 0..50 {
+            submit(&api, 1).await;
+        }
+    };
+    let its = async {
+        claim(&api, watched, token, &["n1"]).await.unwrap();
+        cancel(&api, watched).await;
+    };
+    futures::join!(others, its);
+    for state in [AllocationState::Staging, AllocationState::Cancelled] {
+        let news = timeout(PATIENCE, following.next()).await.expect("a change comes").unwrap();
+        assert_eq!(contents(news), (false, vec![], vec![(watched, state)]));
+    }
+    member.stop().await;
+}
