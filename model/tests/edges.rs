@@ -37,9 +37,9 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     ("observe", "model node runtime telemetry ebpf agent-common mesh machine output registry"),
     (
-        // `pki` is for its `test_builders` alone.
+        // `pki` and `quorum-client` are for its `test_builders` alone.
         "allocation",
-        "model node scheduler runtime telemetry pki agent-common mesh membership machine output registry launch agent-checkpoint observe",
+        "model node scheduler runtime telemetry pki quorum-client agent-common mesh membership machine output registry launch agent-checkpoint observe",
     ),
     (
         "meshd",
