@@ -1,6 +1,7 @@
 //! The table that shows how a launch's ranks ended (`lattice launch --exit-table`).
 
 use crate::failure::Failure;
+use crate::message::say;
 use crate::output::Format;
 use crate::table::Table;
 use lattice_api::v1::launch_event::RankExit;
@@ -45,7 +46,7 @@ impl ExitTable {
     pub fn write(&self) -> Result<(), Failure> {
         let text = self.text()?;
         if self.path.is_empty() {
-            eprint!("{text}");
+            say(text);
             return Ok(());
         }
         std::fs::write(&self.path, text).map_err(|error| Failure::other(format!("cannot write the exit table to {}: {error}", self.path)))

@@ -1,5 +1,6 @@
 //! Failures: what happened, what to do, and the exit code.
 
+use crate::message::say;
 use lattice_api::client::ConnectError;
 use lattice_cli_syntax::UsageError;
 use std::error::Error;
@@ -24,6 +25,9 @@ pub enum Exit {
     /// A failure of ours in a command that returns the program's code.
     Beside = 125,
 }
+
+/// A shell's exit code for a program that ended because the reader of its output is gone.
+pub const BROKEN_PIPE: u8 = 141;
 
 /// Whether a retry may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,8 @@ pub enum Failure {
         /// Whether a retry may help.
         again: Again,
     },
-    /// The reader of our output is gone (`| head`): the command ends quietly.
+    /// The reader of our output is gone (`| head`): the command ends quietly. A command that follows work of its own
+    /// ends that work first, and exits with [`BROKEN_PIPE`].
     ReaderGone,
 }
 
@@ -111,7 +116,7 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Reported { exit, .. } => {
-                eprint!("{}", self.text());
+                say(self.text());
                 ExitCode::from(*exit as u8)
             }
             Self::ReaderGone => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! between may be restarted. When the window is full, nothing more is read, and the process that writes to us waits.
 
 use crate::keyboard::{self, Key};
+use crate::message::say_line;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::{Start, What};
@@ -129,7 +130,7 @@ impl Feeder {
             Some(Key::End) | None => Vec::new(),
             Some(Key::Broken(why)) => {
                 // Ranks would mistake a truncated input with a normal end for a complete one.
-                eprintln!("lattice: standard input cannot be read: {why}; the ranks that read it wait until the launch is ended");
+                say_line(format_args!("standard input cannot be read: {why}; the ranks that read it wait until the launch is ended"));
                 self.stop();
                 return pending().await;
             }
@@ -153,10 +154,10 @@ impl Feeder {
         match now {
             Taken::Over => self.over = true,
             Taken::UpTo(bytes) if bytes < self.taken => {
-                eprintln!(
-                    "lattice: the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
+                say_line(format_args!(
+                    "the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
                     self.taken - bytes
-                );
+                ));
                 self.stop();
                 (self.window, self.read, self.taken) = (Window::default(), bytes, bytes);
                 self.keep(Vec::new());
@@ -174,7 +175,7 @@ impl Feeder {
     }
 
     fn give_up(&mut self, why: &str) {
-        eprintln!("lattice: standard input is not passed on: {why}; use --stdin=none");
+        say_line(format_args!("standard input is not passed on: {why}; use --stdin=none"));
         self.over = true;
         self.stop();
     }

@@ -8,10 +8,11 @@
 //!   LaunchInput ◀── keys or standard input, while it runs, if it has a terminal or reads input
 //! ```
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{BROKEN_PIPE, Exit, Failure};
 use crate::feeder::Feeder;
 use crate::interrupts::Interrupts;
 use crate::label::{Labeller, Marks, Source};
+use crate::message::{say, say_line};
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
 use crate::received::Received;
@@ -26,8 +27,11 @@ use lattice_api::v1::launch_input_request::Start;
 use lattice_model::Timestamp;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::fs::File;
 use std::future::pending;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -106,11 +110,18 @@ fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
         return Ok(());
     }
     if stderr {
-        return Ok(std::io::stderr().write_all(bytes)?);
+        let mut err = io::stderr();
+        return err.write_all(bytes).map_err(|error| unwritten(err.as_fd(), error));
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes)?;
-    Ok(out.flush()?)
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| unwritten(out.as_fd(), error))
+}
+
+/// Why output could not be written. A terminal that was closed fails with EIO: its reader is gone. A file's EIO is an
+/// error of its disk.
+fn unwritten(to: BorrowedFd<'_>, error: io::Error) -> Failure {
+    let is_device = || to.try_clone_to_owned().and_then(|fd| File::from(fd).metadata()).is_ok_and(|m| m.file_type().is_char_device());
+    if error.raw_os_error() == Some(libc::EIO) && is_device() { Failure::ReaderGone } else { error.into() }
 }
 
 /// The result of following.
@@ -126,7 +137,7 @@ pub enum End {
 
 /// The user's own job that is followed. The first Ctrl-C, or signal that ends us, cancels it; after a second one we
 /// stop following it. If the job has a terminal, that terminal gets the keys while the job runs. Then a signal that
-/// ends us cancels the job, and we stop following it at once.
+/// ends us cancels the job, and we stop following it at once. So it is when the reader of our output is gone.
 pub struct Own {
     interrupts: Interrupts,
     farewell: Farewell,
@@ -215,19 +226,33 @@ pub async fn follow(
     mut own: Option<Own>,
     submission: Option<v1::SubmitRequest>,
 ) -> Result<(End, Option<u8>), Failure> {
-    let cancelled = Cell::new(None);
+    let cancellation = Cell::new(Cancellation::No);
     let submitted = watch::Sender::new(submission.is_none());
     let (screen, patience) = (RefCell::new(screen), Patience::default());
     let waiting = Waiting::default();
-    let following = Following { session, request, screen, patience, cancelled, submission, submitted, waiting };
+    let following = Following { session, request, screen, patience, cancellation, submission, submitted, waiting };
     loop {
         let along = !following.is_submitted();
         let once = following.once(&client, &mut own).await;
         own.iter_mut().for_each(Own::rest);
         let failure = match once {
             Ok(end) => {
-                following.screen.borrow_mut().finish()?;
-                return Ok((end, following.cancelled.get()));
+                match following.screen.borrow_mut().finish() {
+                    // The end is known: it counts more than an incomplete last line.
+                    Ok(()) | Err(Failure::ReaderGone) => return Ok((end, following.signalled())),
+                    Err(failure) => return Err(failure),
+                }
+            }
+            // Also before the submission is answered: a job that has output exists.
+            Err(Failure::ReaderGone) if own.is_some() => {
+                if following.signalled().is_none() {
+                    let key = short(&request.key);
+                    say_line(format_args!("the reader of the output is gone: cancelling allocation {key}"));
+                    following.cancellation.set(Cancellation::Wanted { code: BROKEN_PIPE, leaves: true });
+                }
+                let left = following.cancel(&client, &mut own).await?;
+                let code = following.signalled().unwrap_or(BROKEN_PIPE);
+                return Ok((left.unwrap_or(End::Left(code)), Some(code)));
             }
             Err(failure) if !following.is_submitted() => return Err(failure),
             // The submission reached the agent later than the agent waits for it.
@@ -238,32 +263,28 @@ pub async fn follow(
                 tokio::select! {
                     () = sleep(PLACE_AGAIN) => {}
                     code = left(&mut own) => {
-                        if following.cancelled.get().is_some() {
-                            return Ok((End::Left(code), following.cancelled.get()));
+                        if following.signalled().is_some() {
+                            return Ok((End::Left(code), following.signalled()));
                         }
-                        let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
-                        eprintln!("lattice: cancelling allocation {}{again}", short(&request.key));
-                        if let Err(failure) = answer(client.allocations().cancel(v1::CancelRequest { key: request.key.clone() })).await {
-                            eprint!("{}", failure.text());
-                            eprintln!("lattice: allocation {} continues; `lattice cancel` ends it later", short(&request.key));
-                            return Ok((End::Left(code), following.cancelled.get()));
-                        }
-                        following.cancelled.set(Some(code));
-                        if code != INTERRUPTED {
-                            return Ok((End::Left(code), following.cancelled.get()));
-                        }
+                        // Sent at the beginning of the next try.
+                        following.want_cancelled(code, code != INTERRUPTED);
                     }
                 }
                 continue;
             }
             Err(failure) if following.patience.bears(&failure) => failure,
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                following.say_if_it_goes_on();
+                return Err(failure);
+            }
         };
         tokio::select! {
-            connected = following.patience.connect_again(session, failure) => client = connected?,
+            connected = following.patience.connect_again(session, failure) => {
+                client = connected.inspect_err(|_| following.say_if_it_goes_on())?;
+            }
             code = left(&mut own) => {
-                eprintln!("lattice: no agent answers: allocation {} continues; `lattice cancel` ends it later", short(&request.key));
-                return Ok((End::Left(code), following.cancelled.get()));
+                say_line(format_args!("no agent answers: allocation {} continues; `lattice cancel` ends it later", short(&request.key)));
+                return Ok((End::Left(code), following.signalled()));
             }
         }
     }
@@ -279,14 +300,37 @@ async fn left(own: &mut Option<Own>) -> u8 {
     }
 }
 
+/// Waits for Ctrl-C alone.
+async fn pressed(own: &mut Option<Own>) {
+    match own {
+        Some(own) => own.interrupts.pressed().await,
+        None => pending().await,
+    }
+}
+
+/// How far the cancellation of the own job is, which a signal or the end of the output's reader causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cancellation {
+    No,
+    /// It is sent on each connection until an agent accepts it. `code`: a shell's exit code for the signal; `leaves`:
+    /// once it is accepted we stop following.
+    Wanted {
+        code: u8,
+        leaves: bool,
+    },
+    /// The quorum decides how the job ended.
+    Accepted {
+        code: u8,
+    },
+}
+
 /// State that outlives a connection.
 struct Following<'a> {
     session: &'a Session,
     request: &'a v1::LogsRequest,
     screen: RefCell<Screen>,
     patience: Patience,
-    /// Set if the job was cancelled here: then the quorum decides how it ended.
-    cancelled: Cell<Option<u8>>,
+    cancellation: Cell<Cancellation>,
     submission: Option<v1::SubmitRequest>,
     /// Whether the submission is committed.
     submitted: watch::Sender<bool>,
@@ -299,6 +343,9 @@ impl Following<'_> {
     async fn once(&self, client: &Client, own: &mut Option<Own>) -> Result<End, Failure> {
         let key = &self.request.key;
         let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
+        if let Some(left) = self.cancel(client, own).await? {
+            return Ok(left);
+        }
         let ours = own.is_some();
         let mut waiting_noted = !ours;
         let (runs, running) = watch::channel(false);
@@ -337,37 +384,75 @@ impl Following<'_> {
             };
             let Some(came) = came else { break };
             own.iter_mut().for_each(Own::rest);
-            let (code, again) = match came {
-                Came::Interrupt => (INTERRUPTED, "; Ctrl-C again leaves it to end by itself"),
-                Came::Farewell(code) => (code, ""),
+            let (code, leaves) = match came {
+                Came::Interrupt => (INTERRUPTED, false),
+                Came::Farewell(code) => (code, matches!(own, Some(Own { gives: Gives::Terminal(_), .. }))),
             };
-            if self.cancelled.get().is_some() {
+            if self.signalled().is_some() {
                 return Ok(End::Left(code));
             }
-            eprintln!("lattice: cancelling allocation {}{again}", short(key));
-            let cancelled = answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await;
-            match (cancelled, came) {
-                (Ok(_), _) => self.cancelled.set(Some(code)),
-                (Err(failure), Came::Interrupt) => return Err(failure),
-                // A signal that ends us takes effect at once, even if no agent can be notified.
-                (Err(failure), Came::Farewell(code)) => {
-                    eprint!("{}", failure.text());
-                    eprintln!("lattice: allocation {} goes on; `lattice cancel` ends it later", short(key));
-                    return Ok(End::Left(code));
-                }
-            }
-            if let (Came::Farewell(code), Some(Own { gives: Gives::Terminal(_), .. })) = (came, own.as_ref()) {
-                return Ok(End::Left(code));
+            self.want_cancelled(code, leaves);
+            if let Some(left) = self.cancel(client, own).await? {
+                return Ok(left);
             }
         }
         let seen = last.borrow_mut().take();
         match seen {
-            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if self.cancelled.get().is_none() => Ok(End::Reported(code)),
+            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if self.signalled().is_none() => Ok(End::Reported(code)),
             Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
                 Ok(End::Ended(Box::new(allocation)))
             }
             // An agent that stops closes its streams without an error.
             _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
+        }
+    }
+
+    /// A shell's exit code for the signal because of which the job is to be cancelled.
+    fn signalled(&self) -> Option<u8> {
+        match self.cancellation.get() {
+            Cancellation::No => None,
+            Cancellation::Wanted { code, .. } | Cancellation::Accepted { code } => Some(code),
+        }
+    }
+
+    fn want_cancelled(&self, code: u8, leaves: bool) {
+        let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+        say_line(format_args!("cancelling allocation {}{again}", short(&self.request.key)));
+        self.cancellation.set(Cancellation::Wanted { code, leaves });
+    }
+
+    /// For when we stop following although no agent accepted the cancellation.
+    fn say_if_it_goes_on(&self) {
+        if let Cancellation::Wanted { .. } = self.cancellation.get() {
+            say_line(format_args!("allocation {} goes on; `lattice cancel` ends it later", short(&self.request.key)));
+        }
+    }
+
+    /// Sends the cancellation if it is wanted and not accepted yet. `Some`: we stop following. After a failure the
+    /// cancellation is still wanted. Only Ctrl-C leaves before the answer: a terminal that closes sends SIGHUP twice,
+    /// itself and by its shell, and the second must not prevent the cancellation.
+    async fn cancel(&self, client: &Client, own: &mut Option<Own>) -> Result<Option<End>, Failure> {
+        let Cancellation::Wanted { code, leaves } = self.cancellation.get() else { return Ok(None) };
+        let mut allocations = client.allocations();
+        let answered = tokio::select! {
+            answered = answer(allocations.cancel(v1::CancelRequest { key: self.request.key.clone() })) => answered,
+            () = pressed(own) => {
+                say_line(format_args!("no answer yet: allocation {0} may go on; `lattice cancel {0}` ends it", short(&self.request.key)));
+                return Ok(Some(End::Left(INTERRUPTED)));
+            }
+        };
+        match answered {
+            Ok(_) => {
+                self.cancellation.set(Cancellation::Accepted { code });
+                Ok(leaves.then_some(End::Left(code)))
+            }
+            Err(failure) if code == INTERRUPTED => Err(failure),
+            // A signal that ends us takes effect at once, even if no agent can be notified.
+            Err(failure) => {
+                say(failure.text());
+                self.say_if_it_goes_on();
+                Ok(Some(End::Left(code)))
+            }
         }
     }
 
@@ -424,7 +509,7 @@ impl Following<'_> {
         let mut stream = self.opened(client.allocations().watch(request).await).await?;
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
-            let has_ended = allocation.entry_exit_code.is_some() && self.cancelled.get().is_none();
+            let has_ended = allocation.entry_exit_code.is_some() && self.signalled().is_none();
             runs.send_replace(allocation.state == "Running" && !has_ended);
             last.replace(Some(allocation));
             if has_ended {
@@ -438,7 +523,7 @@ impl Following<'_> {
 /// Reports why a launch was ended, if it was.
 pub fn report_brought_down(why: &str) {
     if !why.is_empty() {
-        eprintln!("lattice: the launch was ended: {why}");
+        say_line(format_args!("the launch was ended: {why}"));
     }
 }
 
@@ -487,5 +572,13 @@ mod tests {
         assert_eq!(code(&ended("Cancelled", None), None), Err(125));
         assert_eq!(code(&End::Left(143), Some(143)), Ok(143));
         assert_eq!(code(&End::Reported(3), None), Ok(3));
+    }
+
+    #[test]
+    fn only_a_closed_terminal_or_pipe_is_a_reader_that_is_gone() {
+        let (device, file) = (File::open("/dev/null").unwrap(), File::open("/proc/self/status").unwrap());
+        let is_gone = |to: &File, errno| matches!(unwritten(to.as_fd(), io::Error::from_raw_os_error(errno)), Failure::ReaderGone);
+        assert!(is_gone(&device, libc::EIO) && is_gone(&file, libc::EPIPE));
+        assert!(!is_gone(&file, libc::EIO) && !is_gone(&device, libc::ENOSPC));
     }
 }

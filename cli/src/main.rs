@@ -8,6 +8,9 @@
 //!
 //! Data goes to stdout, messages to stderr; the exit codes are in [`failure::Exit`].
 
+// They panic when stderr is closed: see `message`.
+#![deny(clippy::print_stderr)]
+
 mod command;
 #[cfg(test)]
 mod documented;
@@ -23,6 +26,7 @@ mod last;
 mod last_stderr;
 mod linked;
 mod listing;
+mod message;
 mod node_list;
 mod operator;
 mod output;

@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::last;
+use crate::message::say_line;
 use crate::operator;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
@@ -90,13 +91,13 @@ impl Session {
     /// Writes a message to stderr, unless `-q` was given.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            eprint!("lattice: {text}{}", terminal::line_end());
+            say_line(text);
         }
     }
 
     /// Writes a warning to stderr, also with `-q`.
     pub fn warn(&self, text: &str) {
-        eprint!("lattice: warning: {text}{}", terminal::line_end());
+        say_line(format_args!("warning: {text}"));
     }
 
     /// The key to send to the server: `typed`, or for `@last` the id of this terminal session's last submission to

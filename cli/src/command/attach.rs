@@ -3,6 +3,7 @@
 use crate::failure::{Exit, Failure};
 use crate::follow::program_code;
 use crate::keyboard::{self, Key};
+use crate::message::{say, say_line};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::terminal::{self, Raw};
@@ -42,7 +43,7 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     match open(&client, session.key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
         Closed::Program(code) | Closed::Signal(code) => Ok(code),
         Closed::Lost(failure) => {
-            eprint!("{}", failure.text());
+            say(failure.text());
             Ok(Exit::Unavailable as u8)
         }
     }
@@ -181,7 +182,7 @@ impl Screen {
 
     fn print_notice(&self) {
         if let Some(notice) = &self.notice {
-            eprintln!("lattice: {notice}");
+            say_line(notice);
         }
     }
 }

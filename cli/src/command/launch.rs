@@ -1,12 +1,13 @@
 //! `lattice launch`: ranks inside an allocation, or an own job that is waited for.
 
 use crate::exits::ExitTable;
-use crate::failure::{Exit, Failure};
+use crate::failure::{BROKEN_PIPE, Exit, Failure};
 use crate::feeder::{self, Feeder};
 use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, report_brought_down};
 use crate::interrupts::Interrupts;
 use crate::label::Marks;
 use crate::linked;
+use crate::message::{say, say_line};
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
 use crate::request::{self, Program, Surroundings};
@@ -222,7 +223,8 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 }
 
 /// The request's id makes it safe to repeat after a broken connection. The first Ctrl-C, or signal that ends us, ends
-/// the launch, and we wait for its end unless `leaves` says otherwise; a second one leaves it.
+/// the launch, and we wait for its end unless `leaves` says otherwise; a second one leaves it. When the reader of our
+/// output is gone, the launch is ended, and we leave at once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
@@ -250,8 +252,7 @@ pub async fn follow_launch(
             let bring_down = async {
                 // A launch that has not begun cannot be ended.
                 let _ = has_begun.wait_for(|begun| *begun).await;
-                let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                answer(client.allocations().abort_launch(abort)).await
+                abort(&client, request).await
             };
             tokio::pin!(bring_down);
             let mut is_brought_down = false;
@@ -278,13 +279,13 @@ pub async fn follow_launch(
                 if ended_by.is_some() {
                     if !is_brought_down {
                         let may = if *known.borrow() { "go on" } else { "begin, and go on" };
-                        eprintln!("lattice: the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation");
+                        say_line(format_args!("the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation"));
                     }
                     return Ok(code);
                 }
                 if !at_once {
                     let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
-                    eprintln!("lattice: ending the launch{again}");
+                    say_line(format_args!("ending the launch{again}"));
                 }
                 ended_by = Some((code, at_once));
             }
@@ -294,17 +295,40 @@ pub async fn follow_launch(
                 client = tokio::select! {
                     connected = patience.connect_again(session, failure) => connected?,
                     code = farewell.comes() => {
-                        eprintln!("lattice: no agent answers: the launch continues; `lattice cancel` ends its allocation");
+                        say_line("no agent answers: the launch continues; `lattice cancel` ends its allocation");
                         return Ok(code);
                     }
                 };
             }
+            // What has output has begun, so it can be ended.
+            Err(Failure::ReaderGone) => {
+                if ended_by.is_none() {
+                    say_line("the reader of the output is gone: ending the launch");
+                }
+                let refused = [Exit::Refused as u8, Exit::NotFound as u8];
+                // A refused request: the launch has ended meanwhile.
+                if let Some(failure) = abort(&client, request).await.err().filter(|failure| !refused.contains(&failure.exit())) {
+                    say(failure.text());
+                    say_line("the launch may go on; `lattice cancel` ends its allocation");
+                }
+                return Ok(ended_by.map_or(BROKEN_PIPE, |(signalled, _)| signalled));
+            }
             done => {
-                shown.screen.finish()?;
+                match shown.screen.finish() {
+                    // The end is known: it counts more than an incomplete last line.
+                    Ok(()) | Err(Failure::ReaderGone) => {}
+                    Err(failure) => return Err(failure),
+                }
                 return done.map(|code| ended_by.map_or(code, |(signalled, _)| signalled));
             }
         }
     }
+}
+
+/// Ends a launch that has begun.
+async fn abort(client: &Client, request: &v1::LaunchRequest) -> Result<v1::AbortLaunchResponse, Failure> {
+    let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+    answer(client.allocations().abort_launch(abort)).await
 }
 
 /// The source of a launch's input.

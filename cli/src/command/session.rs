@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   submit ─▶ wait for its nodes ─▶ register session ─▶ terminal ─▶ its shell ends ─▶ session and allocation end
-//!               Ctrl-C: cancel                              └ connection lost, or a signal ends us: both continue
+//!             └── a signal: cancel ─────┘               └ connection lost, or a signal ends us: both continue
 //! ```
 
 use super::attach::{self, Closed};
 use super::submit::submit;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::Interrupts;
+use crate::message::{say, say_line};
 use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::request::{self, Program, Surroundings};
@@ -52,43 +53,45 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` shows why, Ctrl-C cancels it", short(&id)));
-    let left = tokio::select! {
-        there = until_it_runs(session, &mut client, &id) => match there {
-            Ok(()) => None,
-            Err(failure) => return Err(given_up(&client, id, failure).await),
-        },
-        () = interrupts.pressed() => Some(INTERRUPTED),
-        code = farewell.comes() => Some(code),
-    };
-    if let Some(code) = left {
-        let hint = cancel_hint(&id);
-        let cancelled = answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await;
-        return cancelled.map(|_| code).map_err(|failure| failure.hint(hint));
-    }
     let request = v1::CreateSessionRequest { id: uuid::Uuid::new_v4().to_string(), allocation: id.clone() };
-    let open = match created(session, &mut client, &request).await {
-        Ok(open) => open,
-        Err(failure) => return Err(given_up(&client, id, failure).await),
+    let opened = tokio::select! {
+        opened = opened(session, &mut client, &request) => Ok(opened),
+        () = interrupts.pressed() => Err(INTERRUPTED),
+        code = farewell.comes() => Err(code),
+    };
+    let open = match opened {
+        Ok(Ok(open)) => open,
+        Ok(Err(failure)) => return Err(given_up(&client, id, failure).await),
+        Err(code) => {
+            let hint = cancel_hint(&id);
+            let cancelled = answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await;
+            return cancelled.map(|_| code).map_err(|failure| failure.hint(hint));
+        }
     };
     session.note(&format!("allocation {} is yours; the terminal is on {}", short(&id), open.node));
     match attach::open(&client, id.clone(), open.node, Vec::new()).await {
-        Ok(Closed::Program(code)) => end(session, client, &open.id).await.map(|()| code),
+        Ok(Closed::Program(code)) => end_unless_left(session, client, &open.id).await.map(|left| left.unwrap_or(code)),
         Ok(Closed::Signal(code)) => {
             session.note(&goes_on(&id));
             Ok(code)
         }
         Ok(Closed::Lost(failure)) => {
-            eprint!("{}", failure.text());
+            say(failure.text());
             session.note(&goes_on(&id));
             Ok(Exit::Unavailable as u8)
         }
         // Without a terminal there is no reason to keep the nodes.
-        Err(failure) => {
-            if let Err(more) = end(session, client, &open.id).await {
-                eprint!("{}", more.text());
+        Err(failure) => match end_unless_left(session, client, &open.id).await {
+            Ok(None) => Err(failure),
+            Ok(Some(code)) => {
+                say(failure.text());
+                Ok(code)
             }
-            Err(failure)
-        }
+            Err(more) => {
+                say(more.text());
+                Err(failure)
+            }
+        },
     }
 }
 
@@ -108,6 +111,12 @@ async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
 fn goes_on(id: &str) -> String {
     let id = short(id);
     format!("allocation {id} goes on until its walltime: `lattice attach {id}` opens a fresh shell, `lattice session delete {id}` ends it")
+}
+
+/// Waits until the allocation runs, and registers its session.
+async fn opened(session: &Session, client: &mut Client, request: &v1::CreateSessionRequest) -> Result<v1::InteractiveSession, Failure> {
+    until_it_runs(session, client, &request.allocation).await?;
+    created(session, client, request).await
 }
 
 /// Waits until the allocation runs. An error says why it cannot, or how it ended.
@@ -148,6 +157,21 @@ async fn created(session: &Session, client: &mut Client, request: &v1::CreateSes
             done => return done,
         }
     }
+}
+
+/// Ends a session as [`end`]. A signal leaves it at once: then returns a shell's exit code for that signal.
+async fn end_unless_left(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
+    // Taken here: a signal during the terminal's time was for the terminal.
+    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    let code = tokio::select! {
+        ended = end(session, client, id) => return ended.map(|()| None),
+        () = interrupts.pressed() => INTERRUPTED,
+        code = farewell.comes() => code,
+    };
+    say_line(format_args!(
+        "the session may not be ended, and then holds its nodes until its walltime: `lattice session delete {id}` ends it"
+    ));
+    Ok(Some(code))
 }
 
 /// Ends a session after the end of its shell; repeats that if the connection to the agent breaks.

@@ -24,7 +24,8 @@ pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
 
 /// Waits until all of these have ended, and returns the highest of their codes; 124 if the time is over first.
 pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>) -> Result<u8, Failure> {
-    let deadline = at_most.map(|time| Instant::now() + time);
+    // A time beyond what the clock can express is no limit.
+    let deadline = at_most.and_then(|time| Instant::now().checked_add(time));
     let mut ended = Vec::new();
     let mut code = 0;
     for key in keys {

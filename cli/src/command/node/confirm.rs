@@ -1,6 +1,7 @@
 //! Confirmation before an irreversible operation.
 
 use crate::failure::{Exit, Failure};
+use crate::message::say;
 use std::io::{self, BufRead, IsTerminal};
 
 /// Continues if `--yes` was given, or the person at the terminal confirms. Refuses if there is no terminal.
@@ -16,7 +17,7 @@ pub fn confirmed(yes: bool, what: &str) -> Result<(), Failure> {
             Failure::usage(format!("{what}: this needs your confirmation, and there is no terminal to ask at")).hint("--yes confirms it")
         );
     }
-    eprint!("{what}. Go on? [y/N] ");
+    say(format_args!("{what}. Go on? [y/N] "));
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     match read {

@@ -130,7 +130,7 @@ pub struct CheckpointCreate {
     pub id: Option<String>,
     /// How long it may take, such as 30s or 5m (a bare number is seconds); a late checkpoint gets half of that in
     /// addition, once [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::saving)]
     pub deadline: Option<Duration>,
 }
 

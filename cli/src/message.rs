@@ -1,0 +1,33 @@
+//! Messages on stderr. A closed stderr, or a terminal that is gone, changes nothing else: `eprintln!` would end the
+//! command there, before it could cancel the work that it follows.
+
+use crate::terminal;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Writes a text as it is to stderr, if that is possible.
+pub fn say(text: impl Display) {
+    say_to(&mut io::stderr(), &text.to_string());
+}
+
+/// Writes a line `lattice: TEXT` to stderr, if that is possible.
+pub fn say_line(text: impl Display) {
+    say(format_args!("lattice: {text}{}", terminal::line_end()));
+}
+
+fn say_to(out: &mut impl Write, text: &str) {
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_gone_changes_nothing() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(writer.write_all(b"x").map_err(|error| error.kind()), Err(io::ErrorKind::BrokenPipe));
+        say_to(&mut writer, "x\n");
+    }
+}
