@@ -11,7 +11,8 @@
 //! ```
 //!
 //! If the connection breaks in AwaitingReady, the phase becomes Idle again, and the allocation is
-//! reported as not prepared.
+//! reported as not prepared. A shim that has not ended the work some time after it had to be killed
+//! hangs: its scope is killed.
 
 use thiserror::Error;
 
@@ -19,6 +20,9 @@ use thiserror::Error;
 const LEFTOVER_GRACE_MS: u64 = 5000;
 /// The interval at which the task checks what keeps work from ending.
 const LOOK_INTERVAL_MS: u64 = 1000;
+/// How much longer than the grace and the killing a shim may take to report that the work has ended.
+/// After that it counts as hanging, and its work is ended without it.
+const SHIM_MARGIN_MS: u64 = 30_000;
 
 /// The phase of an allocation's task; see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +35,8 @@ pub enum TaskPhase {
     /// The brain has started the work. Its run lease may still hold it back.
     Started { entry: Entry },
     /// The work's processes are being ended. `look_at_ms`: when to check next what keeps them.
-    Stopping { look_at_ms: u64 },
+    /// `shim_until_ms`: until when the shim may take to end them.
+    Stopping { look_at_ms: u64, shim_until_ms: u64 },
     /// No process of the allocation is left.
     Stopped,
 }
@@ -63,8 +68,9 @@ pub enum TaskEvent {
     /// The work must end. It has `grace_ms` between SIGTERM and SIGKILL; killing may take
     /// `kill_ms`.
     Stop { grace_ms: u64, kill_ms: u64 },
-    /// The check of what keeps the work from ending is done.
-    Looked,
+    /// The check of what keeps the work from ending is done. `is_empty`: the work's part of the
+    /// scope was read, and has no process.
+    Looked { is_empty: bool },
     /// No process of the allocation is left.
     ProcessesGone,
     /// The connection to the shim broke.
@@ -146,17 +152,8 @@ impl TaskPhase {
                 Self::Stopping { .. } | Self::Stopped => return Err(NotStarted::Ending),
             },
             TaskEvent::Stop { grace_ms, kill_ms } => self.stop(now_ms, grace_ms, kill_ms, out),
-            TaskEvent::Looked => {
-                if let Self::Stopping { look_at_ms } = self {
-                    *look_at_ms = now_ms.saturating_add(LOOK_INTERVAL_MS);
-                }
-            }
-            TaskEvent::ProcessesGone => {
-                if let Self::Stopping { .. } = self {
-                    *self = Self::Stopped;
-                    out.push(TaskAction::ReportStopped);
-                }
-            }
+            TaskEvent::Looked { is_empty } => self.looked(now_ms, is_empty, out),
+            TaskEvent::ProcessesGone => self.processes_gone(out),
             TaskEvent::LineBroken => match self {
                 Self::AwaitingReady => {
                     *self = Self::Idle;
@@ -202,7 +199,7 @@ impl TaskPhase {
     /// When to check next what keeps the work from ending; `None`: it is not being ended.
     pub fn look_at_ms(self) -> Option<u64> {
         match self {
-            Self::Stopping { look_at_ms } => Some(look_at_ms),
+            Self::Stopping { look_at_ms, .. } => Some(look_at_ms),
             Self::Idle | Self::AwaitingReady | Self::Started { .. } | Self::Stopped => None,
         }
     }
@@ -220,8 +217,35 @@ impl TaskPhase {
             Self::Started { entry: Entry::NotBegun | Entry::AwaitingSync | Entry::Begun } => grace_ms,
             Self::Idle | Self::Stopping { .. } | Self::Stopped => grace_ms,
         };
-        *self = Self::Stopping { look_at_ms: now_ms.saturating_add(grace_ms).saturating_add(kill_ms) };
+        let killed_at_ms = now_ms.saturating_add(grace_ms).saturating_add(kill_ms);
+        let shim_until_ms = killed_at_ms.saturating_add(SHIM_MARGIN_MS);
+        let shim_until_ms = match self {
+            // Another order to stop gives a shim that hangs no more time.
+            Self::Stopping { shim_until_ms: earlier, .. } => shim_until_ms.min(*earlier),
+            Self::Idle | Self::AwaitingReady | Self::Started { .. } | Self::Stopped => shim_until_ms,
+        };
+        *self = Self::Stopping { look_at_ms: killed_at_ms.min(shim_until_ms), shim_until_ms };
         out.push(TaskAction::EndProcesses { grace_ms });
+    }
+
+    fn looked(&mut self, now_ms: u64, is_empty: bool, out: &mut Vec<TaskAction>) {
+        let Self::Stopping { look_at_ms, shim_until_ms } = self else { return };
+        *look_at_ms = now_ms.saturating_add(LOOK_INTERVAL_MS);
+        if now_ms < *shim_until_ms {
+            return;
+        }
+        if is_empty {
+            self.processes_gone(out);
+        } else {
+            out.push(TaskAction::KillScope);
+        }
+    }
+
+    fn processes_gone(&mut self, out: &mut Vec<TaskAction>) {
+        if let Self::Stopping { .. } = self {
+            *self = Self::Stopped;
+            out.push(TaskAction::ReportStopped);
+        }
     }
 }
 
@@ -306,11 +330,59 @@ mod tests {
         let mut phase = started();
         step(&mut phase, 0, STOP);
         assert_eq!(phase.look_at_ms(), Some(33_000));
-        assert_eq!(step(&mut phase, 33_100, TaskEvent::Looked), []);
+        assert_eq!(step(&mut phase, 33_100, TaskEvent::Looked { is_empty: false }), []);
         assert_eq!(phase.look_at_ms(), Some(34_100));
         assert_eq!(step(&mut phase, 34_000, TaskEvent::ProcessesGone), [ReportStopped]);
         assert_eq!((step(&mut phase, 34_000, TaskEvent::ProcessesGone), phase.look_at_ms()), (vec![], None));
         assert_eq!(step(&mut phase, 34_000, TaskEvent::LineBroken), [Reconnect]);
+    }
+
+    /// Lets the task look whenever it is due, until that gives an action: when, and which.
+    fn look_until_it_acts(phase: &mut TaskPhase, is_empty: bool) -> (u64, Vec<TaskAction>) {
+        for _ in 0..100 {
+            let now_ms = phase.look_at_ms().expect("it is being ended");
+            let actions = step(phase, now_ms, TaskEvent::Looked { is_empty });
+            if !actions.is_empty() {
+                return (now_ms, actions);
+            }
+        }
+        panic!("nothing ends it: {phase:?}");
+    }
+
+    #[test]
+    fn the_scope_of_a_shim_that_never_answers_is_killed_after_its_deadline() {
+        let mut phase = started();
+        assert_eq!(step(&mut phase, 0, STOP), [EndProcesses { grace_ms: 30_000 }]);
+        assert_eq!(look_until_it_acts(&mut phase, false), (63_000, vec![KillScope]));
+        assert_eq!(step(&mut phase, 63_500, TaskEvent::ProcessesGone), [ReportStopped]);
+        assert_eq!(step(&mut phase, 64_000, TaskEvent::Looked { is_empty: false }), [], "it was looked at too late");
+    }
+
+    #[test]
+    fn a_shim_that_hangs_after_its_work_ended_is_not_waited_for() {
+        let mut phase = started();
+        step(&mut phase, 0, STOP);
+        assert_eq!(look_until_it_acts(&mut phase, true), (63_000, vec![ReportStopped]));
+        assert_eq!((phase, step(&mut phase, 63_001, TaskEvent::ProcessesGone)), (TaskPhase::Stopped, vec![]));
+    }
+
+    #[test]
+    fn a_shim_that_answers_in_time_is_not_killed() {
+        let mut phase = started();
+        step(&mut phase, 0, STOP);
+        for now_ms in (33_000..63_000).step_by(1000) {
+            assert_eq!(step(&mut phase, now_ms, TaskEvent::Looked { is_empty: false }), []);
+        }
+        assert_eq!(step(&mut phase, 62_999, TaskEvent::ProcessesGone), [ReportStopped]);
+        assert_eq!(phase.look_at_ms(), None);
+    }
+
+    #[test]
+    fn another_order_to_stop_does_not_move_the_deadline() {
+        let mut phase = started();
+        step(&mut phase, 0, STOP);
+        assert_eq!(step(&mut phase, 50_000, STOP), [EndProcesses { grace_ms: 30_000 }]);
+        assert_eq!(look_until_it_acts(&mut phase, false), (63_000, vec![KillScope]));
     }
 
     #[test]
@@ -338,7 +410,7 @@ mod tests {
             refused
         };
         assert_eq!(refused(awaiting_ready()), Err(NotStarted::NotReady));
-        assert_eq!(refused(TaskPhase::Stopping { look_at_ms: 1 }), Err(NotStarted::Ending));
+        assert_eq!(refused(TaskPhase::Stopping { look_at_ms: 1, shim_until_ms: 2 }), Err(NotStarted::Ending));
         assert_eq!(refused(TaskPhase::Stopped), Err(NotStarted::Ending));
     }
 

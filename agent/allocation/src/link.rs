@@ -2,8 +2,12 @@
 
 use lattice_runtime::shim::{Decoder, FromShim, ToShim, encode};
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+
+/// How long a shim may take to receive a message. One that takes longer hangs or is stopped.
+const SEND_WAIT: Duration = Duration::from_secs(5);
 
 /// Both directions of a shim's socket.
 pub(super) struct Link {
@@ -17,9 +21,21 @@ impl Link {
         Ok(Self { stream: UnixStream::from_std(stream)?, decoder: Decoder::default() })
     }
 
+    /// Takes [`SEND_WAIT`] at most. After an error the connection must be dropped: the message may
+    /// have been sent in part.
     pub(super) async fn send(&mut self, message: &ToShim) -> io::Result<()> {
         let frame = encode(message).map_err(io::Error::other)?;
-        self.stream.write_all(&frame).await
+        let written = tokio::time::timeout(SEND_WAIT, self.stream.write_all(&frame)).await;
+        written.unwrap_or_else(|_| {
+            let why = format!("the shim has not received a message within {} s", SEND_WAIT.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        })
+    }
+
+    /// The process that listened at the other end when this was connected, if it is in this agent's
+    /// pid namespace.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
     }
 
     /// The next message; `None` if the connection is closed or its data is invalid. Cancel-safe.
@@ -80,6 +96,20 @@ mod tests {
             shim.write_all(&bad).unwrap();
             assert_eq!((link.next().await, link.next().await), (Some(FromShim::Going), None), "{bad:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_shim_that_does_not_read_keeps_nobody_for_ever() {
+        let (mut link, _shim) = connection();
+        let typed = ToShim::Typed { launch: lattice_model::LaunchId(uuid::Uuid::nil()), bytes: vec![0; 1 << 20] };
+        let sent = tokio::time::timeout(SEND_WAIT * 4, async {
+            loop {
+                if let Err(error) = link.send(&typed).await {
+                    return error;
+                }
+            }
+        });
+        assert_eq!(sent.await.expect("an error in time").kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

@@ -343,8 +343,12 @@ impl AllocationTask {
         self.line.set_synced();
         self.handle_walltime(WalltimeEvent::Synced).await;
         if self.has_begun() {
-            // The connection may have broken during a change of the walltime.
+            // The connection may have broken during the start, or during a change of the walltime.
             self.send_walltime().await;
+            if self.is_head() {
+                let share = Arc::clone(&self.share);
+                self.send_script(&share).await;
+            }
         }
         self.handle_entry(EntryEvent::Synced);
         self.begin_launches().await;

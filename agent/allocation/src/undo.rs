@@ -11,15 +11,20 @@ use lattice_model::{AllocationId, DesiredShare, with_causes};
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ShimDir;
-use lattice_runtime::stuck;
+use lattice_runtime::{identity, process, stuck};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long killed processes may take to end before that is reported as a failure.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
+
+/// The pause between two rounds of killing the processes below a shim.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// Its number on Linux.
+const SIGKILL: i32 = 9;
 
 /// Largest number of processes that a message names.
 const PROCESSES_NAMED_MAX: usize = 4;
@@ -57,13 +62,39 @@ pub(super) fn kill_scope(context: &Handles, allocation: AllocationId) -> Result<
     Err(UndoError::StillThere { processes: still_there(&scope.whole().processes()) })
 }
 
-/// The processes that are left of killed work, for people; `None`: none, or the scope cannot be
-/// read.
-pub(super) fn what_is_left(context: &Handles, allocation: AllocationId) -> Option<String> {
-    let scopes = context.machine.slice.as_ref()?.scopes().ok()?;
-    let (_, scope) = scopes.into_iter().find(|(id, _)| *id == allocation)?;
-    let left = scope.work().processes();
-    (!left.is_empty()).then(|| still_there(&left))
+/// Kills all processes below a shim, and then the shim: for a node without cgroups.
+pub(super) fn kill_tree(shim: i32) -> Result<(), UndoError> {
+    let until = Instant::now() + KILL_WAIT;
+    // Each round reaches what was forked during the one before.
+    while process::signal_descendants(shim, SIGKILL, |_| true) > 0 {
+        if Instant::now() >= until {
+            let left: Vec<i32> = identity::descendants(shim).into_iter().map(|(pid, _)| pid).collect();
+            return Err(UndoError::StillThere { processes: still_there(&left) });
+        }
+        std::thread::sleep(KILL_AGAIN);
+    }
+    process::signal_each([shim], SIGKILL);
+    Ok(())
+}
+
+/// What is left of killed work.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The node has no cgroups, or the scope cannot be read.
+    Unknown,
+    Nothing,
+    /// Processes, described for people.
+    Processes(String),
+}
+
+/// The processes that are left of killed work.
+pub(super) fn what_is_left(context: &Handles, allocation: AllocationId) -> Left {
+    let Some(slice) = &context.machine.slice else { return Left::Unknown };
+    match slice.scope(allocation).work().processes_or_error() {
+        Ok(left) if left.is_empty() => Left::Nothing,
+        Ok(left) => Left::Processes(still_there(&left)),
+        Err(_) => Left::Unknown,
+    }
 }
 
 fn still_there(left: &[i32]) -> String {
@@ -155,6 +186,23 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn a_stopped_shim_is_killed_with_all_processes_below_it() {
+        use std::os::unix::process::ExitStatusExt;
+        let script = "(sleep 300 & wait) & sleep 300 & kill -STOP $$";
+        let mut shim = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let pid = shim.id().cast_signed();
+        let until = Instant::now() + Duration::from_secs(10);
+        while identity::descendants(pid).len() < 3 && Instant::now() < until {
+            std::thread::sleep(KILL_AGAIN);
+        }
+        let below: Vec<i32> = identity::descendants(pid).into_iter().map(|(pid, _)| pid).collect();
+        assert_eq!(below.len(), 3);
+        kill_tree(pid).unwrap();
+        assert_eq!(shim.wait().unwrap().signal(), Some(SIGKILL));
+        assert!(below.iter().all(|pid| identity::process_stat(*pid).map_or(true, |stat| stat.zombie)));
     }
 
     #[test]

@@ -95,14 +95,19 @@ impl AllocationTask {
             self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
         match &share.spec.entrypoint {
-            Entrypoint::Script { text, args } => {
-                let env = node_environment::of_script(share, &self.context);
-                let working_dir = share.spec.working_dir.clone();
-                self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
-                failpoint::pass(Point::ScriptAsked);
-            }
+            Entrypoint::Script { .. } => self.send_script(share).await,
             // An earlier life may have begun the launch; then the shim has it in its original form.
             Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
+        }
+    }
+
+    /// On the head: has the shim start the script, if the work is one. The shim starts it once.
+    pub(super) async fn send_script(&mut self, share: &DesiredShare) {
+        if let Entrypoint::Script { text, args } = &share.spec.entrypoint {
+            let env = node_environment::of_script(share, &self.context);
+            let working_dir = share.spec.working_dir.clone();
+            self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
+            failpoint::pass(Point::ScriptAsked);
         }
     }
 

@@ -4,7 +4,7 @@
 use super::AllocationTask;
 use crate::final_usage::final_usage;
 use crate::local_launch::LocalLaunch;
-use crate::undo::{self, UndoError};
+use crate::undo::{self, Left, UndoError};
 use crate::walltime::{self, Awaited};
 use lattice_machine::hooks::Moment;
 use lattice_model::{EndReason, millis};
@@ -101,7 +101,7 @@ impl AllocationTask {
         actions
     }
 
-    /// `false`: the shim is gone, and only the scope is left to end.
+    /// `false`: the shim is gone or cannot be sent messages, and only the scope is left to end.
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.set_detail("ending its processes");
         self.senders.standing.send_replace(Standing::Ending);
@@ -116,27 +116,37 @@ impl AllocationTask {
         self.line.is_there()
     }
 
-    /// The shim kills the work repeatedly and waits as long as it takes; publishes what keeps the
-    /// work, for those who wait for the node.
+    /// The shim kills the work repeatedly, until its deadline; publishes what keeps the work, for
+    /// those who wait for the node.
     pub(super) async fn publish_what_is_left(&mut self) {
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
-        if let Ok(Some(what)) = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await {
+        let left = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await.unwrap_or(Left::Unknown);
+        let is_empty = matches!(left, Left::Nothing);
+        if let Left::Processes(what) = left {
             if self.senders.detail.borrow().text != what {
                 tracing::warn!(%allocation, %what, "work that was killed does not end");
             }
             self.set_detail(&what);
         }
-        self.handle_phase(TaskEvent::Looked).await;
+        self.handle_phase(TaskEvent::Looked { is_empty }).await;
     }
 
-    /// Kills all processes in the scope at once, since there is no shim.
+    /// Kills all processes in the scope at once: there is no shim, or it does not end them. Without
+    /// cgroups, only the processes below a living shim are known.
     async fn kill_scope(&mut self) {
+        if self.line.is_there() {
+            tracing::warn!(allocation = %self.share.allocation, "the shim does not end the work: it is killed with its scope");
+        }
         self.context.adoption.found(self.share.allocation);
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
-        let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
-        if let Ok(Err(why)) = killed {
+        let shim = if context.machine.slice.is_none() { self.living_shim().await } else { None };
+        let killed = tokio::task::spawn_blocking(move || match shim {
+            Some(shim) => undo::kill_tree(shim),
+            None => undo::kill_scope(&context, share.allocation),
+        });
+        if let Ok(Err(why)) = killed.await {
             self.set_detail(&why.to_string());
-            tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
+            tracing::warn!(allocation = %self.share.allocation, %why, "the processes of an allocation could not be ended");
         }
     }
 

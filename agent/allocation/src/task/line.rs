@@ -46,12 +46,23 @@ impl AllocationTask {
         self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
+    /// The process of the shim, if it lives. (A line that began with the shim does not tell: this
+    /// agent connected it before the shim was there.)
+    pub(super) async fn living_shim(&self) -> Option<i32> {
+        let (context, allocation, dir) = (Arc::clone(&self.context), self.share.allocation, self.dir.clone());
+        let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;
+        let pid = Link::new(found.ok()?.ok()?).ok()?.pid()?;
+        // Until the shim listens on its socket, this agent does.
+        (pid.cast_unsigned() != std::process::id()).then_some(pid)
+    }
+
     /// Connects to the shim unless connected. `false`: the shim is gone, and [`Self::shim_lost`]
     /// has handled that.
     pub(super) async fn connect(&mut self) -> bool {
         while !self.line.is_there() {
             match self.find_shim().await {
-                Ok(()) => {}
+                // If it broke at once, the task learns that next.
+                Ok(()) => return true,
                 Err(Missing::Gone) => {
                     self.shim_lost("its shim is gone").await;
                     return false;
@@ -71,15 +82,20 @@ impl AllocationTask {
         true
     }
 
+    /// Sends a message if the shim is connected. If that fails, the connection is closed, and the
+    /// task learns of its end as of any other.
     pub(super) async fn send(&mut self, message: ToShim) {
         if let Some(link) = self.line.link()
             && let Err(error) = link.send(&message).await
         {
             tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+            self.line = ShimLine::Broken;
+            self.signals.lost();
+            self.stand();
         }
     }
 
-    /// The connection ended: the shim is dead, or sent invalid data.
+    /// The connection ended: the shim is dead, sent invalid data, or could not be sent a message.
     pub(super) async fn link_ended(&mut self) {
         self.line = ShimLine::Absent;
         self.signals.lost();

@@ -6,6 +6,9 @@ use lattice_runtime::shim::FromShim;
 /// See the module.
 pub(super) enum ShimLine {
     Absent,
+    /// A message could not be sent, and the connection was closed. [`Self::next`] reports that as
+    /// the end of the connection.
+    Broken,
     /// The shim is reporting what it has. `is_fresh`: the shim was just started.
     Replaying {
         link: Link,
@@ -20,21 +23,25 @@ pub(super) enum ShimLine {
 impl ShimLine {
     pub(super) fn link(&mut self) -> Option<&mut Link> {
         match self {
-            Self::Absent => None,
+            Self::Absent | Self::Broken => None,
             Self::Replaying { link, .. } | Self::Synced { link } => Some(link),
         }
     }
 
     /// The next message, once connected; `None`: the connection is closed. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<FromShim> {
-        match self.link() {
-            Some(link) => link.next().await,
-            None => std::future::pending().await,
+        match self {
+            Self::Absent => std::future::pending().await,
+            Self::Broken => None,
+            Self::Replaying { link, .. } | Self::Synced { link } => link.next().await,
         }
     }
 
     pub(super) fn is_there(&self) -> bool {
-        !matches!(self, Self::Absent)
+        match self {
+            Self::Absent | Self::Broken => false,
+            Self::Replaying { .. } | Self::Synced { .. } => true,
+        }
     }
 
     pub(super) fn is_synced(&self) -> bool {
@@ -48,6 +55,7 @@ impl ShimLine {
     pub(super) fn set_synced(&mut self) {
         *self = match std::mem::replace(self, Self::Absent) {
             Self::Absent => Self::Absent,
+            Self::Broken => Self::Broken,
             Self::Replaying { link, .. } | Self::Synced { link } => Self::Synced { link },
         };
     }

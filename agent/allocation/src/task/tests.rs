@@ -172,6 +172,44 @@ async fn a_shim_that_dies_while_it_ends_the_work_does_not_keep_the_share() {
 }
 
 #[tokio::test]
+async fn a_shim_that_cannot_be_asked_to_end_the_work_does_not_keep_the_share() {
+    let mut work = Work::running(script).await;
+    (work.shim, _) = UnixStream::pair().unwrap();
+    work.task.obey(Command::Stop).await;
+    assert_eq!(work.reported(), [stopped()]);
+}
+
+#[tokio::test]
+async fn a_shim_that_does_not_end_the_work_by_its_deadline_does_not_keep_the_share() {
+    let mut work = Work::running(script).await;
+    work.task.obey(Command::Stop).await;
+    work.task.publish_what_is_left().await;
+    assert_eq!(work.reported(), [], "it has time yet");
+    work.task.phase = TaskPhase::Stopping { look_at_ms: 0, shim_until_ms: 0 };
+    work.task.publish_what_is_left().await;
+    assert_eq!((work.reported(), work.task.phase), (vec![stopped()], TaskPhase::Stopped));
+}
+
+#[tokio::test]
+async fn after_a_failed_send_the_line_is_over_and_the_next_one_gets_what_may_be_lost() {
+    let mut work = Work::running(script).await;
+    let (answer, processes) = oneshot::channel();
+    work.task.obey(Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer })).await;
+    (work.shim, _) = UnixStream::pair().unwrap();
+    work.task.obey(Command::LogsFlushed { files: vec![] }).await;
+    assert!(!work.task.line.is_there());
+    assert_eq!((work.standing(), processes.await.is_err()), (Standing::NotYet, true));
+    assert_eq!(work.task.line.next().await, None, "the task learns of it as of any other end");
+    work.connect(false).await;
+    for message in [work.hello(1), FromShim::Synced] {
+        work.task.handle_message(message).await;
+    }
+    let sent = work.sent();
+    assert!(matches!(&sent[..], [ToShim::Go { .. }, ToShim::StartScript { .. }]), "{sent:?}");
+    assert_eq!(work.standing(), Standing::Running);
+}
+
+#[tokio::test]
 async fn work_without_a_shim_is_stopped_by_its_scope_alone() {
     let mut work = work(|_| {});
     work.task.obey(Command::Stop).await;
