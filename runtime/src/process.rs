@@ -6,7 +6,7 @@ use lattice_model::{Principal, RankOutcome};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -541,39 +541,46 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
 /// Which child ended, and how: reaps one that has ended, without waiting. `None` if there is none now. Only for a
 /// process that starts all its children itself, because it reaps any child.
 pub fn reap_any() -> Option<(i32, RankOutcome)> {
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => return None,
-            Ok(status) => match ended(status) {
-                Some(end) => return Some(end),
-                None => continue,
-            },
-            Err(Errno::EINTR) => {}
-            Err(_) => return None,
-        }
-    }
+    // If it fails, there is no child at all.
+    wait_now(-1).unwrap_or(None)
 }
 
 /// How this child ended, if it has: reaps it, without waiting. `NotFound` if it is not a child of ours.
 pub fn reap(pid: i32) -> io::Result<Option<RankOutcome>> {
-    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
-        Ok(status) => Ok(ended(status).map(|(_, outcome)| outcome)),
+    match wait_now(pid) {
+        Ok(end) => Ok(end.map(|(_, outcome)| outcome)),
         Err(Errno::ECHILD) => Err(io::ErrorKind::NotFound.into()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-fn ended(status: WaitStatus) -> Option<(i32, RankOutcome)> {
-    match status {
-        WaitStatus::Exited(pid, code) => Some((pid.as_raw(), RankOutcome::Exited { code: u8::try_from(code & 0xff).unwrap_or(u8::MAX) })),
-        WaitStatus::Signaled(pid, signal, _) => {
-            Some((pid.as_raw(), RankOutcome::Signalled { signal: u8::try_from(signal as i32).unwrap_or(u8::MAX) }))
+/// waitpid(2) without waiting. Not nix's: for a child that a real-time signal ended, that one reaps the child and then
+/// fails, because its `Signal` has no such member.
+fn wait_now(pid: i32) -> Result<Option<(i32, RankOutcome)>, Errno> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is a valid integer for the whole call.
+        match Errno::result(unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) }) {
+            Ok(0) => return Ok(None),
+            Ok(child) => {
+                if let Some(outcome) = outcome(status) {
+                    return Ok(Some((child, outcome)));
+                }
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
         }
-        WaitStatus::Stopped(..)
-        | WaitStatus::Continued(_)
-        | WaitStatus::StillAlive
-        | WaitStatus::PtraceEvent(..)
-        | WaitStatus::PtraceSyscall(_) => None,
+    }
+}
+
+/// The end that this status of waitpid(2) means; `None` if it means something else.
+fn outcome(status: i32) -> Option<RankOutcome> {
+    if libc::WIFEXITED(status) {
+        Some(RankOutcome::Exited { code: u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX) })
+    } else if libc::WIFSIGNALED(status) {
+        Some(RankOutcome::Signalled { signal: u8::try_from(libc::WTERMSIG(status)).unwrap_or(u8::MAX) })
+    } else {
+        None
     }
 }
 
@@ -606,6 +613,27 @@ mod tests {
         assert_eq!(candidates("a/b", Some("/x")), ["a/b"]);
         assert_eq!(candidates("b", Some("/x::/y")), ["/x/b", "./b", "/y/b"]);
         assert_eq!(candidates("b", None), ["/usr/local/bin/b", "/usr/bin/b", "/bin/b"]);
+    }
+
+    #[test]
+    fn a_child_that_any_signal_ended_is_reaped_with_this_signal() {
+        let child = |script| std::process::Command::new("sh").args(["-c", script]).spawn().unwrap().id().cast_signed();
+        let reaped = |pid| {
+            for _ in 0..6000 {
+                if let Some(outcome) = reap(pid).unwrap() {
+                    assert_eq!(reap(pid).unwrap_err().kind(), io::ErrorKind::NotFound);
+                    return outcome;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            panic!("it was not reaped");
+        };
+        for signal in [9, 15, 34, 64] {
+            let pid = child("exec sleep 60");
+            assert_eq!(signal_each([pid], signal), 1);
+            assert_eq!(reaped(pid), RankOutcome::Signalled { signal: u8::try_from(signal).unwrap() });
+        }
+        assert_eq!(reaped(child("exit 200")), RankOutcome::Exited { code: 200 });
     }
 
     #[test]

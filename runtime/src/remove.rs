@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Names read at a time.
 const NAMES_MAX: usize = 4096;
@@ -43,14 +44,15 @@ fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
         Err(Errno::ENOTDIR | Errno::ELOOP) => return fs::remove_file(path),
         Err(errno) => return Err(errno.into()),
     };
-    let mut moved = 0;
+    // Names that nobody can have made beforehand.
+    let mut moved = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into());
     each(top.as_fd(), |name| {
         count()?;
         if !unlinked(top.as_fd(), name)? {
             let inner = openat(&top, name.as_c_str(), directory(), Mode::empty())?;
             each(inner.as_fd(), |name| {
                 count()?;
-                if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved) }
+                if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved, &mut count) }
             })?;
             unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
         }
@@ -98,14 +100,14 @@ fn unlinked(at: BorrowedFd<'_>, name: &CString) -> io::Result<bool> {
     }
 }
 
-fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
+fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64, count: &mut impl FnMut() -> io::Result<()>) -> io::Result<()> {
     loop {
         *moved += 1;
         let new = CString::new(format!(".lattice-removing-{moved}"))?;
         match renameat(from, name.as_c_str(), top, new.as_c_str()) {
             Ok(()) => return Ok(()),
             // The name exists already.
-            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
+            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => count()?,
             Err(errno) => return Err(errno.into()),
         }
     }

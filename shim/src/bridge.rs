@@ -7,15 +7,16 @@
 //! It runs as the launch's user, in a cgroup beside the launch's: data from ranks can harm only that user's work, and
 //! signals for the launch's processes do not reach it. It ends when its socket is closed.
 
+use crate::leftovers::remove_unused;
 use crate::log_files;
 use crate::rank_socket::PmiSocket;
 use crate::surroundings::Surroundings;
+use lattice_model::call::BODY_BYTES_MAX;
 use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};
-use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::{BridgeError, BridgeJob, Frames, FromBridge, ToBridge, encode};
+use lattice_pmi::{BLOB_BYTES_MAX, PmixServer};
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
-use lattice_runtime::remove::remove_tree;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -30,8 +31,10 @@ use thiserror::Error;
 const PROGRAM: &str = "lattice-pmix";
 /// How long it may take to become ready, in milliseconds: it reads the machine's processors and loads a library.
 pub const READY_MS_MAX: u64 = 20_000;
-/// Bytes of our messages that it may leave unread.
-const UNREAD_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of our messages that it may leave unread before one more is an error. What it requested may arrive at once,
+/// before it had a chance to read: the end of a fence, and answers. A call about published data brings at most one
+/// body, and 4096 answers with ranks' data (as many as may be requested) fit with 15 KiB each.
+const UNREAD_BYTES_MAX: usize = BLOB_BYTES_MAX + 16 * BODY_BYTES_MAX;
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks read before other events are handled.
@@ -108,16 +111,9 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
     match File::open(&path).and_then(|made| log_files::give(&made, owner)) {
         Ok(()) => Ok(path),
         Err(error) => {
-            remove_directory(&path);
+            remove_unused(&path);
             Err(error)
         }
-    }
-}
-
-/// Removes the directory when no process is left that writes there.
-pub fn remove_directory(path: &Path) {
-    if let Err(error) = remove_tree(path) {
-        crate::shim_log::log_line(&format!("{} is left: {error}", path.display()));
     }
 }
 
@@ -138,7 +134,7 @@ impl Bridge {
         let job = BridgeJob::new(spec, namespace, node, &directory.to_string_lossy()).ok_or(BridgeStartError::NoRanks);
         let started = job.and_then(|job| Self::start_in(spec, &job, &program, around, token));
         if started.is_err() {
-            remove_directory(&directory);
+            remove_unused(&directory);
         }
         started
     }

@@ -44,8 +44,10 @@ pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a rank's own error log why the rank did not start or was killed: its user looks there first.
+/// Writes to a rank's own error log why the rank did not start or was killed: its user looks there first. Does nothing
+/// if that would wait, for a lease on the file.
 pub fn append_error(dir: &ShimDir, number: u32, rank: u32, why: &str) {
-    let file = OpenOptions::new().append(true).open(dir.log(number, rank, LogStream::Err));
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = OpenOptions::new().append(true).custom_flags(flags).open(dir.log(number, rank, LogStream::Err));
     let _ = file.and_then(|mut f| writeln!(f, "lattice: {why}"));
 }

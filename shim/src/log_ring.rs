@@ -7,16 +7,22 @@
 
 use crate::shim_log::log_line;
 use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::unistd::{Whence, lseek};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Holes begin and end at block boundaries, in bytes.
 const BLOCK: u64 = 4096;
-/// Bytes that are punched at a time: writers of the file wait meanwhile.
+/// Bytes that are punched at a time: writers of the file wait meanwhile. What holds no data is punched at once.
 const STEP: u64 = 16 << 20;
+/// Steps in one look, for all files together: the shim does nothing else meanwhile, and users own the files, so these
+/// can have any length and any holes.
+const STEPS_PER_LOOK: u32 = 64;
 /// The shortest and longest interval between two looks, in milliseconds: the faster files grow, the shorter.
 const LOOK_MS: (u64, u64) = (100, 500);
 
@@ -30,6 +36,8 @@ pub struct LogRing {
     over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
+    /// The file that was punched last: the next look begins behind it, so that none waits for ever.
+    latest: Option<Key>,
     /// Whether the latest attempt failed, which was logged.
     is_failing: bool,
 }
@@ -49,7 +57,7 @@ struct LogFile {
 impl LogRing {
     /// Nothing is known yet. `room`: how many bytes may stay; `None`: all.
     pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
-        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms, is_failing: false }
+        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms, latest: None, is_failing: false }
     }
 
     /// Notes how far these files are uploaded.
@@ -79,11 +87,18 @@ impl LogRing {
     pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
         let grown = self.take_lengths(dir);
-        let mut failed = None;
-        for (key, to) in plan(&self.files, room) {
+        let (mut failed, mut steps) = (None, STEPS_PER_LOOK);
+        let mut planned = plan(&self.files, room);
+        let behind = planned.partition_point(|(key, _)| Some(*key) <= self.latest);
+        planned.rotate_left(behind);
+        for (key, to) in planned {
+            if steps == 0 {
+                break;
+            }
+            self.latest = Some(key);
             let from = self.files[&key].start;
-            match punch(&dir.log(key.0, key.1, key.2), from, to) {
-                Ok(()) => drop(self.files.entry(key).and_modify(|f| f.start = to)),
+            match punch(&dir.log(key.0, key.1, key.2), from, to, &mut steps) {
+                Ok(reached) => drop(self.files.entry(key).and_modify(|f| f.start = reached)),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                     log_line(&format!("log files cannot be punched here, so they only grow: {error}"));
                     self.room = None;
@@ -104,12 +119,13 @@ impl LogRing {
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
         let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);
         self.looked_at = now_ms;
-        self.due = now_ms + wait.clamp(LOOK_MS.0, LOOK_MS.1);
+        let wait = if steps == 0 { LOOK_MS.0 } else { wait.clamp(LOOK_MS.0, LOOK_MS.1) };
+        self.due = now_ms + wait;
     }
 
     /// Reads the lengths of the files; returns how many bytes were added since the last look.
     fn take_lengths(&mut self, dir: &ShimDir) -> u64 {
-        let mut grown = 0;
+        let mut grown: u64 = 0;
         let Ok(launches) = fs::read_dir(dir.logs()) else { return 0 };
         for launch in launches.flatten() {
             let Some(number) = launch.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
@@ -117,18 +133,18 @@ impl LogRing {
                 Some(true) => {}
                 Some(looked) => {
                     *looked = true;
-                    grown += self.take_lengths_of(number, &launch.path());
+                    grown = grown.saturating_add(self.take_lengths_of(number, &launch.path()));
                     // An allocation may have thousands of launches, and most of their files stay empty.
                     self.files.retain(|key, file| key.0 != number || file.end > 0);
                 }
-                None => grown += self.take_lengths_of(number, &launch.path()),
+                None => grown = grown.saturating_add(self.take_lengths_of(number, &launch.path())),
             }
         }
         grown
     }
 
     fn take_lengths_of(&mut self, number: u32, logs: &Path) -> u64 {
-        let mut grown = 0;
+        let mut grown: u64 = 0;
         let Ok(entries) = fs::read_dir(logs) else { return 0 };
         for entry in entries.flatten() {
             let (Some((rank, stream)), Ok(metadata)) = (entry.file_name().to_str().and_then(parse), entry.metadata()) else { continue };
@@ -137,7 +153,7 @@ impl LogRing {
                 // Its program truncated it: all present bytes are new.
                 *file = LogFile { segment: file.segment, ..LogFile::default() };
             }
-            grown += metadata.len() - file.end;
+            grown = grown.saturating_add(metadata.len() - file.end);
             file.end = metadata.len();
         }
         grown
@@ -184,16 +200,26 @@ fn level(sizes: &mut [u64], most: u64) -> u64 {
     u64::MAX
 }
 
-fn punch(path: &Path, mut from: u64, to: u64) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
-    while from < to {
-        let next = to.min(from.saturating_add(STEP));
-        let offset = |at: u64| libc::off_t::try_from(at).map_err(io::Error::other);
+/// Punches a file from `from` up to `to` in at most `steps` steps, and subtracts them. Returns how far it came.
+fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64> {
+    // A process with a lease on the file would make any other open wait.
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+    let offset = |at: u64| libc::off_t::try_from(at).map_err(io::Error::other);
+    while from < to && *steps > 0 {
+        *steps -= 1;
+        let data = match lseek(&file, offset(from)?, Whence::SeekData) {
+            Ok(data) => u64::try_from(data).map_err(io::Error::other)? / BLOCK * BLOCK,
+            Err(Errno::ENXIO) => to,
+            // Holes cannot be found here.
+            Err(_) => from,
+        };
+        // What holds no data may still be allocated.
+        let next = to.min(if data > from { data } else { from.saturating_add(STEP) });
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&file, flags, offset(from)?, offset(next - from)?)?;
         from = next;
     }
-    Ok(())
+    Ok(from)
 }
 
 #[cfg(test)]
@@ -237,7 +263,6 @@ mod tests {
         let _ = fs::remove_dir_all(&dir.0);
         fs::create_dir_all(dir.launch_logs(1)).unwrap();
         let path = dir.log(1, 0, LogStream::Out);
-        let blocks = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK;
         fs::write(&path, vec![b'x'; 300 * BLOCK as usize]).unwrap();
         let mut ring = LogRing::new(Some(ROOM), 0);
         ring.look(&dir, 0);
@@ -259,5 +284,102 @@ mod tests {
         unbounded.look(&dir, 0);
         assert_eq!(unbounded.due(), None);
         fs::remove_dir_all(&dir.0).unwrap();
+    }
+
+    fn blocks(path: &Path) -> u64 {
+        std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK
+    }
+
+    fn with_logs(base: &Path, name: &str, test: impl FnOnce(&ShimDir)) {
+        let dir = ShimDir(base.join(format!("lattice-ring-{name}-{}", std::process::id())));
+        let _ = fs::remove_dir_all(&dir.0);
+        fs::create_dir_all(dir.launch_logs(1)).unwrap();
+        test(&dir);
+        fs::remove_dir_all(&dir.0).unwrap();
+    }
+
+    #[test]
+    fn a_sparse_file_of_any_length_takes_a_few_steps() {
+        use std::os::unix::fs::FileExt;
+        const TIB: u64 = 1 << 40;
+        with_logs(&std::env::temp_dir(), "sparse", |dir| {
+            let path = dir.log(1, 0, LogStream::Out);
+            let file = fs::File::create(&path).unwrap();
+            file.set_len(15 * TIB).unwrap();
+            for at in [0, TIB, 7 * TIB] {
+                file.write_all_at(b"x", at).unwrap();
+            }
+            let mut steps = STEPS_PER_LOOK;
+            assert_eq!(punch(&path, 0, TIB + BLOCK, &mut steps).unwrap(), TIB + BLOCK);
+            assert!(steps >= STEPS_PER_LOOK - 3, "{steps}");
+            let mut ring = LogRing::new(Some(ROOM), 0);
+            ring.look(dir, 0);
+            assert_eq!(blocks(&path), 0);
+            assert_eq!(ring.files[&(1, 0, LogStream::Out)].start, 15 * TIB - ROOM.spool_bytes_max);
+        });
+    }
+
+    #[test]
+    fn one_look_has_a_limit_and_the_next_begins_with_another_file() {
+        use std::os::unix::fs::FileExt;
+        with_logs(&std::env::temp_dir(), "steps", |dir| {
+            let fragments = 2 * u64::from(STEPS_PER_LOOK);
+            for rank in [0, 1] {
+                let file = fs::File::create(dir.log(1, rank, LogStream::Out)).unwrap();
+                file.set_len(2 * fragments * STEP).unwrap();
+                for n in 0..fragments {
+                    file.write_all_at(b"x", 2 * n * STEP).unwrap();
+                }
+            }
+            let mut ring = LogRing::new(Some(ROOM), 0);
+            let started = |ring: &LogRing| [0, 1].map(|rank| ring.files[&(1, rank, LogStream::Out)].start);
+            ring.look(dir, 0);
+            let first = started(&ring);
+            assert!(first[0] > 0 && first[1] == 0, "{first:?}");
+            assert_eq!(ring.due(), Some(LOOK_MS.0));
+            ring.look(dir, LOOK_MS.0);
+            let second = started(&ring);
+            assert_eq!(second[0], first[0]);
+            assert!(second[1] > 0);
+            (2..20).for_each(|n| ring.look(dir, n * LOOK_MS.1));
+            assert_eq!(started(&ring), [2 * fragments * STEP - ROOM.spool_bytes_max / 2; 2]);
+        });
+    }
+
+    #[test]
+    fn lengths_that_no_sum_can_hold_are_handled() {
+        // tmpfs permits the longest files.
+        with_logs(Path::new("/dev/shm"), "longest", |dir| {
+            for rank in 0..4 {
+                fs::File::create(dir.log(1, rank, LogStream::Out)).unwrap().set_len(i64::MAX.cast_unsigned()).unwrap();
+            }
+            let mut ring = LogRing::new(Some(ROOM), 0);
+            assert_eq!(ring.take_lengths(dir), u64::MAX);
+            ring.look(dir, 0);
+            assert!(!ring.is_failing && ring.files.values().all(|f| f.end - f.start < ROOM.spool_bytes_max));
+        });
+    }
+
+    #[test]
+    fn a_lease_on_a_log_file_makes_nobody_wait() {
+        with_logs(&std::env::temp_dir(), "lease", |dir| {
+            let path = dir.log(1, 0, LogStream::Err);
+            let file = OpenOptions::new().create_new(true).write(true).open(&path).unwrap();
+            file.set_len(1 << 30).unwrap();
+            let lease = |kind: i32| {
+                // SAFETY: three integers.
+                Errno::result(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_SETLEASE, kind) }).unwrap()
+            };
+            // The lease's signal ends a process that does not want it.
+            let ignored = nix::sys::signal::SigHandler::SigIgn;
+            // SAFETY: nothing else in this process uses SIGIO.
+            unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGIO, ignored) }.unwrap();
+            lease(libc::F_WRLCK);
+            let error = punch(&path, 0, 1 << 20, &mut STEPS_PER_LOOK.clone()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            crate::log_files::append_error(dir, 1, 0, "why");
+            lease(libc::F_UNLCK);
+            assert_eq!(punch(&path, 0, 1 << 20, &mut STEPS_PER_LOOK.clone()).unwrap(), 1 << 20);
+        });
     }
 }

@@ -16,6 +16,7 @@
 mod agent_link;
 mod bridge;
 mod launch;
+mod leftovers;
 mod log_files;
 mod log_ring;
 mod privileges;

@@ -12,8 +12,8 @@ mod starting;
 mod waiting;
 
 use crate::agent_link::AgentLink;
-use crate::bridge;
 use crate::launch::{Down, Happening, Launch};
+use crate::leftovers::Leftovers;
 use crate::log_files;
 use crate::log_ring::LogRing;
 use crate::shim_log::log_line;
@@ -88,6 +88,8 @@ pub struct Shim {
     waiting: BTreeMap<u32, Waiting>,
     /// Directories that launches with PMIx leave. By number.
     directories: BTreeMap<u32, PathBuf>,
+    /// Those whose launch and server have ended.
+    leftovers: Leftovers,
     /// Launches that were refused here, and why.
     refused: BTreeMap<LaunchId, String>,
     /// Launches that the agent has finished with: they must not start again.
@@ -224,6 +226,7 @@ impl Shim {
             launches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             directories: BTreeMap::new(),
+            leftovers: Leftovers::default(),
             refused: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             attached: Attached::default(),
@@ -252,6 +255,7 @@ impl Shim {
             self.agent.flush(&self.epoll);
             if self.may_leave() {
                 self.work.remove_all();
+                self.leftovers.give_up();
                 let _ = std::fs::remove_file(self.dir.socket());
                 return Ok(());
             }
@@ -468,7 +472,7 @@ impl Shim {
         }
         let is_served = self.processes.values().any(|process| matches!(process, Process::Bridge { number: n } if *n == number));
         if !is_served && let Some(directory) = self.directories.remove(&number) {
-            bridge::remove_directory(&directory);
+            self.leftovers.remove(directory, now_ms());
         }
     }
 

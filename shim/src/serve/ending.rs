@@ -106,6 +106,7 @@ impl Shim {
             self.stop(StopReason::Walltime, self.config.grace_ms);
         }
         self.log_ring.look(&self.dir, now);
+        self.leftovers.remove_some(now);
         self.check_hung_up(now);
         self.ask_again(now);
         self.agent.wake(now, &self.epoll);
@@ -184,6 +185,7 @@ impl Shim {
             .chain(self.launches.values().filter_map(Launch::asks_again_at))
             .chain(waiting)
             .chain(self.log_ring.due())
+            .chain(self.leftovers.due())
             .min()
         {
             // All zeros would mean "never".

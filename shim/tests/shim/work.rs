@@ -20,12 +20,17 @@ pub fn exit_codes() {
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, vec![exited(0); 32]);
     assert_eq!(seen[0], FromShim::LaunchStarted { launch: launch.clone() });
-    let mixed = bed.start_sh(2, 4, "case $PMI_RANK in 0) exit 3;; 1) kill -9 $$;; 2) kill -15 $$;; *) exit 255;; esac");
+    let mixed = bed.start_sh(
+        2,
+        6,
+        "case $PMI_RANK in 0) exit 3;; 1) kill -9 $$;; 2) kill -15 $$;; 3) kill -34 $$;; 4) kill -64 $$;; *) exit 255;; esac",
+    );
     let outcomes = bed.agent.outcomes(&mixed).0;
-    assert_eq!(outcomes, [exited(3), RankOutcome::Signalled { signal: 9 }, RankOutcome::Signalled { signal: 15 }, exited(255)]);
+    let killed = |signal| RankOutcome::Signalled { signal };
+    assert_eq!(outcomes, [exited(3), killed(9), killed(15), killed(34), killed(64), exited(255)]);
     // On disk by now, because they were reported.
     let records = exits::read(&bed.dir).unwrap();
-    assert_eq!(records.len(), 36);
+    assert_eq!(records.len(), 38);
     assert!(records.contains(&ExitRecord::Rank { launch: mixed.id, rank: 0, outcome: exited(3) }));
     // The launches' groups were removed with them.
     assert!(!bed.scope().launch(1).path().exists());
