@@ -17,8 +17,9 @@
 //! publication would wait for all nodes.
 
 use crate::kvs::Kvs;
-use crate::wire::NameRefused;
-use lattice_model::call::{Call, Leg, Service};
+use crate::pmix::{PUBLISHED_BYTES_MAX, PUBLISHED_HEADER_BYTES};
+use crate::wire::{NameRefused, VALUE_BYTES_MAX};
+use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,6 +29,11 @@ const DIRECTORY: u32 = 0;
 const ASKS_MAX: usize = 256;
 /// Largest total size of their names and values in bytes; a single larger request is allowed.
 const ASKS_BYTES_MAX: usize = 256 * 1024;
+/// Largest total size of the answers to one call that a caller expects, in bytes; well below [`BODY_BYTES_MAX`], beyond
+/// which agents would not carry the answer.
+const ANSWERS_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// Largest size of one answer without its value, in bytes: the names of its variants, and lengths.
+const ANSWER_HEADER_BYTES: usize = 32;
 /// Largest number of requests waiting on one node.
 const WAITING_MAX: usize = 1 << 14;
 /// Largest total size of their names and values, in bytes.
@@ -58,6 +64,16 @@ impl Ask {
             Self::Publish { name, value } => name.len() + value.len(),
             Self::Unpublish { name } | Self::Lookup { name } => name.len(),
         }
+    }
+
+    /// The size that its answer may have, in bytes.
+    fn answer_bytes_max(&self, service: Service) -> usize {
+        let value_bytes_max = match (self, service) {
+            (Self::Publish { .. } | Self::Unpublish { .. }, _) => 0,
+            (Self::Lookup { .. }, Service::Names) => VALUE_BYTES_MAX,
+            (Self::Lookup { .. }, Service::Published | Service::Modex | Service::Deaths) => PUBLISHED_HEADER_BYTES + PUBLISHED_BYTES_MAX,
+        };
+        ANSWER_HEADER_BYTES + value_bytes_max
     }
 }
 
@@ -154,16 +170,19 @@ impl<W> Names<W> {
         self.go_on(out);
     }
 
-    /// Starts the next call with all pending requests.
+    /// Starts the next call with the pending requests, as many as the bounds of a call and of its answer allow.
     fn go_on(&mut self, out: &mut Vec<Named<W>>) {
         if self.under_way.is_some() {
             return;
         }
-        let (mut who, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while let Some((asker, ask)) =
-            self.waiting.pop_front_if(|(_, ask)| asks.is_empty() || (asks.len() < ASKS_MAX && bytes + ask.bytes() <= ASKS_BYTES_MAX))
-        {
+        let service = self.service;
+        let (mut who, mut asks, mut bytes, mut answer_bytes) = (Vec::new(), Vec::new(), 0, 0);
+        while let Some((asker, ask)) = self.waiting.pop_front_if(|(_, ask)| {
+            let fits = bytes + ask.bytes() <= ASKS_BYTES_MAX && answer_bytes + ask.answer_bytes_max(service) <= ANSWERS_BYTES_MAX;
+            asks.is_empty() || (asks.len() < ASKS_MAX && fits)
+        }) {
             bytes += ask.bytes();
+            answer_bytes += ask.answer_bytes_max(service);
             who.push(asker);
             asks.push(ask);
         }
@@ -172,7 +191,7 @@ impl<W> Names<W> {
         }
         self.waiting_bytes -= bytes;
         self.number += 1;
-        let (from, service, number) = (self.part, self.service, self.number);
+        let (from, number) = (self.part, self.number);
         let call = Call { from, to: DIRECTORY, service, leg: Leg::Asks, number, body: encoded(&asks) };
         out.push(Named::Call(call.clone()));
         self.under_way = Some(UnderWay { call, who });
@@ -203,6 +222,23 @@ impl Directory {
         }
     }
 
+    /// A value with which the answer would be too long to be carried is refused: without an answer, the caller would
+    /// repeat its call for ever. Callers of this version never ask for so much.
+    fn decide_all(&mut self, asks: Vec<Ask>) -> Vec<Answered> {
+        let mut room = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
+        let decide = |ask| match self.decide(ask) {
+            Answered::Found(value) => match room.checked_sub(value.len()) {
+                Some(left) => {
+                    room = left;
+                    Answered::Found(value)
+                }
+                None => Answered::Refused(NameRefused::Full),
+            },
+            other => other,
+        };
+        asks.into_iter().map(decide).collect()
+    }
+
     /// `None`: the caller has already received a later answer.
     fn answer(&mut self, call: &Call) -> Option<Vec<u8>> {
         match self.last.get(&call.from) {
@@ -212,7 +248,7 @@ impl Directory {
         }
         // An invalid body is answered like a service that is not available.
         let asks = decoded::<Vec<Ask>>(&call.body).filter(|asks| asks.len() <= ASKS_MAX);
-        let body = asks.map(|asks| encoded(&asks.into_iter().map(|ask| self.decide(ask)).collect::<Vec<_>>())).unwrap_or_default();
+        let body = asks.map(|asks| encoded(&self.decide_all(asks))).unwrap_or_default();
         self.last.insert(call.from, (call.number, body.clone()));
         Some(body)
     }
@@ -310,6 +346,57 @@ mod tests {
         assert_eq!(fits, WAITING_MAX);
         let next = call(&called(&mut other, &first.answer(encoded(&[Answered::Done])))[1..]);
         assert_eq!(decoded::<Vec<Ask>>(&next.body).map(|asks| asks.len()), Some(ASKS_MAX));
+    }
+
+    /// Calls until everybody has an answer: those answers, and the number of calls.
+    fn answers_of_all(first: &mut Names<Who>, other: &mut Names<Who>) -> (Vec<Answered>, usize) {
+        let (mut answers, mut calls) = (Vec::new(), 0);
+        while let Some(asks) = other.unanswered().cloned() {
+            let told = call(&called(first, &asks));
+            assert!(told.body.len() <= ANSWERS_BYTES_MAX, "{} bytes", told.body.len());
+            answers.extend(called(other, &told).into_iter().filter_map(|named| match named {
+                Named::Answer { answered, .. } => Some(answered),
+                Named::Call(_) => None,
+            }));
+            calls += 1;
+        }
+        (answers, calls)
+    }
+
+    #[test]
+    fn large_values_are_answered_in_several_calls() {
+        let value = "v".repeat(PUBLISHED_HEADER_BYTES + PUBLISHED_BYTES_MAX);
+        let (mut first, mut other) = (Names::new(0, Service::Published), Names::new(1, Service::Published));
+        asked(&mut first, (0, 0), publish("a", &value));
+        for n in 0..256 {
+            asked(&mut other, (1, n), lookup("a"));
+        }
+        let (answers, calls) = answers_of_all(&mut first, &mut other);
+        assert_eq!(answers, vec![Answered::Found(value.into_bytes()); 256]);
+        // One alone, then 47 at a time.
+        assert_eq!(calls, 7);
+        // Names of PMI have short values: as many as fit in a call.
+        let (mut first, mut other) = (Names::new(0, Service::Names), Names::new(1, Service::Names));
+        for n in 0..=256 {
+            asked(&mut other, (1, n), lookup("a"));
+        }
+        assert_eq!(answers_of_all(&mut first, &mut other).1, 2);
+    }
+
+    #[test]
+    fn an_answer_too_long_to_be_carried_is_refused_in_part() {
+        let value = "v".repeat(PUBLISHED_HEADER_BYTES + PUBLISHED_BYTES_MAX);
+        let mut first = Names::new(0, Service::Published);
+        asked(&mut first, (0, 0), publish("a", &value));
+        let asks = [vec![lookup("a"); 128], vec![publish("b", "")], vec![lookup("-"); 127]].concat();
+        let call_of_old = Call { from: 1, to: 0, service: Service::Published, leg: Leg::Asks, number: 1, body: encoded(&asks) };
+        let told = call(&called(&mut first, &call_of_old));
+        assert!(told.body.len() <= BODY_BYTES_MAX, "{} bytes", told.body.len());
+        let answers = decoded::<Vec<Answered>>(&told.body).unwrap();
+        let found = answers.iter().filter(|answered| matches!(answered, Answered::Found(_))).count();
+        assert_eq!((answers.len(), found), (256, 63));
+        assert_eq!(answers[63..128], vec![Answered::Refused(NameRefused::Full); 65]);
+        assert_eq!(answers[128], Answered::Done);
     }
 
     proptest! {

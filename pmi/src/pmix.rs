@@ -18,13 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The key of the records into which the library's data is split.
 const DATA_KEY: &[u8] = b"x";
 /// Largest size of a published value, in bytes.
-const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
 /// Largest size of a key, in bytes: `PMIX_MAX_KEYLEN`.
 const PUBLISHED_KEY_BYTES_MAX: usize = 511;
 /// Largest number of a node's unanswered questions, and of keys in one question.
 const QUESTIONS_MAX: usize = 4096;
 /// Size of the header of a published value, in bytes: its rank and its type.
-const PUBLISHED_HEADER_BYTES: usize = 6;
+pub(crate) const PUBLISHED_HEADER_BYTES: usize = 6;
+/// Largest total size of the values found for one question, in bytes: twice what a directory has. Only a question that
+/// repeats keys finds more, and its answer would not fit a frame to the bridge.
+const FOUND_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The code of a launch that this server aborts by itself.
 const ABORT_CODE: i32 = 1;
 
@@ -139,9 +142,12 @@ impl Asked {
             Some(NameRefused::NotPublished) if good > 0 && good < keys => AnswerStatus::Partly,
             Some(NameRefused::NotPublished) => AnswerStatus::NotFound,
             Some(NameRefused::Published) => AnswerStatus::Duplicate,
-            Some(NameRefused::Full | NameRefused::BadLength) => AnswerStatus::Full,
+            Some(NameRefused::Full | NameRefused::BadLength | NameRefused::HasBlank) => AnswerStatus::Full,
             Some(NameRefused::Unserved) => AnswerStatus::NotSupported,
         };
+        if found.iter().map(|published| published.value.len()).sum::<usize>() > FOUND_BYTES_MAX {
+            return (AnswerStatus::Full, Vec::new());
+        }
         (status, found)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `cmd=name key=value key=value…` and a newline. Only a spawn command has several lines, from
 //! `mcmd=spawn` to `endcmd`. Values are bytes, not text: a value may contain any byte except a
-//! blank and a newline.
+//! blank and a newline. Only an abort's message, which is last, may contain blanks.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,7 +24,7 @@ pub const MAPPING_BYTES_MAX: usize = 996;
 /// The key with which a rank asks which ranks share a node.
 pub(crate) const MAPPING_KEY: &[u8] = b"PMI_process_mapping";
 
-/// A command in one line from a rank.
+/// A command in one line from a rank. `Refused` stands for one that only gets this answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command<'a> {
     InitAck { rank: Option<u32> },
@@ -43,6 +43,7 @@ pub(crate) enum Command<'a> {
     Publish { name: &'a [u8], port: &'a [u8] },
     Unpublish { name: &'a [u8] },
     Lookup { name: &'a [u8] },
+    Refused(Reply<'a>),
     SpawnBegin,
 }
 
@@ -92,8 +93,11 @@ pub(crate) fn number<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
 pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
     let garbage = Garbage::NotPmi(line);
     let (first, name) = words(line).next().flatten().ok_or(garbage)?;
+    if (first, name) == (b"cmd", b"abort") {
+        return Ok(abort(line));
+    }
     if words(line).any(|word| word.is_none()) {
-        return Err(garbage);
+        return refused_name(first, name).map(Command::Refused).ok_or(garbage);
     }
     let value = |wanted: &[u8]| words(line).flatten().find(|(key, _)| *key == wanted).map(|(_, value)| value);
     let pair = || Key { kvsname: value(b"kvsname"), key: value(b"key").unwrap_or_default() };
@@ -118,13 +122,33 @@ pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
         b"get_ranks2hosts" => Command::GetRanksToHosts,
         b"barrier_in" => Command::BarrierIn,
         b"finalize" => Command::Finalize,
-        b"abort" => Command::Abort { code: value(b"exitcode").and_then(number).unwrap_or(1), message: value(b"message") },
         b"publish_name" => Command::Publish { name: name_of(), port: value(b"port").unwrap_or_default() },
         b"unpublish_name" => Command::Unpublish { name: name_of() },
         b"lookup_name" => Command::Lookup { name: name_of() },
         b"initack" => Command::InitAck { rank: value(b"pmiid").and_then(number) },
         _ => return Err(Garbage::UnknownCommand(name)),
     })
+}
+
+/// Reads an abort. MPICH sends its message last and unquoted, so it goes on to the line's end, with its blanks.
+fn abort(line: &[u8]) -> Command<'_> {
+    const MESSAGE: &[u8] = b" message=";
+    let begin = line.windows(MESSAGE.len()).position(|window| window == MESSAGE);
+    let (leading, message) = begin.map_or((line, &[][..]), |at| (&line[..at], &line[at + MESSAGE.len()..]));
+    let code = words(leading).flatten().find(|(key, _)| *key == b"exitcode").and_then(|(_, code)| number(code));
+    Command::Abort { code: code.unwrap_or(1), message: Some(message).filter(|message| !message.is_empty()) }
+}
+
+/// The answer to a command about a name if a word of it has no `=`: MPICH does not quote names, so one with a blank
+/// cannot be read.
+fn refused_name(first: &[u8], name: &[u8]) -> Option<Reply<'static>> {
+    let why = NameRefused::HasBlank;
+    match (first, name) {
+        (b"cmd", b"publish_name") => Some(Reply::Published(Err(why))),
+        (b"cmd", b"unpublish_name") => Some(Reply::Unpublished(Err(why))),
+        (b"cmd", b"lookup_name") => Some(Reply::LookedUp(Err(why))),
+        _ => None,
+    }
 }
 
 /// An answer to a rank.
@@ -171,7 +195,10 @@ pub(crate) enum NameRefused {
     Published,
     NotPublished,
     BadLength,
+    /// There are too many, or their values are too long for one answer.
     Full,
+    /// Only for a PMI-1 line; not sent between nodes.
+    HasBlank,
 }
 
 impl NameRefused {
@@ -183,6 +210,7 @@ impl NameRefused {
             Self::NotPublished => "name_is_not_published_in_this_launch",
             Self::BadLength => "name_or_port_missing_or_longer_than_vallen_max",
             Self::Full => "too_many_names",
+            Self::HasBlank => "name_or_port_has_a_blank",
         }
     }
 }
@@ -265,6 +293,12 @@ mod tests {
         assert_eq!(parse(b"cmd=get  kvsname=kvs key=P0 "), Ok(Command::Get { pair }), "blanks may be many");
         assert_eq!(parse(b"cmd=abort exitcode=-3"), Ok(Command::Abort { code: -3, message: None }));
         assert_eq!(parse(b"cmd=abort"), Ok(Command::Abort { code: 1, message: None }));
+        let message = Some(&b"application called MPI_Abort(MPI_COMM_WORLD, 7) - process 0"[..]);
+        let line = b"cmd=abort exitcode=7 message=application called MPI_Abort(MPI_COMM_WORLD, 7) - process 0";
+        assert_eq!(parse(line), Ok(Command::Abort { code: 7, message }));
+        let message = Some(&b"a  message=b exitcode=9"[..]);
+        assert_eq!(parse(b"cmd=abort exitcode=7 message=a  message=b exitcode=9"), Ok(Command::Abort { code: 7, message }));
+        assert_eq!(parse(b"cmd=abort exitcode=7 message="), Ok(Command::Abort { code: 7, message: None }));
         assert_eq!(parse(b"mcmd=spawn"), Ok(Command::SpawnBegin));
         assert_eq!(parse(b"cmd=initack pmiid=1"), Ok(Command::InitAck { rank: Some(1) }));
     }

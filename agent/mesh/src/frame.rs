@@ -25,6 +25,11 @@ pub const ALPN: &[u8] = b"lattice-mesh/2";
 /// The longest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// The longest first frame of a stream ([`Open`](super::open::Open)), in bytes. The largest opens a subtree of a launch:
+/// 1,000,000 listed places (8 bytes each), 100,000 nodes (80 bytes each), and arguments and environment, of which Linux
+/// gives a program at most 6 MiB.
+pub const OPEN_BYTES_MAX: usize = 32 * 1024 * 1024;
+
 /// Frames refused since the agent started, by reason.
 pub static REFUSED: Refused = Refused { version: AtomicU64::new(0), too_large: AtomicU64::new(0), malformed: AtomicU64::new(0) };
 
@@ -41,7 +46,7 @@ pub struct Refused {
 pub enum FrameError {
     #[error("a frame of version {0}; this agent speaks {VERSION}")]
     Version(u8),
-    #[error("a frame of {0} bytes; at most {FRAME_BYTES_MAX} are taken")]
+    #[error("a frame of {0} bytes; more than are taken here")]
     TooLarge(usize),
     #[error("a frame that does not decode as a message of this stream")]
     Malformed,
@@ -89,6 +94,27 @@ impl Frame {
 
     /// Reads one frame. [`FrameError::Ended`] if the peer finished between two frames.
     pub async fn read<R: AsyncRead + Unpin>(stream: &mut R) -> Result<Self, FrameError> {
+        Announced::read(stream, FRAME_BYTES_MAX).await?.frame(stream).await
+    }
+
+    fn header(&self) -> Result<[u8; 8], FrameError> {
+        let length = u32::try_from(self.0.len()).map_err(|_| FrameError::TooLarge(self.0.len()))?;
+        let mut header = [VERSION, 0, 0, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&length.to_le_bytes());
+        Ok(header)
+    }
+}
+
+/// A frame of which only the header has been read.
+#[derive(Debug)]
+pub struct Announced {
+    /// Bytes that follow.
+    pub bytes: usize,
+}
+
+impl Announced {
+    /// Reads a header. [`FrameError::Ended`] if the peer finished between two frames.
+    pub async fn read<R: AsyncRead + Unpin>(stream: &mut R, bytes_max: usize) -> Result<Self, FrameError> {
         let mut header = [0u8; 8];
         match stream.read_exact(&mut header).await {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(FrameError::Ended),
@@ -99,10 +125,16 @@ impl Frame {
             return Err(FrameError::Version(header[0]));
         }
         let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
-        if length > FRAME_BYTES_MAX {
+        if length > bytes_max {
             REFUSED.too_large.fetch_add(1, Ordering::Relaxed);
             return Err(FrameError::TooLarge(length));
         }
+        Ok(Self { bytes: length })
+    }
+
+    /// Reads the rest of the frame.
+    pub async fn frame<R: AsyncRead + Unpin>(self, stream: &mut R) -> Result<Frame, FrameError> {
+        let length = self.bytes;
         // Grows with what arrives: an announced length alone costs nothing.
         let mut body = AlignedVec::<16>::new();
         let mut chunk = vec![0u8; length.min(64 * 1024)];
@@ -111,14 +143,7 @@ impl Frame {
             stream.read_exact(&mut chunk[..want]).await?;
             body.extend_from_slice(&chunk[..want]);
         }
-        Ok(Self(Bytes::from_owner(body)))
-    }
-
-    fn header(&self) -> Result<[u8; 8], FrameError> {
-        let length = u32::try_from(self.0.len()).map_err(|_| FrameError::TooLarge(self.0.len()))?;
-        let mut header = [VERSION, 0, 0, 0, 0, 0, 0, 0];
-        header[4..].copy_from_slice(&length.to_le_bytes());
-        Ok(header)
+        Ok(Frame(Bytes::from_owner(body)))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod context;
 pub mod diagnosis;
 pub mod diagnosis_slots;
 pub mod entry;
+mod first_frames;
 pub mod monitoring;
 mod refusal;
 pub mod signalling;
@@ -23,6 +24,7 @@ pub mod status_texts;
 pub mod terminal;
 
 use crate::context::Shared;
+use crate::first_frames::FirstFrames;
 use crate::terminal::over_mesh;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::environment;
@@ -56,7 +58,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long a peer may take to send what its stream is for.
+/// How long a peer may take to send what its stream is for, and to read that it is refused.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader of output waits for an agent that has just started to adopt it.
 const ADOPTION_WAIT: Duration = Duration::from_secs(3);
@@ -102,6 +104,7 @@ pub enum LaunchRefused {
 /// ends for a complete answer.
 pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
     let mut streams = JoinSet::new();
+    let first_frames = Arc::<FirstFrames>::default();
     loop {
         let stream = tokio::select! {
             () = stop.cancelled() => break,
@@ -109,10 +112,10 @@ pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop
             stream = incoming.recv() => stream,
         };
         let Some(stream) = stream else { break };
-        let context = Arc::clone(&context);
+        let (context, first_frames) = (Arc::clone(&context), Arc::clone(&first_frames));
         streams.spawn(async move {
             let peer = stream.peer.clone();
-            if let Err(error) = one(&context, stream).await {
+            if let Err(error) = one(&context, &first_frames, stream).await {
                 tracing::debug!(peer = %peer.name, %error, "a peer's stream on the mesh ended badly");
             }
         });
@@ -121,10 +124,14 @@ pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop
     while streams.join_next().await.is_some() {}
 }
 
-async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameError> {
-    let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
-    let Ok(opened) = opened else { return Ok(()) };
-    let opened = opened?;
+async fn one(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming) -> Result<(), frame::FrameError> {
+    let opened = tokio::time::timeout(OPEN_TIMEOUT, first_frames.read(&stream.peer.name, &mut stream.recv)).await;
+    let Ok(opened) = opened else {
+        let seconds = OPEN_TIMEOUT.as_secs();
+        tracing::warn!(peer = %stream.peer.name, seconds, "a peer opened a stream and did not say in time what it is for");
+        return Ok(());
+    };
+    let (opened, held) = opened?;
     if let Err(denied) = access::check(&opened, &context.work.workers, &stream.peer) {
         match denied {
             Denied::NotOfItsNodes | Denied::NotItsHead => {
@@ -134,8 +141,11 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
                 tracing::debug!(peer = %stream.peer.name, why = %denied, "a peer may not open this stream");
             }
         }
-        return refusal::refuse(&opened, &denied, &mut stream.send).await;
+        // A peer that does not read its refusal must not keep its request here.
+        let refused = tokio::time::timeout(OPEN_TIMEOUT, refusal::refuse(&opened, &denied, &mut stream.send)).await;
+        return refused.unwrap_or(Ok(()));
     }
+    drop(held);
     match opened {
         Open::Branch(open) => {
             launch::serve(context.work.launches.handles(), &context.parents, &stream.peer, *open, stream.send, stream.recv).await

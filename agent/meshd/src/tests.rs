@@ -301,7 +301,7 @@ async fn a_bad_first_frame_ends_its_stream_alone() {
     let agent = Agent::new();
     let answer = lattice_mesh::frame::Frame::of(&"x".to_owned()).unwrap();
     let body = |length: u32| [&[frame::VERSION, 0, 0, 0][..], &length.to_le_bytes()].concat();
-    let too_long = body(u32::try_from(frame::FRAME_BYTES_MAX + 1).unwrap());
+    let too_long = body(u32::try_from(frame::OPEN_BYTES_MAX + 1).unwrap());
     let garbage = [body(16), vec![0xff; 16]].concat();
     for bytes in [vec![frame::VERSION + 1, 0, 0, 0, 0, 0, 0, 0], too_long, garbage, body(0)] {
         let (mut send, mut recv) = agent.api.open(&ME.parse().unwrap(), &agent.bench.address).await.unwrap();

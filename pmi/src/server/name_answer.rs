@@ -20,7 +20,7 @@ pub(super) fn answer_of_name(name: &[u8], thread: Option<&[u8]>, answered: Answe
 fn of_name(why: NameRefused) -> (Code, &'static str) {
     let code = match why {
         NameRefused::Unserved | NameRefused::Published | NameRefused::NotPublished => Code::Other,
-        NameRefused::BadLength => Code::InvalidArgument,
+        NameRefused::BadLength | NameRefused::HasBlank => Code::InvalidArgument,
         NameRefused::Full => Code::NoMemory,
     };
     (code, why.message())

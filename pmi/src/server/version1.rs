@@ -87,6 +87,7 @@ impl Server {
             }
             Command::Unpublish { name } => self.line_of_name(local, Asked::Unpublish, Ask::Unpublish { name: name.to_vec() }, out),
             Command::Lookup { name } => self.line_of_name(local, Asked::Lookup, Ask::Lookup { name: name.to_vec() }, out),
+            Command::Refused(reply) => send(local, reply, out),
             Command::SpawnBegin => self.session(local).phase = Phase::Spawning { total: 1, so_far: 1 },
             Command::BarrierIn => self.come_to_fence(local, Gathering::Barrier, out),
             Command::Finalize => {
