@@ -13,7 +13,6 @@
 
 use futures::StreamExt;
 use futures::stream;
-use lattice_membership::cluster::mesh_address;
 use lattice_mesh::monitor::{MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_meshd::context::Shared;
 use lattice_meshd::monitoring;
@@ -111,7 +110,7 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
         user: share.owner.name.clone(),
         what: MonitorWhat::Idle { launch: suspect.launch },
     };
-    let mut items = monitoring::items(context, node, mesh_address(&context.work.cluster, share, node), open);
+    let mut items = monitoring::items(context, node, context.work.workers.mesh_address(share, node), open);
     match timeout(ANSWER, items.recv()).await {
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: None, .. }))) => IdleReport::None,

@@ -12,7 +12,7 @@ pub mod plan;
 
 use crate::core::Core;
 use crate::peers::{RosterAnswer, RosterQuestion};
-use crate::proposer::unserved;
+use crate::proposer::{left_behind, unserved};
 use lattice_ledger::{Action, MembersStep};
 use lattice_model::{Principal, with_causes};
 use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal};
@@ -176,7 +176,13 @@ async fn audit(core: &Core, by: &Principal, step: MembersStep) -> Result<(), Ref
 async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refusal> {
     // Members that lose their vote stay learners until they are removed, so that they learn of the
     // loss.
-    let altered = core.raft.change_membership(change, true).await;
+    let altered = tokio::select! {
+        altered = core.raft.change_membership(change, true) => altered,
+        () = left_behind(&core.raft) => {
+            let why = "this member is no longer the leader; the change may have been committed: see `lattice quorum status`".to_owned();
+            return Err(Refusal::Unavailable { why });
+        }
+    };
     altered.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
 }
 

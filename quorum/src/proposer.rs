@@ -18,7 +18,7 @@ use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +32,8 @@ const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Largest number of entries in flight, from the proposal until the entry is applied: so the next
 /// entry is written while the one before it is replicated.
 const UNDER_WAY_MAX: usize = 2;
+/// How long an entry may still get its result after the term in which it was proposed.
+const RESULT_AFTER_LOSS: Duration = Duration::from_secs(10);
 
 /// Why this member did not handle a command or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,10 +165,14 @@ impl ProposerTask {
             count(&counts.entries);
             // Submitted by this task, so that entries keep the order of their commands. Other tasks
             // await the results.
+            let lost = left_behind(&self.raft);
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
                     self.settling.spawn(async move {
-                        let result = receiver.await.ok();
+                        let result = tokio::select! {
+                            result = receiver => result.ok(),
+                            () = lost => None,
+                        };
                         drop(permit);
                         settled(&counts, result.as_ref(), replies.len(), began);
                         settle(result, replies);
@@ -175,6 +181,20 @@ impl ProposerTask {
                 Err(error) => fail_all(replies, &stopped(&error)),
             }
         }
+    }
+}
+
+/// Returns when an entry that is proposed now can have been lost without a word: a member that lost
+/// the leadership and then installed a snapshot behind the entry gives it no result.
+pub fn left_behind(raft: &Raft) -> impl Future<Output = ()> + use<> {
+    let mut metrics = raft.metrics();
+    let term = metrics.borrow().current_term;
+    async move {
+        let Ok(_newer) = metrics.wait_for(|now| now.current_term != term).await.map(drop) else {
+            // The member stops, which is reported elsewhere.
+            return std::future::pending().await;
+        };
+        tokio::time::sleep(RESULT_AFTER_LOSS).await;
     }
 }
 

@@ -180,7 +180,6 @@ impl Bench {
         let launches = launch::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
-            cluster: cluster_view.clone(),
             workers: workers.clone(),
             fabric: fabric.clone(),
             fence_timeout: Duration::from_secs(60),

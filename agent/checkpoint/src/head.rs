@@ -10,7 +10,6 @@ use super::{Checkpoints, late, owner_of, wall_ms};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_agent_common::files;
 use lattice_agent_common::tasks::Tasks;
-use lattice_membership::cluster::mesh_address;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
 use lattice_mesh::open::{Open, vouched};
 use lattice_mesh::{UnreachedNode, frame};
@@ -680,7 +679,7 @@ impl Asking {
     }
 
     async fn there(&self) -> Result<(), UnreachedNode> {
-        let address = mesh_address(&self.context.cluster, &self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+        let address = self.context.workers.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
         let sending = async {

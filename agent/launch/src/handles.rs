@@ -2,21 +2,16 @@
 
 use lattice_agent_common::tasks::Tasks;
 use lattice_machine::fabric::Fabric;
-use lattice_membership::cluster::Cluster;
 use lattice_mesh::Mesh;
 use lattice_model::NodeId;
 use lattice_registry::Allocations;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Shared by all launches of the node.
 pub struct Handles {
     /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
-    /// The nodes as the quorum knows them.
-    pub cluster: watch::Receiver<Arc<Cluster>>,
     /// The allocations on this node.
     pub workers: Allocations,
     /// Keys for the fabric.

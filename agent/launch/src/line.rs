@@ -3,7 +3,6 @@
 
 use super::down_frame::DownFrame;
 use super::handles::Handles;
-use lattice_membership::cluster::mesh_address;
 use lattice_mesh::branch::{BranchOpen, Up};
 use lattice_mesh::frame;
 use lattice_mesh::launch::{ToHead, ToPart, WireLaunch};
@@ -130,7 +129,7 @@ impl LineTask {
             let messages = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
             return Some(Way::Here { handle, messages });
         }
-        let address = mesh_address(&handles.cluster, share, node)?;
+        let address = handles.workers.mesh_address(share, node)?;
         let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {

@@ -3,7 +3,6 @@
 //! would wait for ever.
 
 use super::line::Around;
-use lattice_membership::cluster::mesh_address;
 use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
@@ -45,7 +44,7 @@ impl Seek {
 
 async fn is_reached(around: &Around, part: u32) -> bool {
     let Around { handles, share, .. } = around;
-    let Some((node, address)) = around.node(part).and_then(|node| Some((node, mesh_address(&handles.cluster, share, node)?))) else {
+    let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.workers.mesh_address(share, node)?))) else {
         return false;
     };
     // Nothing is sent on this stream: the peer sees it end.

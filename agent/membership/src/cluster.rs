@@ -5,7 +5,7 @@
 //! marks it as stale.
 
 use crate::{Ask, Membership};
-use lattice_model::{Backoff, DesiredShare, Node, NodeId};
+use lattice_model::{Backoff, Node};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::following::{Following, News};
@@ -39,12 +39,6 @@ fn take(cluster: &mut Cluster, news: News) {
     changes.into_iter().for_each(|change| apply(cluster, change));
     cluster.revision = revision;
     cluster.fresh = true;
-}
-
-/// A node's mesh address: as it registered last, or else as the allocation's node list has it.
-pub fn mesh_address(cluster: &watch::Receiver<Arc<Cluster>>, share: &DesiredShare, node: &NodeId) -> Option<String> {
-    let known = cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
-    known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
 }
 
 fn apply(cluster: &mut Cluster, change: Change) {

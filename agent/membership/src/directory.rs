@@ -4,10 +4,10 @@
 
 use crate::cluster::Cluster;
 use crate::peers::Peers;
-use lattice_model::{Node, NodeId};
+use lattice_model::{Allocation, AllocationState, Node, NodeId};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
-use lattice_quorum_client::wire::{Answer, Request};
+use lattice_quorum_client::wire::{Answer, NODES_ASKED_MAX, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,13 +48,16 @@ impl Directory {
         }
     }
 
-    /// The agent's view, with these nodes in it as far as they can be had.
-    pub async fn with_nodes(&self, names: impl Iterator<Item = &NodeId>) -> Arc<Cluster> {
+    /// The agent's view, with the nodes of this allocation in it as far as they can be had, and as
+    /// far as something is to be said of them.
+    pub async fn with_nodes_of(&self, allocation: &Allocation) -> Arc<Cluster> {
         let mut cluster = Arc::clone(&self.cluster.borrow());
-        if self.knows_all() {
+        let is_placed = matches!(allocation.state, AllocationState::Staging | AllocationState::Running) || allocation.vni.is_some();
+        if self.knows_all() || !is_placed {
             return cluster;
         }
-        let missing: BTreeSet<NodeId> = names.filter(|name| !cluster.nodes.contains_key(*name)).cloned().collect();
+        let missing = allocation.nodes().filter(|name| !cluster.nodes.contains_key(*name)).take(NODES_ASKED_MAX);
+        let missing: BTreeSet<NodeId> = missing.cloned().collect();
         if !missing.is_empty()
             && let Some(nodes) = self.ask(missing).await
         {
@@ -65,13 +68,16 @@ impl Directory {
 
     /// `None`: the quorum did not answer.
     async fn ask(&self, names: BTreeSet<NodeId>) -> Option<Vec<Node>> {
-        match self.quorum.call(&Request::GetNodes { names }, ANSWER).await {
-            Ok(Answer::Nodes(nodes)) => Some(nodes),
-            Ok(_) => None,
+        // The state of any member is new enough.
+        let question = Request::Stale(Box::new(Request::GetNodes { names }));
+        let answer = match self.quorum.call(&question, ANSWER).await {
+            Ok(Answer::Stale { answer, .. }) => *answer,
+            Ok(_) => return None,
             Err(error) => {
                 tracing::debug!(%error, "the quorum does not say where nodes are");
-                None
+                return None;
             }
-        }
+        };
+        if let Answer::Nodes(nodes) = answer { Some(nodes) } else { None }
     }
 }

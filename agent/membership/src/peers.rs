@@ -36,6 +36,8 @@ const BYTES_MAX: u64 = 64 * 1024;
 const LOOK: Duration = Duration::from_secs(5);
 /// Backoff between questions for nodes chosen at random.
 const SAMPLE_PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
+/// Interval between questions for the present addresses of listed nodes.
+const RENEWAL: Duration = Duration::from_secs(600);
 /// Timeout of the quorum's answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -103,7 +105,7 @@ impl Peers {
         cluster: watch::Receiver<Arc<Cluster>>,
         stop: CancellationToken,
     ) {
-        let samples = (quorum.role() != Role::Api).then(|| Samples { quorum, pauses: SAMPLE_PAUSES, next: Instant::now() });
+        let samples = (quorum.role() != Role::Api).then(|| Samples::of(quorum));
         let _stopped = stop.run_until_cancelled(self.keep_always(&me, samples, &membership, &cluster)).await;
     }
 
@@ -149,9 +151,19 @@ struct Samples {
     pauses: Backoff,
     /// Not before this time.
     next: Instant,
+    /// When the addresses of listed nodes are asked for again.
+    renewal: Instant,
+    /// How many others were alive when a sample had all nodes that there are: more cannot be had
+    /// until others come.
+    all_of: Option<usize>,
 }
 
 impl Samples {
+    fn of(quorum: QuorumClient) -> Self {
+        let now = Instant::now();
+        Self { quorum, pauses: SAMPLE_PAUSES, next: now, renewal: now + RENEWAL, all_of: None }
+    }
+
     /// Replaces `sampled` if fewer peers on the list are alive than there could be, and joins gossip
     /// at the new ones.
     async fn refresh(&mut self, me: &NodeId, listed: &Places, membership: &Membership, sampled: &mut Places) {
@@ -161,23 +173,36 @@ impl Samples {
         let is_listed = |node: &&&NodeId| listed.get(**node).is_some_and(|place| place.is_of(node, &members));
         let have = alive.iter().filter(is_listed).count();
         // While it is alone, it may only not know of others yet.
-        if !alive.is_empty() && have >= alive.len().min(KEPT_MAX) {
+        let now = Instant::now();
+        if !alive.is_empty() && (have >= alive.len().min(KEPT_MAX) || self.all_of == Some(alive.len())) {
             self.pauses.reset();
-            self.next = Instant::now();
+            self.next = now;
+            if now >= self.renewal {
+                self.renewal = now + RENEWAL.mul_f64(rand::random_range(0.5..1.0));
+                let names = listed.keys().cloned().collect();
+                *sampled = self.ask(me, Request::GetNodes { names }).await.unwrap_or_default();
+            }
             return;
         }
-        if Instant::now() < self.next {
+        if now < self.next {
             return;
         }
-        self.next = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
-        // Any member's own state is new enough, and costs no other member anything.
-        let question = Request::Stale(Box::new(Request::SampleNodes { count: SAMPLED }));
-        let Ok(Answer::Stale { answer, .. }) = self.quorum.call(&question, ANSWER).await else { return };
-        let Answer::Nodes(nodes) = *answer else { return };
-        *sampled = nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), Place::of(node))).collect();
+        self.next = now + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
+        let Some(places) = self.ask(me, Request::SampleNodes { count: SAMPLED }).await else { return };
+        // With this node, unless it is not Ready.
+        self.all_of = (places.len() + 1 < SAMPLED as usize).then_some(alive.len());
+        *sampled = places;
         for place in sampled.values().filter_map(|place| place.gossip.parse().ok()) {
             membership.ask(Ask::Join(place)).await;
         }
+    }
+
+    /// The answer of any member, from its own state: it is new enough, and costs no other member
+    /// anything. Without this node.
+    async fn ask(&self, me: &NodeId, question: Request) -> Option<Places> {
+        let Ok(Answer::Stale { answer, .. }) = self.quorum.call(&Request::Stale(Box::new(question)), ANSWER).await else { return None };
+        let Answer::Nodes(nodes) = *answer else { return None };
+        Some(nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), Place::of(node))).collect())
     }
 }
 

@@ -125,7 +125,7 @@ impl AllocationService for Api {
             (other, _) => return Err(unexpected(&other)),
         };
         caller.check(allocation.id, &allocation.owner)?;
-        let cluster = self.context.work.directory.with_nodes(allocation.nodes()).await;
+        let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, self).shown(&allocation) };
         let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
@@ -276,7 +276,7 @@ impl AllocationService for Api {
                        such as a login node's";
             return Err(Status::failed_precondition(why));
         }
-        let cluster = directory.with_nodes(allocation.nodes()).await;
+        let cluster = directory.with_nodes_of(&allocation).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, nodes) = if waits {
             let view = cluster.with_alive(self.membership.alive());
@@ -291,7 +291,7 @@ impl AllocationService for Api {
             .into_iter()
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
-        let checkpoint = checkpoints::judged(self, &allocation).await;
+        let checkpoint = checkpoints::judged(self, &cluster, &allocation).await;
         let network_note = unenforced(&allocation, &cluster.nodes);
         let isolation_note = isolation::note(&allocation, &cluster.nodes);
         let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });

@@ -150,7 +150,7 @@ impl Api {
     /// node, or else from the directory of nodes.
     pub(super) async fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
         let local = self.context.work.workers.get(allocation);
-        let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));
+        let listed = local.and_then(|w| self.context.work.workers.mesh_address(&w.share, node));
         match listed {
             Some(address) => Some(address),
             None => self.context.work.directory.mesh(node).await,

@@ -10,6 +10,7 @@ use lattice_agent_checkpoint::simulated::SimulatedTime;
 use lattice_agent_checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::v1;
+use lattice_membership::cluster::Cluster;
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::DEADLINE_MS;
@@ -182,12 +183,12 @@ async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> R
 }
 
 /// The broker's decision about work with automatic checkpoints.
-pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::CheckpointJudgement> {
+pub(super) async fn judged(api: &Api, cluster: &Cluster, allocation: &Allocation) -> Option<v1::CheckpointJudgement> {
     allocation.spec.checkpoint.filter(|policy| policy.automatic.is_some())?;
     if allocation.state != AllocationState::Running {
         return None;
     }
-    let mut view = api.cluster.borrow().with_alive(api.membership.alive());
+    let mut view = cluster.with_alive(api.membership.alive());
     view.allocations.insert(allocation.id, allocation.clone());
     let judgement = checkpoint::broker::explain(&api.context.work.checkpoint, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {

@@ -38,6 +38,11 @@ impl WatchService for Api {
         let nothing = WatchRequest::nothing();
         let wanted = match request.get_ref().what.as_ref() {
             None => return Err(Status::invalid_argument("what is to be watched? nodes, allocations or leases")),
+            Some(What::Nodes(_)) if !self.context.work.directory.knows_all() => {
+                let why =
+                    "this node's agent follows its own node alone: ask an agent whose certificate has the role api, such as a login node's";
+                return Err(Status::failed_precondition(why));
+            }
             Some(What::Nodes(_)) => WatchRequest { nodes: true, ..nothing },
             Some(What::Leases(_)) => {
                 self.user(&request).await?;

@@ -262,7 +262,6 @@ impl Wiring<'_> {
         launch::Handles {
             me: self.base.me.clone(),
             mesh: self.connections.mesh.clone(),
-            cluster: self.channels.cluster.clone(),
             workers: workers.clone(),
             fabric: self.connections.fabric.clone(),
             fence_timeout: Duration::from_secs(config.launch.fence_timeout_seconds),

@@ -16,7 +16,7 @@ pub use lattice_ledger::{
     Conflict, DomainStanding, DrainWish, Endpoint, HeldShare, LimitsStanding, ListFilter, ListPlace, NodeHealth, Refusal, ServiceStanding,
     TenantStanding, VClusterStanding, VniPoolChange, VniPoolStanding, WalltimeRefusal, WatchPlace,
 };
-pub use request::{MembersChange, MembersOrder, NODES_SAMPLED_MAX, Request};
+pub use request::{MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Request};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
 pub use standing::{AdmissionsStanding, AdmittedNode, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, WaitingNode};
 pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};

@@ -110,11 +110,11 @@ commands! { |ledger, context|
 
     /// An agent opens its session.
     Register(registration: Registration)
-        => 1, Keeps, Member, 512, ledger.register(context, registration);
+        => 1, Keeps, Member, registration_bytes(registration), ledger.register(context, registration);
 
     /// An agent reports.
     Report(report: NodeReport)
-        => 1, Keeps, Member, 512, ledger.report(context, report);
+        => 1, Keeps, Member, report_bytes(&report.item), ledger.report(context, report);
 
     /// After a recovery: everything that a node has. See `lattice_quorum_client::wire::Up::Holds`.
     Adopt { node: NodeId, incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> }
@@ -426,7 +426,24 @@ fn claim_bytes(claim: &Claim) -> usize {
 }
 
 fn adoption_bytes(held: &[HeldShare], unreported: &[ReportItem]) -> usize {
-    256 + unreported.len() * 512 + held.iter().map(HeldShare::bytes_about).sum::<usize>()
+    256 + unreported.iter().map(report_bytes).sum::<usize>() + held.iter().map(HeldShare::bytes_about).sum::<usize>()
+}
+
+fn report_bytes(item: &ReportItem) -> usize {
+    512 + match item {
+        ReportItem::PrepareFailed { why, .. } | ReportItem::NotPreempted { why, .. } => why.len(),
+        ReportItem::Ended { reason, .. } => reason.to_string().len(),
+        ReportItem::Unheard { word, .. } => word.len(),
+        ReportItem::Prepared { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => 0,
+    }
+}
+
+fn registration_bytes(registration: &Registration) -> usize {
+    let Registration { features, unlimited, found, addresses, unwell, conformance, .. } = registration;
+    let texts = features.iter().chain(unlimited).chain(unwell).map(|text| 8 + text.len()).sum::<usize>();
+    let addresses = addresses.mesh.len() + addresses.gossip.len();
+    let found = found.as_ref().map_or(0, |found| 32 * found.len());
+    512 + texts + addresses + found + conformance.as_ref().map_or(0, components_bytes)
 }
 
 fn components_bytes(components: &Components) -> usize {

@@ -128,6 +128,11 @@ impl Ledger {
         self.holdings.of(node)
     }
 
+    /// The allocations that have not ended and had other nodes before.
+    pub fn moved_allocations(&self) -> impl Iterator<Item = AllocationId> + '_ {
+        self.allocation_index.moved.iter().copied()
+    }
+
     /// Everything that `node` must do.
     pub fn desired(&self, node: &NodeId) -> DesiredList {
         let mut shares: Vec<DesiredShare> = Vec::new();

@@ -27,6 +27,8 @@ use tokio::io::AsyncWriteExt;
 const CHAIN_BYTES_MAX: u64 = 1 << 30;
 /// Largest number of other backups that the error about a damaged one names.
 const NAMED_MAX: usize = 3;
+/// How far the clock of a store may be ahead of this machine's.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
 
 /// A store with backups.
 #[derive(Clone, Debug)]
@@ -136,8 +138,8 @@ impl Place {
         Ok(name)
     }
 
-    /// The names of all complete backups and the times when they were put, ordered by name: the
-    /// oldest first.
+    /// The names of all complete backups and the times when they were put, by the last entry that
+    /// they have: the oldest first. The time in a name is that of one member's clock.
     async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
         let prefix = self.key(&["backups"]);
         let mut listed = self.0.store.list(Some(&prefix));
@@ -151,7 +153,7 @@ impl Place {
                 found.push((name.as_ref().to_owned(), SystemTime::from(object.last_modified)));
             }
         }
-        found.sort_unstable();
+        found.sort_unstable_by(|(one, _), (other, _)| by_index(one).cmp(&by_index(other)));
         Ok(found)
     }
 
@@ -160,10 +162,12 @@ impl Place {
         Ok(self.found().await?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The age of the newest backup; `None`: there is none.
+    /// The age of the newest backup; `None`: there is none. One that is dated in the future does not
+    /// count, because it was made under a wrong clock.
     pub async fn age_of_newest(&self) -> Result<Option<Duration>, BackupError> {
-        let newest = self.found().await?.into_iter().map(|(_, at)| at).max();
-        Ok(newest.map(|at| SystemTime::now().duration_since(at).unwrap_or_default()))
+        let ahead = SystemTime::now() + CLOCKS_DIFFER_MAX;
+        let ages = self.found().await?.into_iter().filter_map(|(_, at)| ahead.duration_since(at).ok());
+        Ok(ages.min().map(|age| age.saturating_sub(CLOCKS_DIFFER_MAX)))
     }
 
     /// Downloads a backup (the newest if `name` is `None`) into the empty directory `dir`, and
@@ -288,6 +292,11 @@ fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain
 /// The form of a time in names: `20260131T235959Z`.
 pub fn stamp(at: Timestamp) -> String {
     at.to_string().chars().filter(|c| c.is_ascii_digit() || matches!(c, 'T')).take(15).chain(['Z']).collect()
+}
+
+/// A name ends with the number of the last entry.
+fn by_index(name: &str) -> (&str, &str) {
+    (name.rsplit_once('-').map_or("", |(_, index)| index), name)
 }
 
 #[cfg(test)]

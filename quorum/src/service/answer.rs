@@ -22,7 +22,7 @@ use lattice_model::{
 };
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
-use lattice_quorum_client::wire::{Answer, MemberStatus, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request};
 use lattice_store::background;
 use lattice_store::roster::Roster;
 use rand::seq::IteratorRandom;
@@ -340,12 +340,15 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
         Request::GetNodes { names } => {
-            Ok(Answer::Nodes(names.iter().filter_map(|name| ledger.node(name)).map(|n| (**n).clone()).collect()))
+            let nodes: Vec<_> = names.iter().take(NODES_ASKED_MAX).filter_map(|name| ledger.node(name).cloned()).collect();
+            drop(ledger);
+            Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
         Request::SampleNodes { count } => {
             let ready = ledger.nodes().filter(|node| node.state == NodeState::Ready);
-            let sampled = ready.choose_multiple(&mut rand::rng(), (*count).min(NODES_SAMPLED_MAX) as usize);
-            Ok(Answer::Nodes(sampled.into_iter().map(|n| (**n).clone()).collect()))
+            let sampled: Vec<_> = ready.cloned().choose_multiple(&mut rand::rng(), (*count).min(NODES_SAMPLED_MAX) as usize);
+            drop(ledger);
+            Ok(Answer::Nodes(sampled.iter().map(|n| (**n).clone()).collect()))
         }
         Request::CheckSubmission { spec, owner } => {
             ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })

@@ -28,7 +28,7 @@ use lattice_pki::identity::Caller;
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Down, HeldKeys, MayMove, NodeHealth, Refusal, Up};
 use lattice_store::roster::Roster;
-use link::{DownLink, Ended, PATIENCE, next};
+use link::{DownLink, Ended, MESSAGE_BYTES_MAX, PATIENCE, next};
 use registration::{checked, read_registration};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -88,7 +88,7 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
 
 async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streaming<Packed>, down: &DownLink) -> Ended {
     let ended = async {
-        let first = tokio::time::timeout(PATIENCE, next(&mut up)).await;
+        let first = tokio::time::timeout(PATIENCE, next(&mut up, MESSAGE_BYTES_MAX)).await;
         let registration = first.map_err(|_| Ended::Close("the agent sent no registration in time".to_owned()))??;
         let mut session = Session::register(core, who, registration, down).await?;
         let result = session.run(&mut up).await;
@@ -186,13 +186,16 @@ impl<'a> Session<'a> {
             waiting: Vec::new(),
             again: Instant::now(),
         };
+        // Before the message is made: a lock of the ledger that lives through it would be taken twice,
+        // for ever if an entry is to be applied in between.
+        let members = core.member_list();
         let registered = Down::Registered {
             incarnation,
-            generation: core.agreed.ledger().generation(),
+            generation: members.generation,
             cluster: core.config.cluster.clone(),
             heartbeat_ms: core.config.node_heartbeat_ms,
             report_seq,
-            members: core.member_list(),
+            members,
         };
         down.send(&registered).await?;
         // Revocations first: an agent that was offline may still accept certificates that were
@@ -208,8 +211,9 @@ impl<'a> Session<'a> {
         // message.
         let (tx, mut messages) = mpsc::channel(REPORTS_MAX);
         let reading = async move {
+            let mut bytes_max = usize::MAX;
             loop {
-                let message = next(up).await;
+                let message = next(up, std::mem::replace(&mut bytes_max, MESSAGE_BYTES_MAX)).await;
                 let last = message.is_err();
                 if tx.send(message).await.is_err() || last {
                     return;
@@ -256,6 +260,11 @@ impl<'a> Session<'a> {
     async fn handle(&mut self, up: Up, messages: &mut mpsc::Receiver<Result<Up, Ended>>) -> Result<Option<Up>, Ended> {
         match up {
             Up::Register { .. } => Err(Ended::Refused(Status::invalid_argument("a session has one registration"))),
+            // Where no recovery waits for it, there is nothing to adopt.
+            Up::Holds { .. } if !self.core.agreed.ledger().awaits(&self.node) => {
+                self.send_desired(Revision(0)).await?;
+                Ok(None)
+            }
             Up::Holds { incarnation, held, unreported } => {
                 let action = Action::Adopt { node: self.node.clone(), incarnation, held, unreported };
                 let results = propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;

@@ -50,8 +50,9 @@ const SETS_MAX: usize = 64;
 const MARK_AFTER: Duration = Duration::from_secs(1);
 /// The same for a narrow watch, which could start with a short list at any time.
 const NARROW_MARK_AFTER: Duration = Duration::from_secs(30);
-/// How many change sets are searched for what concerns a narrow watch that resumes.
-const NARROW_RESUMED_MAX: usize = 1024;
+/// How many change sets are searched for what concerns the watch of a node's agent that resumes.
+/// Its list is short, and ten thousand of them may come back at once.
+const NODE_RESUMED_MAX: usize = 1024;
 
 /// How a watch ends.
 enum Ended {
@@ -308,8 +309,8 @@ impl Watch<'_> {
             let Some(last) = sets.last() else { break };
             place.revision = last.revision;
             read += sets.len();
-            if read > NARROW_RESUMED_MAX && self.topic().is_some() {
-                return Err(Ended::StartAgain(format!("more than {NARROW_RESUMED_MAX} entries since: the list is shorter")));
+            if read > NODE_RESUMED_MAX && self.whose.is_some() {
+                return Err(Ended::StartAgain(format!("more than {NODE_RESUMED_MAX} entries since: the list is shorter")));
             }
             for set in &sets {
                 self.send_changes(set).await?;
@@ -337,9 +338,9 @@ impl Watch<'_> {
         let ledger = self.core.agreed.ledger();
         let allocations = match (&self.wanted.allocations, self.whose) {
             (WatchAllocations::None, _) => Vec::new(),
-            // Those that had a share there and wait for another are left out: each change of them is sent.
             (WatchAllocations::Live, Some(node)) => {
-                let its: BTreeSet<AllocationId> = ledger.holdings(node).iter().map(|held| held.allocation).collect();
+                let held = ledger.holdings(node).iter().map(|held| held.allocation);
+                let its: BTreeSet<AllocationId> = held.chain(ledger.moved_allocations()).collect();
                 its.into_iter()
                     .filter_map(|id| ledger.allocation(id))
                     .filter(|a| !a.state.is_terminal() && self.concerns(a))

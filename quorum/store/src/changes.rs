@@ -9,9 +9,10 @@
 
 use lattice_ledger::history::{ChangeSet, Compacted, History};
 use lattice_ledger::{Changed, Ledger, WatchPlace};
-use lattice_model::{Allocation, AllocationId, NodeId, Revision};
+use lattice_model::{AllocationId, NodeId, Revision};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
@@ -21,8 +22,8 @@ pub struct Changes {
     history: Mutex<History>,
     /// Wakes the watches of more than one record.
     newer: watch::Sender<()>,
-    /// Changed only while the history is locked.
-    narrow: Mutex<HashMap<Topic, Vec<Weak<Narrow>>>>,
+    /// Locked after the history. A watch is woken only while the history is locked.
+    narrow: Mutex<NarrowWatches>,
     sessions: Mutex<HashMap<NodeId, Vec<Weak<Notify>>>>,
     revocations: watch::Sender<()>,
 }
@@ -57,21 +58,21 @@ impl Changes {
     /// Wakes a watch only for changes of this, until it is dropped.
     pub fn narrow(&self, topic: Topic) -> Arc<Narrow> {
         let narrow = Arc::new(Narrow::default());
-        let mut of_topic = self.narrow.lock();
-        let watches = of_topic.entry(topic).or_default();
-        watches.retain(|watch| watch.strong_count() > 0);
+        let mut all = self.narrow.lock();
+        let watches = match topic {
+            Topic::Node(node) => all.nodes.entry(node).or_default(),
+            Topic::Allocation(id) => all.allocations.entry(id).or_default(),
+        };
         watches.push(Arc::downgrade(&narrow));
         narrow
     }
 
     /// Removes the watches of this that were dropped.
     pub fn narrow_over(&self, topic: &Topic) {
-        let mut of_topic = self.narrow.lock();
-        if let Some(watches) = of_topic.get_mut(topic) {
-            watches.retain(|watch| watch.strong_count() > 0);
-            if watches.is_empty() {
-                of_topic.remove(topic);
-            }
+        let mut all = self.narrow.lock();
+        match topic {
+            Topic::Node(node) => remove_dropped(&mut all.nodes, node),
+            Topic::Allocation(id) => remove_dropped(&mut all.allocations, id),
         }
     }
 
@@ -138,17 +139,20 @@ impl Changes {
     /// Must be called while the history is locked, so that no watch takes the entry as one that
     /// does not concern it.
     fn wake_narrow(&self, set: &ChangeSet) {
-        let of_topic = self.narrow.lock();
-        if of_topic.is_empty() {
-            return;
-        }
-        let mut nodes: BTreeSet<NodeId> = set.nodes.iter().map(|node| node.id.clone()).chain(set.nodes_removed.iter().cloned()).collect();
+        let all = self.narrow.lock();
+        let wake = |watches: Option<&Watches>| {
+            watches.into_iter().flatten().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(set.revision));
+        };
         for allocation in &set.allocations {
-            nodes.extend(nodes_of(allocation));
+            wake(all.allocations.get(&allocation.id));
         }
-        let allocations = set.allocations.iter().map(|allocation| Topic::Allocation(allocation.id));
-        for watches in nodes.into_iter().map(Topic::Node).chain(allocations).filter_map(|topic| of_topic.get(&topic)) {
-            watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(set.revision));
+        if !all.nodes.is_empty() {
+            let nodes = set.nodes.iter().map(|node| &node.id).chain(&set.nodes_removed);
+            nodes.chain(set.allocations.iter().flat_map(|allocation| allocation.nodes())).for_each(|node| wake(all.nodes.get(node)));
+            for attempt in set.allocations.iter().flat_map(|allocation| &allocation.attempts) {
+                wake(all.nodes.get(&attempt.head));
+                attempt.node_ids().unwrap_or_default().iter().for_each(|node| wake(all.nodes.get(node)));
+            }
         }
     }
 
@@ -158,7 +162,10 @@ impl Changes {
         let mut history = self.history();
         history.restart(ledger.place());
         // Each finds that its place is not kept any more.
-        self.narrow.lock().values().flatten().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(Revision(0)));
+        let all = self.narrow.lock();
+        let watches = all.nodes.values().chain(all.allocations.values()).flatten();
+        watches.filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(Revision(0)));
+        drop(all);
         drop(history);
         self.wake_sessions();
         self.revocations.send_replace(());
@@ -204,13 +211,21 @@ impl Narrow {
     }
 }
 
-/// The nodes that have, or had, a share of this allocation.
-pub fn nodes_of(allocation: &Allocation) -> impl Iterator<Item = NodeId> + '_ {
-    let earlier = allocation.attempts.iter().flat_map(|attempt| {
-        let nodes = attempt.node_ids().unwrap_or_default();
-        nodes.into_iter().chain([attempt.head.clone()])
-    });
-    allocation.nodes().cloned().chain(earlier)
+type Watches = Vec<Weak<Narrow>>;
+
+#[derive(Debug, Default)]
+struct NarrowWatches {
+    nodes: HashMap<NodeId, Watches>,
+    allocations: HashMap<AllocationId, Watches>,
+}
+
+fn remove_dropped<K: Eq + Hash>(all: &mut HashMap<K, Watches>, topic: &K) {
+    if let Some(watches) = all.get_mut(topic) {
+        watches.retain(|watch| watch.strong_count() > 0);
+        if watches.is_empty() {
+            all.remove(topic);
+        }
+    }
 }
 
 fn wake<'a>(nodes: impl Iterator<Item = &'a Vec<Weak<Notify>>>) {
@@ -222,6 +237,8 @@ fn wake<'a>(nodes: impl Iterator<Item = &'a Vec<Weak<Notify>>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_ledger::{Action, Command};
+    use lattice_model::Timestamp;
 
     #[tokio::test]
     async fn when_one_of_a_nodes_two_sessions_is_dropped_the_other_is_woken() {
@@ -235,5 +252,41 @@ mod tests {
         drop(direct);
         changes.session_over(&node);
         assert!(changes.sessions().is_empty());
+    }
+
+    fn changed(nodes: &[&str]) -> Changed {
+        Changed { nodes: nodes.iter().map(|node| node.parse().unwrap()).collect(), ..Changed::default() }
+    }
+
+    #[tokio::test]
+    async fn a_narrow_watch_is_woken_by_its_record_alone_and_by_a_new_state() {
+        let mut ledger = Ledger::default();
+        let changes = Changes::since(&ledger);
+        let topic = Topic::Node("n1".parse().unwrap());
+        let (first, second) = (changes.narrow(topic.clone()), changes.narrow(topic.clone()));
+        let mut publish = |nodes: &[&str]| {
+            let revision = Revision(ledger.revision().0 + 1);
+            ledger.apply(revision, &Command { at: Timestamp(1), action: Action::AdvanceTime });
+            // Of a node that is not registered, the set has the removal.
+            changes.publish(&ledger, changed(nodes));
+            ledger.revision()
+        };
+        let other = publish(&["n2"]);
+        assert_eq!((first.take(), changes.taken_up_to(&first)), (None, Some(other)));
+        let own = publish(&["n1", "n2"]);
+        assert_eq!(changes.taken_up_to(&first), None, "it has not taken the entry");
+        for watch in [&first, &second] {
+            watch.notified().await;
+            assert_eq!((watch.take(), watch.take()), (Some(own), None));
+        }
+        changes.publish_everything(&ledger);
+        assert_eq!((first.take(), second.take()), (Some(Revision(0)), Some(Revision(0))));
+        drop(first);
+        changes.narrow_over(&topic);
+        changes.publish_everything(&ledger);
+        assert_eq!(second.take(), Some(Revision(0)), "the other watch of the same node stays");
+        drop(second);
+        changes.narrow_over(&topic);
+        assert!(changes.narrow.lock().nodes.is_empty());
     }
 }

@@ -6,6 +6,8 @@ use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// Largest number of nodes in the answer to [`Request::GetNodes`].
+pub const NODES_ASKED_MAX: usize = 1000;
 /// Largest number of nodes in the answer to [`Request::SampleNodes`].
 pub const NODES_SAMPLED_MAX: u32 = 64;
 
@@ -34,7 +36,8 @@ pub enum Request {
     ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListPlace>, filter: ListFilter },
     /// All nodes.
     ListNodes,
-    /// The nodes with these names; those that are not registered are left out.
+    /// The nodes with these names, the first [`NODES_ASKED_MAX`] of them; those that are not
+    /// registered are left out.
     GetNodes { names: BTreeSet<NodeId> },
     /// This many random nodes that are Ready, and not more than [`NODES_SAMPLED_MAX`].
     SampleNodes { count: u32 },

@@ -24,6 +24,8 @@ pub struct AllocationIndex {
     pub excluded: OrdSet<(NodeId, AllocationId)>,
     /// When measurements end that have an end.
     pub telemetry_ends: OrdSet<(Timestamp, AllocationId)>,
+    /// The allocations that have not ended and had other nodes before.
+    pub moved: OrdSet<AllocationId>,
 }
 
 /// Allocations that have not ended.
@@ -63,6 +65,7 @@ pub struct AllocationFacts {
     wait_ends: Option<Timestamp>,
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
+    has_moved: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,7 @@ impl AllocationFacts {
             wait_ends: allocation.waits_until.filter(|_| is_live),
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
+            has_moved: is_live && !allocation.attempts.is_empty(),
         }
     }
 
@@ -136,6 +140,12 @@ impl AllocationIndex {
         if let Some((was, now)) = differing(was, now, |facts| facts.telemetry_ends) {
             was.and_then(|end| self.telemetry_ends.remove(&(end, id)));
             now.and_then(|end| self.telemetry_ends.insert((end, id)));
+        }
+        if let Some((_, now)) = differing(was, now, |facts| facts.has_moved.then_some(())) {
+            match now {
+                Some(()) => self.moved.insert(id),
+                None => self.moved.remove(&id),
+            };
         }
     }
 

@@ -39,8 +39,17 @@ impl DownLink {
     }
 }
 
-pub(super) async fn next(up: &mut Streaming<Packed>) -> Result<Up, Ended> {
+/// Largest message of an agent, in bytes. Only [`Up::Holds`] may be larger, which comes first if at
+/// all.
+pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
+
+/// The agent's next message, of at most so many bytes.
+pub(super) async fn next(up: &mut Streaming<Packed>, bytes_max: usize) -> Result<Up, Ended> {
     match up.message().await {
+        Ok(Some(packed)) if packed.body.len() > bytes_max => {
+            let why = format!("a message of {} bytes: at most {bytes_max} are possible", packed.body.len());
+            Err(Ended::Refused(Status::invalid_argument(why)))
+        }
         Ok(Some(packed)) => unpack(&packed).map_err(|e| Ended::Refused(e.into())),
         Ok(None) | Err(_) => Err(Ended::Gone),
     }
