@@ -17,12 +17,15 @@
 //! publication would wait for all nodes.
 
 use crate::kvs::Kvs;
-use crate::pmix::{PUBLISHED_BYTES_MAX, PUBLISHED_HEADER_BYTES};
 use crate::wire::{NameRefused, VALUE_BYTES_MAX};
 use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Largest size of a value published over PMIx, in bytes.
+pub(crate) const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
+/// Size of its header, in bytes: its rank and its type.
+pub(crate) const PUBLISHED_HEADER_BYTES: usize = 6;
 /// The part that has the directory.
 const DIRECTORY: u32 = 0;
 /// Largest number of requests in one call.

@@ -10,21 +10,17 @@
 use crate::blob::{self, BLOB_BYTES_MAX};
 use crate::bridge::{AnswerStatus, FromBridge, MODEX_NOT_SUPPORTED, MODEX_TOO_LONG, Published, Question, ToBridge};
 use crate::deaths::{Death, Deaths};
-use crate::names::{Answered, Ask, Named, Names};
+use crate::names::{Answered, Ask, Named, Names, PUBLISHED_BYTES_MAX, PUBLISHED_HEADER_BYTES};
 use crate::wire::{Excerpt, NameRefused, VALUE_BYTES_MAX};
 use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the records into which the library's data is split.
 const DATA_KEY: &[u8] = b"x";
-/// Largest size of a published value, in bytes.
-pub(crate) const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
 /// Largest size of a key, in bytes: `PMIX_MAX_KEYLEN`.
 const PUBLISHED_KEY_BYTES_MAX: usize = 511;
 /// Largest number of a node's unanswered questions, and of keys in one question.
 const QUESTIONS_MAX: usize = 4096;
-/// Size of the header of a published value, in bytes: its rank and its type.
-pub(crate) const PUBLISHED_HEADER_BYTES: usize = 6;
 /// Largest total size of the values found for one question, in bytes: twice what a directory has. Only a question that
 /// repeats keys finds more, and its answer would not fit a frame to the bridge.
 const FOUND_BYTES_MAX: usize = 16 * 1024 * 1024;
