@@ -78,6 +78,6 @@ fn faults() {
         assert!(done.code() == 1 && done.err().contains(expected), "{wrong:?}: {}{}", done.out(), done.err());
     }
     let keeper = cluster.networks.as_ref().unwrap().keeper.clone();
-    assert!(did(&["down"]).ends_with("is gone\n"));
+    assert_eq!(did(&["down"]), format!("removed {at}\n"));
     assert!(!dir.exists() && ours_under(&[&dir]).is_empty() && !keeper.alive());
 }
