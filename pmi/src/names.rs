@@ -226,7 +226,7 @@ impl Directory {
     }
 
     /// A value with which the answer would be too long to be carried is refused: without an answer, the caller would
-    /// repeat its call for ever. Callers of this version never ask for so much.
+    /// repeat its call for ever. A caller that keeps the bounds never asks for so much.
     fn decide_all(&mut self, asks: Vec<Ask>) -> Vec<Answered> {
         let mut room = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
         let decide = |ask| match self.decide(ask) {
@@ -355,9 +355,9 @@ mod tests {
     fn answers_of_all(first: &mut Names<Who>, other: &mut Names<Who>) -> (Vec<Answered>, usize) {
         let (mut answers, mut calls) = (Vec::new(), 0);
         while let Some(asks) = other.unanswered().cloned() {
-            let told = call(&called(first, &asks));
-            assert!(told.body.len() <= ANSWERS_BYTES_MAX, "{} bytes", told.body.len());
-            answers.extend(called(other, &told).into_iter().filter_map(|named| match named {
+            let answer = call(&called(first, &asks));
+            assert!(answer.body.len() <= ANSWERS_BYTES_MAX, "{} bytes", answer.body.len());
+            answers.extend(called(other, &answer).into_iter().filter_map(|named| match named {
                 Named::Answer { answered, .. } => Some(answered),
                 Named::Call(_) => None,
             }));
@@ -392,10 +392,10 @@ mod tests {
         let mut first = Names::new(0, Service::Published);
         asked(&mut first, (0, 0), publish("a", &value));
         let asks = [vec![lookup("a"); 128], vec![publish("b", "")], vec![lookup("-"); 127]].concat();
-        let call_of_old = Call { from: 1, to: 0, service: Service::Published, leg: Leg::Asks, number: 1, body: encoded(&asks) };
-        let told = call(&called(&mut first, &call_of_old));
-        assert!(told.body.len() <= BODY_BYTES_MAX, "{} bytes", told.body.len());
-        let answers = decoded::<Vec<Answered>>(&told.body).unwrap();
+        let large_call = Call { from: 1, to: 0, service: Service::Published, leg: Leg::Asks, number: 1, body: encoded(&asks) };
+        let answer = call(&called(&mut first, &large_call));
+        assert!(answer.body.len() <= BODY_BYTES_MAX, "{} bytes", answer.body.len());
+        let answers = decoded::<Vec<Answered>>(&answer.body).unwrap();
         let found = answers.iter().filter(|answered| matches!(answered, Answered::Found(_))).count();
         assert_eq!((answers.len(), found), (256, 63));
         assert_eq!(answers[63..128], vec![Answered::Refused(NameRefused::Full); 65]);

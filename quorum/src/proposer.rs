@@ -190,10 +190,10 @@ pub fn left_behind(raft: &Raft) -> impl Future<Output = ()> + use<> {
     let mut metrics = raft.metrics();
     let term = metrics.borrow().current_term;
     async move {
-        let Ok(_newer) = metrics.wait_for(|now| now.current_term != term).await.map(drop) else {
+        if metrics.wait_for(|now| now.current_term != term).await.is_err() {
             // The member stops, which is reported elsewhere.
             return std::future::pending().await;
-        };
+        }
         tokio::time::sleep(RESULT_AFTER_LOSS).await;
     }
 }

@@ -1,8 +1,8 @@
 //! What an agent knows of the cluster: nodes and live allocations, from a watch on the quorum. To
 //! an agent with a certificate of role `node`, the quorum sends only its own node, and the
 //! allocations that have, or had, a share there: so its cost does not grow with the cluster
-//! ([`crate::directory`] finds other nodes). While the quorum is unreachable, the agent keeps the last state and
-//! marks it as stale.
+//! ([`crate::directory`] finds other nodes). While the quorum is unreachable, the agent keeps the
+//! last state and marks it as stale.
 
 use crate::{Ask, Membership};
 use lattice_model::{Backoff, Node};

@@ -3,18 +3,15 @@
 //! it has the stored list of peers.
 
 use crate::cluster::Cluster;
+use crate::nodes_asked;
 use crate::peers::Peers;
-use lattice_model::{Allocation, AllocationState, Node, NodeId};
+use lattice_model::{Allocation, AllocationState, NodeId};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
-use lattice_quorum_client::wire::{Answer, NODES_ASKED_MAX, Request};
+use lattice_quorum_client::wire::{NODES_ASKED_MAX, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// Timeout of the quorum's answer.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// See the module documentation. All clones share it.
 #[derive(Clone, Debug)]
@@ -41,7 +38,7 @@ impl Directory {
         if known.is_some() || self.knows_all() {
             return known;
         }
-        let asked = self.ask(BTreeSet::from([node.clone()])).await;
+        let asked = nodes_asked::ask(&self.quorum, Request::GetNodes { names: BTreeSet::from([node.clone()]) }).await;
         match asked {
             Some(nodes) => nodes.into_iter().next().map(|known| known.addresses.mesh),
             None => self.peers.mesh(node),
@@ -59,25 +56,10 @@ impl Directory {
         let missing = allocation.nodes().filter(|name| !cluster.nodes.contains_key(*name)).take(NODES_ASKED_MAX);
         let missing: BTreeSet<NodeId> = missing.cloned().collect();
         if !missing.is_empty()
-            && let Some(nodes) = self.ask(missing).await
+            && let Some(nodes) = nodes_asked::ask(&self.quorum, Request::GetNodes { names: missing }).await
         {
             Arc::make_mut(&mut cluster).nodes.extend(nodes.into_iter().map(|node| (node.id.clone(), node)));
         }
         cluster
-    }
-
-    /// `None`: the quorum did not answer.
-    async fn ask(&self, names: BTreeSet<NodeId>) -> Option<Vec<Node>> {
-        // The state of any member is new enough.
-        let question = Request::Stale(Box::new(Request::GetNodes { names }));
-        let answer = match self.quorum.call(&question, ANSWER).await {
-            Ok(Answer::Stale { answer, .. }) => *answer,
-            Ok(_) => return None,
-            Err(error) => {
-                tracing::debug!(%error, "the quorum does not say where nodes are");
-                return None;
-            }
-        };
-        if let Answer::Nodes(nodes) = answer { Some(nodes) } else { None }
     }
 }

@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod directory;
 pub mod gossip_keys;
+mod nodes_asked;
 pub mod peers;
 pub mod quorum_list;
 pub mod relay;

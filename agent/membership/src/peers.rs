@@ -2,17 +2,17 @@
 //! quorum finds some peers, and through them the quorum.
 //!
 //! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum
-//! for some of nodes chosen at random, until as many of its peers are alive as the list has room
-//! for or as gossip knows. It joins gossip at each of them.
+//! for nodes chosen at random, until enough nodes on its list are alive: as many as the list has
+//! room for, or as gossip knows. It joins gossip at each node that it is given.
 
 use crate::cluster::Cluster;
-use crate::{Ask, Membership};
+use crate::{Ask, Membership, nodes_asked};
 use lattice_agent_common::files;
 use lattice_gossip::{Liveness, Member};
 use lattice_model::{Backoff, Node, NodeId};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
-use lattice_quorum_client::wire::{Answer, Request};
+use lattice_quorum_client::wire::Request;
 use parking_lot::Mutex;
 use rand::seq::IteratorRandom;
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const SAMPLE_PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 /// Interval between questions for the present addresses of listed nodes.
 const RENEWAL: Duration = Duration::from_secs(600);
-/// Timeout of the quorum's answer.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// Addresses of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,11 +195,9 @@ impl Samples {
         }
     }
 
-    /// The answer of any member, from its own state: it is new enough, and costs no other member
-    /// anything. Without this node.
+    /// The places in the quorum's answer, without this node's.
     async fn ask(&self, me: &NodeId, question: Request) -> Option<Places> {
-        let Ok(Answer::Stale { answer, .. }) = self.quorum.call(&Request::Stale(Box::new(question)), ANSWER).await else { return None };
-        let Answer::Nodes(nodes) = *answer else { return None };
+        let nodes = nodes_asked::ask(&self.quorum, question).await?;
         Some(nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), Place::of(node))).collect())
     }
 }

@@ -184,8 +184,8 @@ impl Watch<'_> {
     async fn run(&self) -> Result<Infallible, Ended> {
         match self.topic() {
             Some(topic) => {
-                let narrow = Subscription::to(self.core, topic);
-                self.run_narrow(&narrow.narrow).await
+                let subscription = Subscription::to(self.core, topic);
+                self.run_narrow(&subscription.narrow).await
             }
             None => self.run_wide().await,
         }
@@ -207,7 +207,7 @@ impl Watch<'_> {
 
     async fn run_narrow(&self, narrow: &Narrow) -> Result<Infallible, Ended> {
         let mut place = self.begun().await?;
-        let mut told_at = Instant::now();
+        let mut sent_at = Instant::now();
         loop {
             if let Some(first) = narrow.take() {
                 place.revision = place.revision.max(Revision(first.0.saturating_sub(1)));
@@ -217,7 +217,7 @@ impl Watch<'_> {
                     place.revision = last.revision;
                     for set in &sets {
                         if self.send_changes(set).await? {
-                            told_at = Instant::now();
+                            sent_at = Instant::now();
                         }
                     }
                 }
@@ -225,12 +225,12 @@ impl Watch<'_> {
             }
             tokio::select! {
                 () = narrow.notified() => {}
-                () = sleep_until(told_at + NARROW_MARK_AFTER) => {
+                () = sleep_until(sent_at + NARROW_MARK_AFTER) => {
                     if let Some(revision) = self.core.agreed.changes.taken_up_to(narrow) {
                         place.revision = place.revision.max(revision);
                         self.mark(place).await?;
                     }
-                    told_at = Instant::now();
+                    sent_at = Instant::now();
                 }
             }
         }
