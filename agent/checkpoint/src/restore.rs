@@ -46,7 +46,7 @@ pub async fn restore(
             match try_restore(context, share, from).await {
                 Err(StoreError::Store(error)) if may_pass(&error) => {
                     if tries % LOG_EVERY_TRIES == 0 {
-                        tracing::warn!(allocation = %share.allocation, %error, "what it begins from waits for the checkpoint store");
+                        tracing::warn!(allocation = %share.allocation, %error, "the restore waits for the checkpoint store");
                     }
                     set_detail(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
                     tries += 1;

@@ -122,7 +122,7 @@ pub async fn archived(spool: Arc<Spool>, store: LogStore, wanted: Wanted, out: m
         return;
     }
     if !complete {
-        let rest = "what was written here after that, if anything, had not come to the log store".to_owned();
+        let rest = "the log store has nothing that was written after that".to_owned();
         let _ = reader.out.send(LogItem::Notice(rest)).await;
     }
     let _ = reader.out.send(LogItem::End).await;
