@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 /// What audit lines contain, as their header says.
-const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept as the process gave their arguments, with the result; io_uring's \
-    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; what was lost, and \
-    when the agent was away, has lines of its own, and `ended` where the agent was there to the end: without it nobody was";
+const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept, with the arguments as the process gave them and the result; io_uring's \
+    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; lost events, and \
+    times without an agent, have lines of their own; `ended` is the last line if the agent recorded to the end";
 /// Extension of the file while it is incomplete.
 const UNFINISHED: &str = "json.new";
 /// Free space that is left to others: this many bytes, or a twentieth of the disk if that is less.
