@@ -201,7 +201,7 @@ impl Line {
     }
 
     async fn send(&self, message: Up) -> Result<(), Ended> {
-        self.up.send(message).await.map_err(|_| Ended::Lost("the session's line broke".to_owned()))
+        self.up.send(message).await.map_err(|_| Ended::Lost("the session's connection broke".to_owned()))
     }
 }
 

@@ -122,7 +122,7 @@ async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry],
 }
 
 async fn unblocked<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring broke: {broke}"))))
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring failed: {broke}"))))
 }
 
 fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {

@@ -259,7 +259,7 @@ impl Reader {
         }
         let first = known.map_or_else(Position::default, |s| s.first());
         if first.segment > 0 {
-            self.notice(format!("rank {} truncated its own {}: what it wrote before was not kept", stream.rank, stream.name())).await?;
+            self.notice(format!("rank {} truncated its own {}: what it wrote before is lost", stream.rank, stream.name())).await?;
         }
         Ok(Lines::at(first))
     }
