@@ -36,6 +36,8 @@ fn shell(w: &World) {
     assert!(refused.code() == 2 && refused.err().contains("--walltime"), "{}", refused.err());
     let refused = w.run(&["session", "--walltime=5m", "--vcluster=none"]);
     assert!(refused.code() == 125 && refused.err().contains("not found"), "{}", refused.err());
+    let refused = w.run(&["session", "--walltime=5m", "--requeue=always"]);
+    assert!([2, 4].contains(&refused.code()) && refused.err().contains("always is not for a session"), "{}", refused.err());
 
     let mut tty = Tty::start(w.lattice.command(&["session", "--nodes=2", "--walltime=5m"]));
     w.wait("the terminal to be raw", || tty.is_raw());
