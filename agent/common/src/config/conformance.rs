@@ -43,7 +43,7 @@ pub struct SiteComponent {
     /// code 3 means that the node lacks the component.
     #[serde(default)]
     pub program: PathBuf,
-    /// Timeout of the program in seconds; 1 to 600.
+    /// Timeout of the program, or of reading the file, in seconds; 1 to 600.
     #[serde(default = "half_a_minute")]
     pub timeout_seconds: u64,
 }
