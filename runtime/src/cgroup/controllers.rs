@@ -206,6 +206,12 @@ impl Controllers {
         &self.io_weights
     }
 
+    /// Those of the files that have gone since: the kernel has unloaded the scheduler of devices that weighed by them.
+    pub fn io_weights_gone(&self) -> Vec<&'static str> {
+        let present = self.find_io_weights();
+        self.io_weights.iter().filter(|weight| !present.contains(weight)).map(|weight| weight.file).collect()
+    }
+
     /// The controllers that cannot be used here, and why.
     pub fn missing(&self) -> &BTreeMap<Controller, String> {
         &self.missing
