@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signal_goes_to_whom_it_is_said_to() {
+    fn the_signal_reaches_only_the_chosen_processes() {
         let process = |launch, pid, parent, group, session| Process { launch, pid, parent, group, session };
         // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 20 forked 22; 23 has
         // a process group of its own within its session, and 24 a session of its own.
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_another_program_by_then_gets_nothing() {
+    fn a_process_that_runs_another_program_by_then_gets_no_signal() {
         let program = "trap : USR1; echo; while ! read x; do :; done; exec sleep 1000";
         let mut command = Command::new("/bin/sh");
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_gone_is_not_there() {
+    fn only_an_ended_process_counts_as_absent() {
         assert!(look_at(i32::MAX, AskSignal::USR1).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_told_by_its_hash() {
+    fn a_long_value_is_reported_by_its_hash() {
         assert_eq!(plain(" a\tb\n"), Some("a b".to_owned()));
         assert_eq!(plain(" \n"), None);
         let (one, other) = (plain(&"x ".repeat(200)).unwrap(), plain(&"y ".repeat(200)).unwrap());

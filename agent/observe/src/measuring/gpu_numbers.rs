@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_together_and_a_driver_that_is_silent_is_told_no_more() {
+    fn gpus_are_reported_together_and_a_silent_driver_is_left_out() {
         let mut devices = Devices::new();
         assert!(devices.numbers().is_empty());
         let at = Instant::now();

@@ -94,7 +94,7 @@ fn parsed(lines: &[u8]) -> Vec<Value> {
 }
 
 #[test]
-fn looks_become_lines_that_say_whose_they_are_and_what_they_measure() {
+fn looks_become_lines_with_allocation_and_measures() {
     let bed = Bed::new("lines");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(None, 0), 5000);
@@ -268,7 +268,7 @@ fn the_last_line_of_an_audit_that_ends_on_a_full_disk_is_written_later() {
 }
 
 #[tokio::test]
-async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
+async fn complete_files_are_uploaded_and_removed_and_torn_ones_do_no_harm() {
     let bed = Bed::new("put");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(Some(1), 60_000), 5000);
@@ -326,7 +326,7 @@ fn the_oldest_go_where_too_many_wait() {
 }
 
 #[tokio::test]
-async fn what_the_store_does_not_take_of_one_keeps_nobody_elses_here() {
+async fn one_allocations_refused_file_does_not_hold_back_others() {
     let bed = Bed::new("others");
     fs::write(bed.dir.join("objects/refused"), "no folder can be made here").unwrap();
     for (tenant, number) in [("refused", 1u64), ("physics", 2)] {
