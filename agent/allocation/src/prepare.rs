@@ -299,7 +299,7 @@ fn start(
     if limits.io_weight.is_some() {
         let gone = context.machine.bounds.controllers.io_weights_gone();
         if !gone.is_empty() {
-            tracing::warn!(allocation = %share.allocation, files = gone.join(" "), "its share is not weighed at disks: the kernel has no such weights any more");
+            tracing::warn!(allocation = %share.allocation, files = gone.join(" "), "its share has no disk weight: the kernel no longer supports such weights");
         }
     }
     let v1_groups = context.machine.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(PrepareError::SetLimits)?;

@@ -37,9 +37,9 @@ pub enum BrokeredError {
     Refused { why: String },
     #[error("{why}")]
     CameToNothing { why: String },
-    #[error("its head {head} went away in the middle of it")]
+    #[error("its head {head} became unreachable before it was over")]
     HeadLost { head: NodeId },
-    #[error("no report about it came any more")]
+    #[error("no further report about it came")]
     NoEnd,
     #[error(transparent)]
     Broke(#[from] JoinError),

@@ -38,7 +38,8 @@ pub enum CatchingError {
     NotCaught { why: String },
 }
 
-/// A signal is meant for some of the processes only, and they cannot be told from the others.
+/// A signal is meant for some of the processes only, and they cannot be distinguished from the
+/// others.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "--checkpoint-signal={signal} needs cgroups, which tell the work's ranks from its other processes, and this node has none: choose \

@@ -1,8 +1,8 @@
 //! The quorum's time, as the broker knows it. The ledger's times are the quorum's, and this
 //! machine's time of day may be wrong or jump.
 //!
-//! A member's time of day is read now and then. In between, time passes as this machine's
-//! `CLOCK_BOOTTIME` does, which nobody sets.
+//! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME`
+//! counts, which nobody sets.
 
 use lattice_model::{Timestamp, with_causes};
 use lattice_quorum_client::wire::{Answer, ClockAlarm, QuorumStatus, Request};
@@ -20,9 +20,9 @@ const READING_AGE_MS_MAX: u64 = 10 * 60_000;
 /// Why the quorum's time is unknown.
 #[derive(Debug, Error)]
 pub enum QuorumTimeError {
-    #[error("no member says the quorum's time: {}", with_causes(.0))]
+    #[error("no member reports the quorum's time: {}", with_causes(.0))]
     Ask(#[source] CallError),
-    #[error("a member does not answer the question for the quorum's time")]
+    #[error("a member's answer does not contain the quorum's time")]
     OtherAnswer,
 }
 
@@ -48,8 +48,8 @@ impl QuorumTime {
         boottime_ms.saturating_sub(self.boottime_ms) > READING_AGE_MS_MAX
     }
 
-    /// The next reading, by what the members know of their clocks. If no majority of these agrees,
-    /// time goes on from the reading before.
+    /// The next reading, corrected by what the members know of their clocks. If no majority of the
+    /// clocks agrees, time continues from the earlier reading.
     fn next(known: Option<Self>, status: &QuorumStatus, boottime_ms: u64) -> Self {
         let ahead_ms = match (&status.clocks, known) {
             (Some(ClockAlarm::NoMajority), Some(known)) => return known,
@@ -67,7 +67,7 @@ pub struct QuorumClock(Mutex<Option<QuorumTime>>);
 
 impl QuorumClock {
     /// The quorum's time, asked for if the latest reading is old. If no member answers, the latest
-    /// reading is good enough.
+    /// reading is used.
     pub async fn read(&self, quorum: &QuorumClient) -> Result<QuorumTime, QuorumTimeError> {
         let known = *self.0.lock();
         if let Some(known) = known.filter(|known| !known.is_old(boottime_ms())) {

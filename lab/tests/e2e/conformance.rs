@@ -253,7 +253,7 @@ fn looks(w: &World) {
     fs::remove_file(&bmc).unwrap();
     nix::unistd::mkfifo(&bmc, nix::sys::stat::Mode::S_IRUSR).unwrap();
     let pipe = w.run(&["node", "fingerprint", "n3"]);
-    assert!((pipe.out() + &pipe.err()).contains("n3/bmc: it is no regular file"), "{} {}", pipe.out(), pipe.err());
+    assert!((pipe.out() + &pipe.err()).contains("n3/bmc: it is not a regular file"), "{} {}", pipe.out(), pipe.err());
     fs::remove_file(&bmc).unwrap();
     let unknown = w.run(&["node", "fingerprint", "n9"]);
     assert!(

@@ -185,7 +185,7 @@ impl AllocationTask {
     async fn kill_what_a_shim_left(&self) {
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         if let Ok(Err(why)) = tokio::task::spawn_blocking(move || undo::kill_scope_at_once(&context, allocation)).await {
-            tracing::warn!(%allocation, %why, "what a dead shim left is not killed yet");
+            tracing::warn!(%allocation, %why, "processes of a dead shim are not killed yet");
         }
     }
 }

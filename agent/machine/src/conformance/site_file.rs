@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 /// Bytes of the file that are read: its first line counts.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Why a file is unknown.
+/// Why a file's content is unknown.
 #[derive(Debug, Error)]
 pub(super) enum SiteFileError {
     #[error("{}: {source}", .file.display())]
@@ -74,7 +74,7 @@ impl SiteFiles {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -114,7 +114,7 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for odd in [&pipe, &dir] {
             let why = files.first_line(odd, limit).await.unwrap_err().to_string();
-            assert!(why.ends_with("it is no regular file"), "{why}");
+            assert!(why.ends_with("it is not a regular file"), "{why}");
         }
         assert_eq!(files.first_line(&dir.join("none"), limit).await.unwrap(), None);
         fs::write(dir.join("image"), "site 6\nmore\n").unwrap();

@@ -2,15 +2,15 @@
 //! full. They are bounded; what does not fit is counted as lost, and the record says so once it can
 //! be written.
 
-use super::recorder::{Recorder, Recording};
 use super::Traces;
+use super::recorder::{Recorder, Recording};
 use crate::kernel_counts::Key;
 use lattice_model::{NodeId, TelemetryMode};
 use std::io;
 
 /// Bytes of events that wait, of all allocations together.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
-/// Bytes of marks that may wait besides: the lines that say when an audit began, paused and ended.
+/// Additional bytes for marks: the lines that say when an audit began, paused and ended.
 const MARKS_BYTES_MAX: usize = 64 << 10;
 
 /// Lines that wait, and how many events they have.
@@ -27,7 +27,7 @@ impl Pending {
     }
 }
 
-/// Whether lines must not be dropped where events may be.
+/// Events are dropped earlier than marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
     Event,
@@ -41,8 +41,8 @@ impl Recorder {
         self.add(key, at_ms, Pending { lines, events }, Weight::Event)
     }
 
-    /// The same for a line that says when an audit began, paused or ended: it also waits where too
-    /// many events wait.
+    /// The same for a line that says when an audit began, paused or ended: it is accepted even if
+    /// too many events wait.
     pub fn take_mark(&mut self, key: Key, at_ms: u64, line: Vec<u8>) -> bool {
         self.add(key, at_ms, Pending { lines: line, events: 1 }, Weight::Mark)
     }
