@@ -40,5 +40,5 @@ families! {
     PROCESSES = Gauge "lattice_gpu_processes", Count, ["gpu", "of"], Agent, NVML,
         "Processes that compute on the GPU: of the allocation that has it (holder), of another one (other_allocation), of none (none).";
     AGE = Gauge "lattice_gpu_reading_age_seconds", Seconds, [], Agent, "the agent",
-        "How long ago the GPUs' drivers last answered: once a second while work has GPUs, else every 30 s; beyond that nothing else of GPUs is told.";
+        "How long ago the GPUs' drivers last answered: they are read once a second while work has GPUs, else every 30 s. While an answer is late, no other readings of GPUs are exported.";
 }
