@@ -92,7 +92,7 @@ fn lost(w: &World) {
         faults::kill_node(&w.dir, n).unwrap();
     }
     let shown = tty.ended_with(5);
-    assert!(shown.contains("goes on until its walltime") && shown.contains("lattice session delete"), "{shown}");
+    assert!(shown.contains("continues until its walltime") && shown.contains("lattice session delete"), "{shown}");
     faults::kill_member(&w.dir, 1).unwrap();
     faults::heal(&w.dir, JOB).unwrap();
     assert_eq!(only(w), session, "unchanged since everything was killed");
