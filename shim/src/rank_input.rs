@@ -221,7 +221,7 @@ mod tests {
         drop(ends.pop());
         let mut events = [EpollEvent::empty(); 4];
         let n = epoll.wait(&mut events, 1000u16).unwrap();
-        let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is told");
+        let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is reported");
         input.ready(1, gone.events(), &epoll);
         assert_eq!((input.taken(), input.pending.len()), (Taken::UpTo(much.len() as u64), 0));
         input.remove(0, &epoll);
