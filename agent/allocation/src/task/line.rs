@@ -158,9 +158,9 @@ impl AllocationTask {
         self.stand();
     }
 
-    /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for a
-    /// while: without it, work that has ended is reported as lost. What the shim left is killed before
-    /// that: no process of it may live on meanwhile, and no further end will be recorded.
+    /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for
+    /// a while: without it, work that has ended is reported as lost. What the shim left is killed
+    /// before that: no process of it may live on meanwhile, and no further end will be recorded.
     async fn recorded_ends(&self) -> Vec<ExitRecord> {
         let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
         for attempt in 1.. {

@@ -62,7 +62,8 @@ impl Devices {
         Self { newest: None, utilization: history(), memory: history(), power: history(), busiest: None, silent: false }
     }
 
-    /// Takes the newest measurement; `None`: there is none now, and the previous one is no longer exported.
+    /// Takes the newest measurement; `None`: there is none now, and the previous one is no longer
+    /// exported.
     pub(super) fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
         let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
         self.newest = mine;
