@@ -208,7 +208,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
 }
 
 fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
-    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "GOES"]);
+    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "KEPT UNTIL"]);
     for c in all {
         table.row(vec![
             short(&c.id).to_owned(),
@@ -227,7 +227,7 @@ fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
             c.goes_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
-    table.shown(&["STEP", "GOES"], width)
+    table.shown(&["STEP", "KEPT UNTIL"], width)
 }
 
 fn text(one: &v1::CheckpointInfo) -> String {

@@ -83,7 +83,7 @@ fn of_store(stored: &v1::Stored) -> String {
     if !lacks.is_empty() {
         return format!("{lacks}: MEAN and MAX cover at most the last hour, which agents keep");
     }
-    let which = if *ended { "it has ended: these numbers are from" } else { "MEAN and MAX are from" };
+    let which = if *ended { "the allocation has ended: these numbers are from" } else { "MEAN and MAX are from" };
     let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age(ms))).unwrap_or_default();
     format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
 }
@@ -345,7 +345,7 @@ cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
         assert!(per_node(&[usage], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
         let url = "http://vm:8428/".to_owned();
         let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
-        let expected = "it has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
+        let expected = "the allocation has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
                     from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
         assert_eq!(of_store(&stored), expected);
         stored.lacks = "the store does not answer".into();

@@ -28,7 +28,7 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
     loop {
         match watching.once(&client).await {
             Ok(state) => {
-                session.note(&format!("it is {state}"));
+                session.note(&format!("the allocation is {state}"));
                 return Ok(());
             }
             Err(failure) if watching.patience.bears(&failure) => {
@@ -43,7 +43,7 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
                 if !state_from_name(&found.state).is_ok_and(AllocationState::is_terminal) {
                     return Err(failure);
                 }
-                session.note(&format!("it is {}", found.state));
+                session.note(&format!("the allocation is {}", found.state));
                 let what = Some(What::Ended(found.state));
                 return watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what });
             }
