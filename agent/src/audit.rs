@@ -33,9 +33,9 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 /// The interval between two reads of the buffer; a buffer that is a quarter full is read at once.
-const EVERY: Duration = Duration::from_millis(100);
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval at which the time up to which the record is complete is saved.
-const IS_AT_EVERY: Duration = Duration::from_secs(1);
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many bytes of lines are written at once.
 const BATCH_BYTES: usize = 256 << 10;
 /// How many events one round reads: work that makes events as fast as they are read must not delay
@@ -57,19 +57,19 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         ready.inspect_err(|error| tracing::warn!(%error, "the buffer of audits cannot be watched: it is read at intervals only")).ok();
     let mut view = context.work.view.clone();
     let mut recorder =
-        context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.troubles.clone());
+        context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.problems.clone());
     recorder.lacks(&kernel.audit_lacks());
     let (refusing, programs) = (Shared::clone(&context), kernel.clone());
     let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());
     let mut auditor = Auditor { context, kernel, events, recorder, audited, is_at, whole, troubled: false };
     while !stop.is_cancelled() {
-        let turn = tokio::task::spawn_blocking(move || {
+        let round = tokio::task::spawn_blocking(move || {
             let begins = Instant::now();
-            auditor.turn();
+            auditor.run_once();
             (auditor, begins.elapsed())
         });
         let took;
-        (auditor, took) = match turn.await {
+        (auditor, took) = match round.await {
             Ok(done) => done,
             // The agent is stopping; the kernel programs end with it.
             Err(error) if error.is_cancelled() => return,
@@ -86,7 +86,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             changed = view.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(EVERY), if waits => {}
+            () = tokio::time::sleep(READ_INTERVAL), if waits => {}
             () = filled(ready.as_ref()), if waits => {}
         }
     }
@@ -105,8 +105,8 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
             orders.any(|order| order.mode == TelemetryMode::Audit)
         };
         match asked {
-            true => context.work.troubles.set(SUBJECT, format!("audit requested, but not recorded: {why}")),
-            false => context.work.troubles.over(SUBJECT),
+            true => context.work.problems.set(SUBJECT, format!("audit requested, but not recorded: {why}")),
+            false => context.work.problems.clear(SUBJECT),
         }
         match stop.run_until_cancelled(view.changed()).await {
             Some(Ok(())) => {}
@@ -158,14 +158,14 @@ struct Batch {
 
 impl Auditor {
     /// Reads pending events and follows the desired list.
-    fn turn(&mut self) {
+    fn run_once(&mut self) {
         if self.recorder.has_pending() {
             self.recorder.retry(lattice_agent_common::clock::now().0);
         }
-        self.take_in(IS_AT_EVERY);
+        self.take_in(SAVE_INTERVAL);
         self.follow();
         let kernel = &self.kernel;
-        for (_, audited) in self.audited.extract_if(.., |key, _| !self.recorder.wants(*key)) {
+        for (_, audited) in self.audited.extract_if(.., |key, _| !self.recorder.is_recording(*key)) {
             let _gone = kernel.audit(|audit| audit.end(audited.cgroup));
         }
         let begin: Vec<Key> = self.recorder.wanted().filter(|key| !self.audited.contains_key(key)).collect();
@@ -174,7 +174,7 @@ impl Auditor {
         }
         if self.troubled && self.recorder.wanted().all(|key| self.audited.contains_key(&key)) {
             self.troubled = false;
-            self.context.work.troubles.over(SUBJECT);
+            self.context.work.problems.clear(SUBJECT);
         }
     }
 
@@ -194,7 +194,7 @@ impl Auditor {
 
     fn finish(&mut self, key: Key) {
         let now_ms = lattice_agent_common::clock::now().0;
-        let before = self.recorder.take_before(key);
+        let before = self.recorder.take_earlier_end(key);
         let lines = match self.audited.get(&key) {
             Some(audited) => {
                 let lost = if audited.unreported > 0 { line::lost(now_ms, audited.unreported) } else { Vec::new() };
@@ -232,7 +232,7 @@ impl Auditor {
             // Not for allocations with unreported losses, or with lines that wait for the disk: a
             // restart would forget these.
             let complete = self.audited.iter().filter(|(key, audited)| audited.unreported == 0 && !self.recorder.is_behind(**key));
-            complete.for_each(|(key, _)| self.recorder.is_at(*key, now));
+            complete.for_each(|(key, _)| self.recorder.store_recorded_until(*key, now));
         }
     }
 
@@ -255,17 +255,17 @@ impl Auditor {
         if let Some(why) = failed {
             let text = format!("files and connections of allocation {} are not recorded: {why}", key.0.short());
             self.troubled = true;
-            return self.context.work.troubles.set(SUBJECT, text);
+            return self.context.work.problems.set(SUBJECT, text);
         }
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unreported: 0 });
         let now_ms = lattice_agent_common::clock::now().0;
-        let line = match self.recorder.take_before(key) {
+        let line = match self.recorder.take_earlier_end(key) {
             Some(until) => line::away(ms(until), now_ms),
             None => line::begun(now_ms),
         };
         self.recorder.take_mark(key, now_ms, line);
         if !self.recorder.is_behind(key) {
-            self.recorder.is_at(key, SystemTime::now());
+            self.recorder.store_recorded_until(key, SystemTime::now());
         }
     }
 
@@ -305,7 +305,7 @@ impl Auditor {
             if more > 0 {
                 audited.lost_in_kernel = lost;
                 audited.unreported += more;
-                self.recorder.missed(*key, more);
+                self.recorder.count_lost(*key, more);
             }
             audited.unreported += self.recorder.take_dropped(*key);
             // Losses are also reported if no more events come.

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How many events share one sync of the journal.
-const BATCH: usize = 64;
+const BATCH_EVENTS_MAX: usize = 64;
 /// The longest wait for an event if no service manager expects a sign of life in between.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
@@ -78,7 +78,7 @@ pub fn run(
         while let Some(event) = next {
             brain.handle(event, &mut records, &mut actions);
             taken += 1;
-            next = if taken < BATCH { events.try_recv().ok() } else { None };
+            next = if taken < BATCH_EVENTS_MAX { events.try_recv().ok() } else { None };
         }
         pass(&records, Moment::Unwritten);
         journal.append(&records)?;
@@ -99,7 +99,7 @@ fn publish(brain: &Brain, outputs: &Outputs, context: &Shared, changed: bool) {
     if !changed {
         return;
     }
-    context.workers.take_addresses(brain.list());
+    context.allocations.take_addresses(brain.list());
     let reports: Vec<NodeReport> = brain.reports().collect();
     let ended = reports.iter().filter_map(|report| match &report.item {
         ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code } } => Some(((*allocation, *epoch), *code)),

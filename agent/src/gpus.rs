@@ -35,11 +35,11 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// The interval between two looks at the bus: with a new registration well within one heartbeat.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How many counters of GPU errors there may be, one for each GPU and error number.
 const XIDS_MAX: usize = 512;
 /// How long drivers may take before that becomes a finding.
-const READ_MAX: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The drivers' answers, and the node's topology if that was read again.
 type Read = (GpuReads, Option<NodeTopology>);
@@ -157,7 +157,7 @@ impl GpuWatching {
     /// Watches until `stop`.
     pub async fn run(mut self, context: Shared, offering: Offering, finds: Finds, stop: CancellationToken) {
         let period = Duration::from_secs(offering.config.health.period_seconds);
-        let between = LOOK_EVERY.min(period);
+        let between = LOOK_INTERVAL.min(period);
         let mut ended = context.machine.checks.asked();
         let (mut checked, mut asked, mut news) = (false, false, true);
         loop {
@@ -170,7 +170,7 @@ impl GpuWatching {
             let due = self.due(between, asked);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = context.machine.checks.made(), if !checked => checked = true,
+                () = context.machine.checks.wait_for_first_look(), if !checked => checked = true,
                 // Without a driver to ask, the next look at the bus is soon enough.
                 Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
                 read = answered(&mut self.reading) => self.take(read),
@@ -252,7 +252,7 @@ impl GpuWatching {
             let Some(Local { share, .. }) = view.locals.iter().find(has) else { continue };
             // The allocation that had the GPU before has ended by itself.
             let had = |worker: AllocationHandle| worker.since.0 <= at;
-            if context.work.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
+            if context.work.allocations.of_epoch(share.allocation, share.epoch).is_some_and(had) {
                 let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
                 tracing::warn!(allocation = %share.allocation, %why, "work is ended for an error of its GPU");
                 context.work.driver.send(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
@@ -293,8 +293,8 @@ impl GpuWatching {
     /// The findings for the node's checks.
     fn findings(&self, expected: u64) -> Vec<(String, Finding)> {
         let mut findings = self.gpus.findings(now(), expected, &self.topology.borrow().gpu.gpus);
-        if self.reading.as_ref().is_some_and(|(began, _)| began.elapsed() > READ_MAX) {
-            let why = format!("their driver does not answer within {} s", READ_MAX.as_secs());
+        if self.reading.as_ref().is_some_and(|(began, _)| began.elapsed() > READ_TIMEOUT) {
+            let why = format!("their driver does not answer within {} s", READ_TIMEOUT.as_secs());
             findings.retain(|(name, _)| name != "gpus");
             findings.push(("gpus".to_owned(), Finding::Critical(why)));
         }

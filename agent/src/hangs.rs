@@ -25,14 +25,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// The pause between two rounds, unless the last one took longer.
-const EVERY: Duration = Duration::from_secs(5);
+const ROUND_INTERVAL: Duration = Duration::from_secs(5);
 /// How many nodes are asked at once.
-const AT_ONCE: usize = 32;
+const NODES_AT_ONCE_MAX: usize = 32;
 /// How long one node may take to answer.
-const ANSWER: Duration = Duration::from_secs(6);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the node that was active last may take when it is asked alone: launches are checked one
 /// after the other, and that node may be unreachable.
-const ALONE: Duration = Duration::from_secs(1);
+const SINGLE_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Watches the launches of allocations with their head here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
@@ -49,7 +49,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             let key = (suspect.share.allocation, suspect.launch);
             let found = tokio::select! {
                 () = stop.cancelled() => return,
-                found = found(&context, &suspect, movers.get(&key), limit_ms) => found,
+                found = ask_nodes(&context, &suspect, movers.get(&key), limit_ms) => found,
             };
             if let (Verdict::Moves, Some(node)) = &found {
                 movers.insert(key, node.clone());
@@ -59,7 +59,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             }
             context.work.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
         }
-        let pause = EVERY.max(began.elapsed());
+        let pause = ROUND_INTERVAL.max(began.elapsed());
         tokio::select! {
             () = stop.cancelled() => return,
             () = sleep(pause) => {}
@@ -68,7 +68,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 }
 
 /// The verdict after asking the nodes, and an active node.
-async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
+async fn ask_nodes(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
     let mut reports = vec![suspect.report];
     if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
         return (Verdict::Moves, Some(context.setup.me.clone()));
@@ -78,7 +78,7 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     // Asks one node alone first: while the work goes on, no other need be asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)
-        && let Ok(report) = timeout(ALONE, ask(context, suspect, node)).await
+        && let Ok(report) = timeout(SINGLE_ANSWER_TIMEOUT, ask(context, suspect, node)).await
     {
         if moves(report) {
             return (Verdict::Moves, Some(node.clone()));
@@ -91,7 +91,7 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
         let report = ask(context, suspect, &node).await;
         (node, report)
     });
-    let mut asked = std::pin::pin!(asked.buffer_unordered(AT_ONCE));
+    let mut asked = std::pin::pin!(asked.buffer_unordered(NODES_AT_ONCE_MAX));
     while let Some((node, report)) = asked.next().await {
         if moves(report) {
             return (Verdict::Moves, Some(node));
@@ -110,8 +110,8 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
         user: share.owner.name.clone(),
         what: MonitorWhat::Idle { launch: suspect.launch },
     };
-    let mut items = monitoring::items(context, node, context.work.workers.mesh_address(share, node), open);
-    match timeout(ANSWER, items.recv()).await {
+    let mut items = monitoring::items(context, node, context.work.allocations.mesh_address(share, node), open);
+    match timeout(ANSWER_TIMEOUT, items.recv()).await {
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: None, .. }))) => IdleReport::None,
         Ok(_) | Err(_) => IdleReport::Unknown,

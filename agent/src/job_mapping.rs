@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 /// The interval at which the files are checked if nothing has changed: the folder may have been
 /// cleared.
-const AGAIN: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How many bytes of a file are read: an id and a line end, or what others may have written.
 const BYTES_MAX: u64 = 4096;
 /// The subject under which problems are reported.
-const TROUBLE: &str = "GPU job mapping";
+const SUBJECT: &str = "GPU job mapping";
 const UNCERTAIN: &str = "a GPU is lost or new, and DCGM may number the others differently: NVIDIA's GPUs have no files here until it is as before, or \
                          dcgm-exporter and the agent are restarted together";
 /// How many names in the folder are read.
@@ -42,19 +42,19 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
         view.mark_unchanged();
         let (wanted, uncertain) = wanted(&context);
         let to = dir.clone();
-        let done = tokio::task::spawn_blocking(move || keep(&to, &wanted)).await;
+        let done = tokio::task::spawn_blocking(move || write_files(&to, &wanted)).await;
         match done {
-            Ok(Ok(())) if uncertain => context.work.troubles.set(TROUBLE, UNCERTAIN.to_owned()),
-            Ok(Ok(())) => context.work.troubles.over(TROUBLE),
+            Ok(Ok(())) if uncertain => context.work.problems.set(SUBJECT, UNCERTAIN.to_owned()),
+            Ok(Ok(())) => context.work.problems.clear(SUBJECT),
             Ok(Err(error)) => {
-                context.work.troubles.set(TROUBLE, format!("{}: {error}: dcgm-exporter does not learn whose GPUs they are", dir.display()));
+                context.work.problems.set(SUBJECT, format!("{}: {error}: dcgm-exporter does not learn whose GPUs they are", dir.display()));
             }
             Err(broke) => tracing::error!(%broke, "writing the GPUs' job mapping panicked"),
         }
         tokio::select! {
             () = stop.cancelled() => return,
             changed = view.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
     }
 }
@@ -99,7 +99,7 @@ fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
 /// Writes as many files as possible; returns the first error. Files that are named like a GPU,
 /// contain an allocation's id and are not wanted are removed: the exporter would charge that
 /// allocation.
-fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {
+fn write_files(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
     let flags = (OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).bits();
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(dir)?;
@@ -200,13 +200,13 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lattice-job-mapping-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let id = AllocationId(Uuid::from_u128(7));
-        keep(&dir, &[("0".to_owned(), id)].into()).unwrap();
+        write_files(&dir, &[("0".to_owned(), id)].into()).unwrap();
         fs::write(dir.join("9"), "somebody else's\n").unwrap();
         assert_eq!(fs::read_to_string(dir.join("0")).unwrap(), format!("{id}\n"));
         assert_eq!(fs::metadata(dir.join("0")).unwrap().permissions().mode() & 0o777, 0o644);
         // The file of a GPU that is no longer counted is removed as well.
         fs::write(dir.join("12"), format!("{id}\n")).unwrap();
-        keep(&dir, &[("1".to_owned(), id)].into()).unwrap();
+        write_files(&dir, &[("1".to_owned(), id)].into()).unwrap();
         let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["1", "9"]);
@@ -229,7 +229,7 @@ mod tests {
         fs::create_dir(dir.join("2")).unwrap();
         let wanted = ["0", "1", "2", "3"].map(|name| (name.to_owned(), id)).into();
         // The directory named 2 cannot be replaced; the other files are written all the same.
-        assert!(keep(&dir, &wanted).is_err());
+        assert!(write_files(&dir, &wanted).is_err());
         for name in ["0", "1", "3"] {
             assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), format!("{id}\n"));
             assert!(fs::symlink_metadata(dir.join(name)).unwrap().is_file());
@@ -237,9 +237,9 @@ mod tests {
         assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
         assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
         std::os::unix::fs::symlink(&dir, root.join("link")).unwrap();
-        assert!(keep(&root.join("link"), &wanted).is_err());
+        assert!(write_files(&root.join("link"), &wanted).is_err());
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(keep(&dir, &wanted).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(write_files(&dir, &wanted).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         fs::remove_dir_all(&root).unwrap();
     }
 }

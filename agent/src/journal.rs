@@ -45,7 +45,7 @@ use thiserror::Error;
 
 /// How long to wait for the lock of an agent that is just ending, and the pause between two tries.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-const LOCK_AGAIN: Duration = Duration::from_millis(10);
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const VERSION: u32 = 1;
 /// The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"LATTJRN2";
@@ -55,11 +55,11 @@ const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A longer journal is folded into a new checkpoint.
 const CHECKPOINT_AFTER_BYTES: u64 = 4 * 1024 * 1024;
 /// How far the journal may grow beyond that while there is no space for a checkpoint.
-const ROOM_BYTES: u64 = 1024 * 1024;
+const GROWTH_BYTES_MAX: u64 = 1024 * 1024;
 /// How far the journal grows before a checkpoint that had no space is tried again.
 const CHECKPOINT_AGAIN_BYTES: u64 = 64 * 1024;
 /// How much disk space is reserved for the journal.
-const RESERVED_BYTES: i64 = (CHECKPOINT_AFTER_BYTES + ROOM_BYTES) as i64;
+const RESERVED_BYTES: i64 = (CHECKPOINT_AFTER_BYTES + GROWTH_BYTES_MAX) as i64;
 
 /// Why the node's state cannot be used.
 #[derive(Debug, Error)]
@@ -235,7 +235,7 @@ fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
         match unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) } {
             0 => return Ok(()),
             _ if Instant::now() >= until => return Err(JournalError::Busy { path: path.to_owned() }),
-            _ => std::thread::sleep(LOCK_AGAIN),
+            _ => std::thread::sleep(LOCK_RETRY_PAUSE),
         }
     }
 }

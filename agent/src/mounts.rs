@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const EVERY: Duration = Duration::from_secs(30);
+const QUERY_INTERVAL: Duration = Duration::from_secs(30);
 /// How long one query may take.
-const WITHIN: Duration = Duration::from_secs(1);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many file systems are reported.
 const MOUNTS_MAX: usize = 32;
 /// Where user sessions have their own file systems.
@@ -46,10 +46,10 @@ impl Mounts {
             while !stop.is_cancelled() {
                 if Instant::now() < next {
                     // In short sleeps, so that it notices a stop.
-                    std::thread::sleep(WITHIN);
+                    std::thread::sleep(QUERY_TIMEOUT);
                     continue;
                 }
-                next = Instant::now() + EVERY;
+                next = Instant::now() + QUERY_INTERVAL;
                 let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
                 let all = seen(parse(&mountinfo));
                 let too_many = all.len().saturating_sub(MOUNTS_MAX);
@@ -83,7 +83,7 @@ fn ask(mount: &Mount) -> Option<Found> {
     // A diagnosis of work may be waiting for the same file system.
     let Ok(question) = Question::begin(&mount.device) else { return Some(Found { at, kind, room: None }) };
     let path = mount.at.clone();
-    let answer = OF_NODE.ask(WITHIN, move || {
+    let answer = OF_NODE.ask(QUERY_TIMEOUT, move || {
         let _question = question;
         space(&path)
     });

@@ -167,7 +167,7 @@ fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
     if !same_boot {
         return Phase::Undoing;
     }
-    match ask(dir, share.allocation, share.epoch) {
+    match ask_shim(dir, share.allocation, share.epoch) {
         // It has not started: the other nodes may not be ready.
         Ok(ShimReport { going: false }) => Phase::Preparing,
         // If the shim cannot be reached now, the allocation's task retries, and finds out whether
@@ -181,7 +181,7 @@ struct ShimReport {
     going: bool,
 }
 
-fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<ShimReport> {
+fn ask_shim(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<ShimReport> {
     let mut stream = connect_shim(dir)?;
     Living::check(dir, None, &stream).map_err(io::Error::other)?;
     stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).map_err(io::Error::other)?)?;

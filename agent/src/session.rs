@@ -7,7 +7,7 @@
 
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{SessionState, describe};
-use lattice_machine::conformance::MadeOf;
+use lattice_machine::conformance::ConformanceReport;
 use lattice_machine::gpu_standings::Offer;
 use lattice_machine::wipe::Wipes;
 use lattice_membership::gossip_keys::GossipKeys;
@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 /// that its command ended by itself. Very short work has also been released by then, and sending
 /// all its reports together saves two commits. Nothing waits for the first report, and the user who
 /// launched the work already has the second.
-const LINGER: Duration = Duration::from_millis(5);
+const REPORT_HOLD_MAX: Duration = Duration::from_millis(5);
 /// The first pause before another session is tried; it doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -135,7 +135,7 @@ pub async fn run(
     };
     // A node that registers before these are done is unwell and in no conformance group.
     let context = session.context.clone();
-    let looked = async { tokio::join!(context.machine.checks.made(), context.machine.conformance.made()) };
+    let looked = async { tokio::join!(context.machine.checks.wait_for_first_look(), context.machine.conformance.wait_for_first_look()) };
     let checked = tokio::time::timeout(FIRST_CHECKS_TIMEOUT, looked);
     let _ = stop.run_until_cancelled(checked).await;
     let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
@@ -195,7 +195,7 @@ struct Line {
 
 impl Line {
     fn new(through: Option<NodeId>, up: mpsc::Sender<Up>, member: String) -> Self {
-        let beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
+        let beats = Beats { seq: 0, unanswered: None, health: None, conformance: ConformanceReport::default() };
         let heartbeat = tokio::time::interval(Duration::from_secs(10));
         Self { through, up, member, incarnation: None, heartbeat, beats, sent: 0, linger: None }
     }
@@ -334,8 +334,8 @@ impl Session {
                     }
                 }
                 _ = line.heartbeat.tick() => {
-                    self.keys.keep();
-                    self.revocations.keep();
+                    self.keys.store();
+                    self.revocations.store();
                     self.beat(&mut line).await?;
                 }
                 Ok(()) = checks.changed() => {
@@ -411,7 +411,7 @@ impl Session {
             Down::Members(list) => self.members.learn(&list),
             Down::Revoked { names } => self.revocations.learn(names),
             Down::Keyring { generation, ring } => {
-                self.keys.take(generation, &ring, &self.membership).await;
+                self.keys.accept_ring(generation, &ring, &self.membership).await;
                 // At once, because a rotation waits until the last node has reported the new keys.
                 self.beat(line).await?;
             }
@@ -488,7 +488,7 @@ impl Session {
             return Ok(());
         }
         let may_linger = unsent().all(|r| self.may_linger(&r.item));
-        if may_linger && Instant::now() < *line.linger.get_or_insert_with(|| Instant::now() + LINGER) {
+        if may_linger && Instant::now() < *line.linger.get_or_insert_with(|| Instant::now() + REPORT_HOLD_MAX) {
             return Ok(());
         }
         line.linger = None;
@@ -613,8 +613,8 @@ impl Session {
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
-        let workers = &self.context.work.workers;
-        let alone = |(allocation, epoch)| workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
+        let allocations = &self.context.work.allocations;
+        let alone = |(allocation, epoch)| allocations.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         let reported_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
             ReportItem::Ended { .. }
@@ -641,7 +641,7 @@ fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
 struct HeartbeatContents {
     keys: HeldKeys,
     health: NodeHealth,
-    made_of: MadeOf,
+    made_of: ConformanceReport,
     running: Option<u32>,
 }
 
@@ -654,20 +654,20 @@ struct Beats {
     /// The node's health as last reported.
     health: Option<NodeHealth>,
     /// The node's software and firmware as last reported in this session.
-    conformance: MadeOf,
+    conformance: ConformanceReport,
 }
 
 impl Beats {
     /// The next heartbeat.
     fn next(&mut self, incarnation: Incarnation, contents: HeartbeatContents, beats: &mut Heartbeats) -> Up {
-        let HeartbeatContents { keys, health, made_of: MadeOf { components, stale }, running } = contents;
+        let HeartbeatContents { keys, health, made_of: ConformanceReport { components, stale }, running } = contents;
         self.seq += 1;
         beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);
         self.health = Some(health.clone());
         // Sent only when it has changed, which is rare.
         let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
-        self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
+        self.conformance = ConformanceReport { components: conformance.clone().or(self.conformance.components.take()), stale };
         Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance, stale, running }
     }
 }

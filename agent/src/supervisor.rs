@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The shortest pause between two status lines.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
@@ -48,7 +48,7 @@ pub fn alive() {
     notify(&[NotifyState::Watchdog]);
 }
 
-/// Reports the node's status when it changes, at most once per `STATUS_EVERY`.
+/// Reports the node's status when it changes, at most once per `STATUS_INTERVAL`.
 pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
     let mut reported = String::new();
     loop {
@@ -76,7 +76,7 @@ pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch:
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(STATUS_EVERY) => {}
+            () = tokio::time::sleep(STATUS_INTERVAL) => {}
         }
     }
 }

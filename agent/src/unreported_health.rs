@@ -32,7 +32,7 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     // Before the first checks are over, the node's health is unknown.
-    if stop.run_until_cancelled(context.machine.checks.made()).await.is_none() {
+    if stop.run_until_cancelled(context.machine.checks.wait_for_first_look()).await.is_none() {
         return;
     }
     let mut checks = context.machine.checks.watch();

@@ -63,7 +63,7 @@ impl Adoption {
 
     /// Waits until every allocation is found or lost, but no longer than `at_most`: a shim that
     /// hangs delays nothing else.
-    pub async fn over(&self, at_most: Duration) -> Adopted {
+    pub async fn wait_until_over(&self, at_most: Duration) -> Adopted {
         let began = Instant::now();
         let mut progress = self.0.subscribe();
         let _ = tokio::time::timeout(at_most, progress.wait_for(|p| p.expected.is_some() && p.open.is_empty())).await;
@@ -84,13 +84,13 @@ mod tests {
         adoption.found(ids[0]);
         adoption.lost(ids[1]);
         adoption.lost(ids[1]);
-        let now = adoption.over(Duration::from_millis(10)).await;
+        let now = adoption.wait_until_over(Duration::from_millis(10)).await;
         assert_eq!((now.all, now.lost, now.open), (3, 1, 1));
         adoption.found(ids[2]);
-        let now = adoption.over(Duration::from_secs(5)).await;
+        let now = adoption.wait_until_over(Duration::from_secs(5)).await;
         assert_eq!((now.all, now.lost, now.open), (3, 1, 0));
         let nothing = Adoption::default();
         nothing.begin(std::iter::empty());
-        assert_eq!(nothing.over(Duration::from_secs(5)).await.all, 0);
+        assert_eq!(nothing.wait_until_over(Duration::from_secs(5)).await.all, 0);
     }
 }

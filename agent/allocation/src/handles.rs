@@ -4,10 +4,10 @@ use crate::adoption::Adoption;
 use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::driver_queue::DriverQueue;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::tasks::Tasks;
-use lattice_agent_common::troubles::Troubles;
 use lattice_launch::Launches;
 use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
@@ -24,7 +24,7 @@ pub struct Handles {
     pub setup: Arc<Setup>,
     pub machine: Arc<Machine>,
     /// The allocations on this node.
-    pub workers: Allocations,
+    pub allocations: Allocations,
     /// The output that is stored on this node, and its upload to the log store.
     pub spools: Spools,
     /// Checkpoints: how work saves itself, and what it starts from.
@@ -46,7 +46,7 @@ pub struct Handles {
     /// The last state of this node that the driver published.
     pub view: watch::Receiver<Arc<NodeView>>,
     /// Problems of this node.
-    pub troubles: Troubles,
+    pub problems: NodeProblems,
     /// When the newest heartbeat that the leader acknowledged was sent, in milliseconds since boot:
     /// run leases count from then.
     pub acknowledged: watch::Receiver<Option<u64>>,

@@ -52,5 +52,5 @@ use lattice_registry::AllocationHandle;
 
 /// The task of `share`'s allocation; begins one if there is none.
 pub fn ensure(context: &Shared, share: &DesiredShare) -> AllocationHandle {
-    context.workers.ensure(&context.setup.state_dir, share, |ends| task::begin(context, ends))
+    context.allocations.ensure(&context.setup.state_dir, share, |ends| task::begin(context, ends))
 }

@@ -31,7 +31,7 @@ impl LocalLaunch {
     }
 
     /// Whether none of this node's ranks is left, or will ever begin.
-    pub(super) fn over(&self, me: &NodeId) -> bool {
+    pub(super) fn is_over(&self, me: &NodeId) -> bool {
         self.lost.is_some() || self.all_ended(me)
     }
 
@@ -188,14 +188,14 @@ mod tests {
         let fence = |number: u32| ToHead::Fence { number, blob: vec![number as u8] };
         let ended = |rank, code| ToHead::RankEnded { rank, outcome: WireOutcome::Exited(code) };
         assert_eq!(received(&mut receiver), [ToHead::Begun, fence(2), fence(3), ended(1, 0), ToHead::Synced, ended(0, 2)]);
-        assert!(l.over(&"n1".parse().unwrap()));
+        assert!(l.is_over(&"n1".parse().unwrap()));
     }
 
     #[test]
     fn a_refused_launch_is_over_and_stays_so_for_a_head_that_comes_later() {
         let (mut l, me) = (launch(2), "n1".parse().unwrap());
         l.refused(&me, "its number 1 is taken");
-        assert!(l.over(&me));
+        assert!(l.is_over(&me));
         let (head, mut receiver) = mpsc::channel(16);
         l.attach(head, false);
         let why = "its number 1 is taken".to_owned();
@@ -209,7 +209,7 @@ mod tests {
     fn of_a_launch_whose_shim_is_dead_nobody_knows_how_ranks_ended() {
         let (mut l, me) = (launch(2), "n1".parse().unwrap());
         l.lost("its shim is gone");
-        assert!(l.over(&me) && !l.all_ended(&me));
+        assert!(l.is_over(&me) && !l.all_ended(&me));
         let (head, mut receiver) = mpsc::channel(16);
         l.attach(head, false);
         assert_eq!(received(&mut receiver), [ToHead::Begun, ToHead::Lost { why: "its shim is gone".into() }, ToHead::Synced]);

@@ -37,12 +37,12 @@ use uuid::Uuid;
 /// [`lattice_node::Checkpointing::text`] of a checkpoint that waits only for the quorum.
 const COMMITTING: &str = "committing";
 /// The pause between two tries to follow the checkpoint.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the store may be silent, whatever the deadline is: without a store nothing can be
 /// saved. Longer than a busy store takes for a small request.
-const STORE_AWAY: Duration = Duration::from_secs(20);
+const STORE_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// The interval at which the store is probed.
-const LOOK: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why work that must give its nodes back has no checkpoint.
 #[derive(Debug, Error)]
@@ -54,10 +54,10 @@ enum SaveError {
     #[error(transparent)]
     Begin(#[from] BeginError),
     #[error("{why}")]
-    CameToNothing { why: String },
+    Failed { why: String },
     #[error("no report about its checkpoint came for {after_s} s")]
-    NoNews { after_s: u64 },
-    #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())]
+    NoReport { after_s: u64 },
+    #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_SILENCE_MAX.as_secs())]
     StoreAway { why: String },
     #[error("it had not saved itself after {after_s} s, deferrals included")]
     TooLong { after_s: u64 },
@@ -104,10 +104,10 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
     let away = store_away(context);
     tokio::pin!(away);
     loop {
-        let worker = context.workers.of_epoch(share.allocation, share.epoch)?;
+        let handle = context.allocations.of_epoch(share.allocation, share.epoch)?;
         // After a start of the agent, the shim must first report everything.
-        while let Err(why) = worker.settled().await {
-            if *worker.standing.borrow() == Standing::Ending {
+        while let Err(why) = handle.wait_until_running().await {
+            if *handle.standing.borrow() == Standing::Ending {
                 return None;
             }
             if limit.is_over() {
@@ -115,7 +115,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             }
         }
         let ended = {
-            let mut over = pin!(limit.over());
+            let mut over = pin!(limit.wait_until_over());
             // A store that hangs also delays the beginning. A checkpoint that already exists is
             // followed first.
             let begun = tokio::select! {
@@ -132,11 +132,11 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         };
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),
-            Followed::Came { of, why } if of == order.id => return Some(Err(SaveError::CameToNothing { why })),
+            Followed::Failed { of, why } if of == order.id => return Some(Err(SaveError::Failed { why })),
             // Another checkpoint was under way and failed: now begin this one.
-            Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
-            Followed::Came { .. } | Followed::Lost => {
-                return Some(Err(SaveError::NoNews { after_s: begun.elapsed().as_secs() }));
+            Followed::Failed { .. } | Followed::Lost if !limit.is_over() => {}
+            Followed::Failed { .. } | Followed::Lost => {
+                return Some(Err(SaveError::NoReport { after_s: begun.elapsed().as_secs() }));
             }
             Followed::StoreAway(why) => {
                 return Some(Err(SaveError::StoreAway { why }));
@@ -145,7 +145,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
                 return Some(Err(SaveError::TooLong { after_s: begun.elapsed().as_secs() }));
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -185,7 +185,7 @@ impl Limit {
         Instant::now() >= self.at
     }
 
-    async fn over(&mut self) {
+    async fn wait_until_over(&mut self) {
         while !self.is_over() {
             tokio::select! {
                 () = tokio::time::sleep_until(self.at) => {}
@@ -206,7 +206,7 @@ enum Followed {
     /// The checkpoint is whole, and the quorum has it.
     Whole(CheckpointId),
     /// The checkpoint failed.
-    Came { of: CheckpointId, why: String },
+    Failed { of: CheckpointId, why: String },
     /// No further reports about it will come.
     Lost,
     /// It was not over in time.
@@ -215,7 +215,7 @@ enum Followed {
     StoreAway(String),
 }
 
-/// Waits until the store has not answered for [`STORE_AWAY`], and gives the reason.
+/// Waits until the store has not answered for [`STORE_SILENCE_MAX`], and gives the reason.
 async fn store_away(context: &Shared) -> String {
     // Without a configured store, `checkpoint::begin` refuses.
     let Ok(store) = context.checkpoint.checkpoints.store() else { return std::future::pending().await };
@@ -223,10 +223,10 @@ async fn store_away(context: &Shared) -> String {
     loop {
         match broker::probe(store).await {
             Storage::Here => since = None,
-            Storage::Away { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_AWAY => return why,
+            Storage::Away { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_SILENCE_MAX => return why,
             Storage::Away { .. } => {}
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
 }
 
@@ -246,12 +246,12 @@ async fn follow(
         };
         match item {
             None => return Followed::Lost,
-            Some(CheckpointItem::Stands { state, .. }) => committing = state == COMMITTING,
+            Some(CheckpointItem::Progress { state, .. }) => committing = state == COMMITTING,
             Some(CheckpointItem::Refused { .. }) => return Followed::Lost,
             Some(CheckpointItem::Ended { id, complete, why, state, .. }) => {
                 let of = CheckpointId(Uuid::from_bytes(id));
                 let why = if why.is_empty() { state } else { why };
-                return if complete { Followed::Whole(of) } else { Followed::Came { of, why } };
+                return if complete { Followed::Whole(of) } else { Followed::Failed { of, why } };
             }
         }
     }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn stands(state: &str) -> CheckpointItem {
-        CheckpointItem::Stands { id: [0; 16], state: state.to_owned(), detail: String::new() }
+        CheckpointItem::Progress { id: [0; 16], state: state.to_owned(), detail: String::new() }
     }
 
     #[tokio::test]
@@ -299,7 +299,7 @@ mod tests {
         assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));
         let (send, items) = mpsc::channel(4);
         send.send(ended(id, false)).await.unwrap();
-        assert!(matches!(follow(items, after(60_000), pending()).await, Followed::Came { of, why } if of == id && why == "failed"));
+        assert!(matches!(follow(items, after(60_000), pending()).await, Followed::Failed { of, why } if of == id && why == "failed"));
     }
 
     #[tokio::test]

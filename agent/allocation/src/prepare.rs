@@ -151,7 +151,7 @@ async fn prepare(
     cancel: CancellationToken,
 ) -> Result<Line, PrepareError> {
     let set_detail = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
-    let going_on = || if cancel.is_cancelled() { Err(PrepareError::Cancelled) } else { Ok(()) };
+    let check_not_cancelled = || if cancel.is_cancelled() { Err(PrepareError::Cancelled) } else { Ok(()) };
     set_detail("preparing: identity and scratch");
     let begun = {
         let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
@@ -171,7 +171,7 @@ async fn prepare(
     };
     // The work has no processes here yet, so adoption need not wait for a long prologue.
     context.adoption.found(share.allocation);
-    going_on()?;
+    check_not_cancelled()?;
     set_detail("preparing: the site's prologue");
     let hook = context.machine.hooks.run(
         Moment::Prologue,
@@ -183,22 +183,22 @@ async fn prepare(
     );
     hook.await?;
     failpoint::pass(Point::PrologueOver);
-    going_on()?;
+    check_not_cancelled()?;
     if context.machine.fabric.concerns(&share, &context.setup.me) {
         set_detail("preparing: a key for the fabric");
         tokio::select! {
             provided = context.machine.fabric.provide(&share, &context.setup.me) => provided.map_err(PrepareError::FabricKey)?,
-            () = cancel.cancelled() => going_on()?,
+            () = cancel.cancelled() => check_not_cancelled()?,
         }
     }
     if let Some(from) = &share.restore {
         set_detail("preparing: its checkpoint");
         checkpoint::restore::restore(&context.checkpoint, &share, from, &cancel, set_detail).await?;
-        going_on()?;
+        check_not_cancelled()?;
     }
     set_detail("preparing: image");
     let image = admit(&context, &share, &cancel).await?;
-    going_on()?;
+    check_not_cancelled()?;
     set_detail("preparing: scope and shim");
     blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
 }

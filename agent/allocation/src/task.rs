@@ -109,7 +109,7 @@ impl AllocationTask {
                         self.undo().await;
                         return;
                     }
-                    self.obey(command).await;
+                    self.execute(command).await;
                     continue;
                 }
                 prepared = prepare::ended(&mut self.preparing) => {
@@ -150,7 +150,7 @@ impl AllocationTask {
     }
 
     /// Publishes whether launches can begin.
-    fn stand(&self) {
+    fn publish_standing(&self) {
         let runs = self.phase.is_started() && self.line.is_synced() && self.lease.may_begin();
         let now = match *self.senders.standing.borrow() {
             // The shim of a lapsed lease begins nothing again.
@@ -170,7 +170,7 @@ impl AllocationTask {
         self.send_event(|allocation, epoch| Event::Ended { allocation, epoch, reason }).await;
     }
 
-    async fn obey(&mut self, command: Command) {
+    async fn execute(&mut self, command: Command) {
         tracing::debug!(allocation = %self.share.allocation, ?command, "received from the driver");
         match command {
             Command::Prepare { assignment } => {
@@ -181,7 +181,7 @@ impl AllocationTask {
             }
             Command::Adopt => {
                 if self.connect().await {
-                    self.look_after_logs(true);
+                    self.begin_log_upload(true);
                 }
             }
             Command::Start(share) => self.start(share).await,
@@ -200,7 +200,7 @@ impl AllocationTask {
             }
             Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
             Command::Typed { launch, message } => self.typed(launch, message).await,
-            Command::EntryOver { end } => self.entry_launch_over(end).await,
+            Command::EntryEnded { end } => self.entry_launch_over(end).await,
             Command::Undo => {}
         }
     }
@@ -246,7 +246,7 @@ impl AllocationTask {
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndReceived);
-                self.over(0);
+                self.mark_over(0);
                 self.handle_entry(EntryEvent::Over);
                 if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
                     let reason = self.script_reason(outcome);
@@ -256,25 +256,25 @@ impl AllocationTask {
             FromShim::OutOfMemory { launch, kill } => {
                 tracing::warn!(allocation = %self.share.allocation, %kill, "the kernel killed work for lack of memory");
                 match launch {
-                    Some(launch) => self.of(launch, |l| l.out_of_memory(kill)),
+                    Some(launch) => self.with_launch(launch, |l| l.out_of_memory(kill)),
                     None => self.script_kill = Some(kill),
                 }
             }
             FromShim::LaunchStarted { launch } => self.launch_started(launch).await,
             FromShim::RankEnded { launch, rank, outcome } => {
                 failpoint::pass(Point::RankEndReceived);
-                self.of(launch, |l| l.rank_ended(rank, outcome));
+                self.with_launch(launch, |l| l.rank_ended(rank, outcome));
             }
-            FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
+            FromShim::Fence { launch, number, blob } => self.with_launch(launch, |l| l.fence(number, blob)),
             FromShim::InputTaken { launch, upto, again } => {
                 let taken = upto.map_or(Taken::Over, Taken::UpTo);
-                self.of(launch, |l| l.input_taken(taken, again));
+                self.with_launch(launch, |l| l.input_taken(taken, again));
             }
-            FromShim::Call { launch, call } => self.of(launch, |l| l.call(call)),
-            FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
+            FromShim::Call { launch, call } => self.with_launch(launch, |l| l.call(call)),
+            FromShim::Absent { launch, ranks } => self.with_launch(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
-            FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
-            FromShim::Over { launch } => self.of(launch, |l| l.lost("it ended before, and its end was reported then")),
+            FromShim::Aborted { launch, code, why } => self.with_launch(launch, |l| l.aborted(code, why)),
+            FromShim::Over { launch } => self.with_launch(launch, |l| l.lost("it ended before, and its end was reported then")),
             FromShim::Stopping { why } => {
                 if why == StopReason::Walltime {
                     self.handle_walltime(WalltimeEvent::Over).await;
@@ -334,7 +334,7 @@ impl AllocationTask {
         };
         for number in on_disk.into_iter().filter(|n| *n > 0) {
             if !self.launches.values().any(|l| l.spec.number == number) {
-                self.over(number);
+                self.mark_over(number);
             }
         }
         failpoint::pass(Point::ShimReportedAll);
@@ -357,7 +357,7 @@ impl AllocationTask {
         for terminal in self.terminals.wanted() {
             self.send(terminal).await;
         }
-        self.stand();
+        self.publish_standing();
     }
 
     async fn open_terminal(&mut self, terminal: OpenTerminal) {

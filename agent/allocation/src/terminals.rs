@@ -1,7 +1,7 @@
 //! Attached terminals of one allocation on this node, and which of them its shim has started.
 
 use lattice_model::RankOutcome;
-use lattice_registry::{News, OpenTerminal};
+use lattice_registry::{OpenTerminal, TerminalEvent};
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 
@@ -40,20 +40,20 @@ impl Terminals {
         if let Some(open) = self.open.get_mut(&session)
             && !std::mem::replace(&mut open.started, true)
         {
-            let _ = open.terminal.news.try_send(News::Started);
+            let _ = open.terminal.news.try_send(TerminalEvent::Started);
         }
     }
 
     pub(super) fn ended(&mut self, session: u64, outcome: RankOutcome, why: Option<String>) {
         if let Some(open) = self.open.remove(&session) {
-            let _ = open.terminal.news.try_send(News::Ended { outcome, why });
+            let _ = open.terminal.news.try_send(TerminalEvent::Ended { outcome, why });
         }
     }
 
     /// The shim is dead: all terminals are lost.
     pub(super) fn lost(&mut self, why: &str) {
         for open in std::mem::take(&mut self.open).into_values() {
-            let _ = open.terminal.news.try_send(News::Lost { why: why.to_owned() });
+            let _ = open.terminal.news.try_send(TerminalEvent::Lost { why: why.to_owned() });
         }
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use tokio::sync::mpsc;
 
-    fn terminal(session: u64) -> (OpenTerminal, mpsc::Receiver<News>) {
+    fn terminal(session: u64) -> (OpenTerminal, mpsc::Receiver<TerminalEvent>) {
         let (news, receiver) = mpsc::channel(2);
         (OpenTerminal { session, tty: "/dev/pts/7".into(), argv: vec![], env: vec![], working_dir: "/".into(), news }, receiver)
     }
@@ -87,11 +87,11 @@ mod tests {
         terminals.started(99);
         assert_eq!(sessions(terminals.wanted()), [3]);
         terminals.ended(1, RankOutcome::Exited { code: 3 }, None);
-        assert_eq!(news.try_recv(), Ok(News::Started));
-        assert_eq!(news.try_recv(), Ok(News::Ended { outcome: RankOutcome::Exited { code: 3 }, why: None }));
+        assert_eq!(news.try_recv(), Ok(TerminalEvent::Started));
+        assert_eq!(news.try_recv(), Ok(TerminalEvent::Ended { outcome: RankOutcome::Exited { code: 3 }, why: None }));
         assert!(news.try_recv().is_err());
         terminals.lost("its shim is gone");
-        assert_eq!(third.try_recv(), Ok(News::Lost { why: "its shim is gone".into() }));
+        assert_eq!(third.try_recv(), Ok(TerminalEvent::Lost { why: "its shim is gone".into() }));
         assert_eq!(sessions(terminals.wanted()), [0; 0]);
     }
 }

@@ -11,10 +11,10 @@ use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::data::ScratchSettings;
 use lattice_agent_common::driver_queue::DriverQueue;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::tasks::Tasks;
-use lattice_agent_common::troubles::Troubles;
 use lattice_launch as launch;
 use lattice_launch::Launches;
 use lattice_machine::bounds::Bounds;
@@ -141,13 +141,13 @@ impl Bench {
         let (acknowledged, acknowledged_view) = watch::channel(None);
         let (topology, gpus) =
             (watch::Sender::new(Arc::new(NodeTopology::default())), watch::Sender::new(Arc::new(GpuStandings::default())));
-        let (workers, troubles, gpu_readings) = (Allocations::default(), Troubles::default(), GpuReadings::default());
+        let (allocations, problems, gpu_readings) = (Allocations::default(), NodeProblems::default(), GpuReadings::default());
         let images = ImageCache::new(&dir.0, 0);
         let (_, checks) = Checking::new(config.health.clone(), &me, &dir.0, images.clone());
         let (_, conformance) = Conforming::new(config.conformance.clone(), &me);
         let controllers = Controllers::find(Path::new("lattice-bench"), None, Path::new(""), &BTreeSet::new());
         let bounds = Bounds::new(&config, controllers, Resources::default()).expect("no devices are limited");
-        let fabric = Fabric::open(&config, troubles.clone()).expect("no manager is configured");
+        let fabric = Fabric::open(&config, problems.clone()).expect("no manager is configured");
         let quorum = QuorumClient::new(vec!["127.0.0.1:1".to_owned()], credentials.clone()).expect("an endpoint");
         let directory = Directory::new(quorum, cluster_view.clone(), Peers::open(&dir.0));
         let facts = facts::Handles {
@@ -167,20 +167,20 @@ impl Bench {
             state_dir: dir.0.clone(),
             slice: None,
             bounds: bounds.clone(),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             view: node_view.clone(),
             topology: topology.subscribe(),
             gpus: gpus.subscribe(),
             gpu_readings: gpu_readings.clone(),
             traces: Traces::open(&dir.0, None, Duration::from_secs(30)),
-            troubles: troubles.clone(),
+            problems: problems.clone(),
             mesh: mesh.clone(),
         };
         let tasks = Tasks::default();
         let launches = launch::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             fabric: fabric.clone(),
             fence_timeout: Duration::from_secs(60),
             fanout: None,
@@ -189,12 +189,12 @@ impl Bench {
         let checkpoint = checkpoint::Handles {
             me: me.clone(),
             checkpoints: Checkpoints::open(&config, credentials.material()).expect("no store is configured"),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             slice: None,
             bounds: bounds.clone(),
             mesh: mesh.clone(),
             cluster: cluster_view.clone(),
-            troubles: troubles.clone(),
+            problems: problems.clone(),
             driver: driver.clone(),
             tasks: tasks.clone(),
         };
@@ -230,7 +230,7 @@ impl Bench {
         let handles = Handles {
             setup: Arc::new(setup),
             machine: Arc::new(machine),
-            workers,
+            allocations,
             spools: Spools::new(None, of_output, TaskTracker::new(), stop.child_token()),
             checkpoint: Arc::new(checkpoint),
             launches: Launches::new(launches),
@@ -241,7 +241,7 @@ impl Bench {
             cluster: cluster_view,
             directory,
             view: node_view,
-            troubles,
+            problems,
             acknowledged: acknowledged_view,
             driver,
             tasks,

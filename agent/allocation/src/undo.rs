@@ -22,7 +22,7 @@ use thiserror::Error;
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
 /// The pause between two rounds of killing the processes below a shim.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
 /// Its number on Linux.
 const SIGKILL: i32 = 9;
 
@@ -78,7 +78,7 @@ pub(super) fn kill_tree(shim: i32) -> Result<(), UndoError> {
             let left: Vec<i32> = identity::descendants(shim).into_iter().map(|(pid, _)| pid).collect();
             return Err(UndoError::StillThere { processes: still_there(&left) });
         }
-        std::thread::sleep(KILL_AGAIN);
+        std::thread::sleep(KILL_INTERVAL);
     }
     process::signal_each([shim], SIGKILL);
     Ok(())
@@ -203,7 +203,7 @@ mod tests {
         let pid = shim.id().cast_signed();
         let until = Instant::now() + Duration::from_secs(10);
         while identity::descendants(pid).len() < 3 && Instant::now() < until {
-            std::thread::sleep(KILL_AGAIN);
+            std::thread::sleep(KILL_INTERVAL);
         }
         let below: Vec<i32> = identity::descendants(pid).into_iter().map(|(pid, _)| pid).collect();
         assert_eq!(below.len(), 3);

@@ -176,7 +176,7 @@ fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
     let id_of = |id| CheckpointId(Uuid::from_bytes(id));
     match item {
         CheckpointItem::Refused { .. } => LastSaveEvent::Refused,
-        CheckpointItem::Stands { id, .. } => LastSaveEvent::UnderWay { id: id_of(id) },
+        CheckpointItem::Progress { id, .. } => LastSaveEvent::UnderWay { id: id_of(id) },
         CheckpointItem::Ended { id, why, complete, .. } => {
             if !complete {
                 tracing::warn!(allocation = %share.allocation, %why, "the work was asked before its walltime ended, and did not save itself");
@@ -333,7 +333,7 @@ mod tests {
         let bytes = *id.0.as_bytes();
         let ended =
             |complete| CheckpointItem::Ended { id: bytes, state: "failed".into(), why: String::new(), complete, step: None, bytes: 0 };
-        let stands = CheckpointItem::Stands { id: bytes, state: "saving".into(), detail: String::new() };
+        let stands = CheckpointItem::Progress { id: bytes, state: "saving".into(), detail: String::new() };
         assert_eq!(answered(&share, stands), LastSaveEvent::UnderWay { id });
         assert_eq!(answered(&share, ended(true)), LastSaveEvent::Ended { id, is_whole: true });
         assert_eq!(answered(&share, ended(false)), LastSaveEvent::Ended { id, is_whole: false });

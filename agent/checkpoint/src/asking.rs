@@ -19,7 +19,7 @@ use lattice_model::NodeId;
 use tokio::sync::mpsc;
 
 /// Items queued for the caller.
-const ITEMS: usize = 4;
+const ITEMS_QUEUE_LEN: usize = 4;
 
 /// Asks the head for a checkpoint. Its progress arrives at the receiver, which closes without an
 /// end if the head is lost. `address`: the head's mesh address. The error says why the head cannot
@@ -43,7 +43,7 @@ pub async fn ask(
     let address = address.ok_or(UnreachedNode::NoAddress)?;
     let (mut send, mut recv) = context.mesh.open(head, &address).await?;
     frame::write(&mut send, &Open::Checkpoint(Box::new(open.clone()))).await?;
-    let (items, receiver) = mpsc::channel(ITEMS);
+    let (items, receiver) = mpsc::channel(ITEMS_QUEUE_LEN);
     context.tasks.spawn(async move {
         let _send = send;
         loop {

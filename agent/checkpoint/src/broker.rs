@@ -11,7 +11,7 @@
 //! checkpoint of two requests. Work runs, and users get checkpoints, without the broker.
 
 use super::broker_knowledge::{Followed, Latest};
-use super::broker_request::{BrokeredError, asked, length_ms, patience};
+use super::broker_request::{BrokeredError, length_ms, request_checkpoint, wait_max};
 use super::handles::Shared;
 use super::quorum_clock::QuorumTime;
 use super::store::{CheckpointStore, Owner, StoreError};
@@ -36,18 +36,18 @@ use uuid::Uuid;
 /// The subject in this node's problems.
 const SUBJECT: &str = "checkpoint broker";
 /// Timeout of the store's answer.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Manifests read at once.
-const READ_AT_ONCE: usize = 8;
+const NODES_READ_AT_ONCE: usize = 8;
 /// How long one round reads manifests at most. Later rounds read the rest.
-const READING: Duration = Duration::from_secs(10);
+const NODES_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the time of a checkpoint is unknown.
 #[derive(Debug, Error)]
 enum LastSavedError {
     #[error("{}", with_causes(.0))]
     ReadManifest(#[source] StoreError),
-    #[error("no answer within {} s", ANSWER.as_secs())]
+    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
 }
 
@@ -220,12 +220,12 @@ impl Broker {
             Storage::Away { why } => {
                 tracing::warn!(%why, "the store of checkpoints is away: no work is asked to save itself");
                 self.context
-                    .troubles
+                    .problems
                     .set(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
             }
             Storage::Here => {
                 tracing::info!("the store of checkpoints answers again");
-                self.context.troubles.over(SUBJECT);
+                self.context.problems.clear(SUBJECT);
                 // Requests that failed meanwhile may have failed because of the store: forget all
                 // failures, so that the work is judged by its costs alone.
                 for Followed { known, .. } in self.known.values_mut() {
@@ -255,8 +255,8 @@ impl Broker {
         if matches!(self.storage, Storage::Away { .. }) {
             return;
         }
-        let mut read = futures::stream::iter(reading).buffer_unordered(READ_AT_ONCE);
-        let until = tokio::time::Instant::now() + READING;
+        let mut read = futures::stream::iter(reading).buffer_unordered(NODES_READ_AT_ONCE);
+        let until = tokio::time::Instant::now() + NODES_READ_TIMEOUT;
         // A hanging store must not block the round.
         while let Ok(Some((id, checkpoint, found))) = tokio::time::timeout_at(until, read.next()).await {
             match found {
@@ -289,9 +289,9 @@ impl Broker {
         };
         let address = self.placing.cluster.borrow().nodes.get(&head).map(|node| node.addresses.mesh.clone());
         let context = Arc::clone(&self.context);
-        let patience = patience(length_ms, self.settings.deferral_ms_max());
+        let wait_max = wait_max(length_ms, self.settings.deferral_ms_max());
         let task = self.asked.spawn(async move {
-            let asked = tokio::time::timeout(patience, asked(&context, &head, address, &open)).await;
+            let asked = tokio::time::timeout(wait_max, request_checkpoint(&context, &head, address, &open)).await;
             (id, asked.unwrap_or_else(|_| Err(BrokeredError::NoEnd)))
         });
         self.of.insert(task.id(), id);
@@ -305,10 +305,10 @@ fn is_candidate(allocation: &&Allocation) -> bool {
 
 /// Whether the store accepts a small write.
 pub async fn probe(store: &CheckpointStore) -> Storage {
-    match tokio::time::timeout(ANSWER, store.probe()).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, store.probe()).await {
         Ok(Ok(())) => Storage::Here,
         Ok(Err(error)) => Storage::Away { why: with_causes(&error) },
-        Err(_) => Storage::Away { why: format!("no answer within {} s", ANSWER.as_secs()) },
+        Err(_) => Storage::Away { why: format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()) },
     }
 }
 
@@ -316,7 +316,7 @@ pub async fn probe(store: &CheckpointStore) -> Storage {
 async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, LastSavedError> {
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let owner = Owner { tenant, project, allocation: allocation.id };
-    match tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, store.manifest(&owner, id)).await {
         Ok(Ok(manifest)) => {
             let (_, bytes) = manifest.size();
             Ok(Some(LastSaved { at: Timestamp(manifest.made_at_ms), bytes, took_ms: manifest.took_ms }))

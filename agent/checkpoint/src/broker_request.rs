@@ -24,7 +24,7 @@ pub fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
 /// deferrals, and a minute. After each deferral the checkpoint may take its whole timeout again.
 /// The broker does not wait that long, because other work would wait as well; if it asks again
 /// later, the head continues the same checkpoint.
-pub fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
+pub fn wait_max(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
 }
 
@@ -36,7 +36,7 @@ pub enum BrokeredError {
     #[error("{why}")]
     Refused { why: String },
     #[error("{why}")]
-    CameToNothing { why: String },
+    Failed { why: String },
     #[error("its head {head} became unreachable before it was over")]
     HeadLost { head: NodeId },
     #[error("no further report about it came")]
@@ -46,15 +46,20 @@ pub enum BrokeredError {
 }
 
 /// Asks the head and waits for the checkpoint's end.
-pub async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), BrokeredError> {
+pub async fn request_checkpoint(
+    context: &Shared,
+    head: &NodeId,
+    address: Option<String>,
+    open: &CheckpointOpen,
+) -> Result<(), BrokeredError> {
     let mut items = ask(context, head, address, open).await?;
     while let Some(item) = items.recv().await {
         match item {
-            CheckpointItem::Stands { .. } => {}
+            CheckpointItem::Progress { .. } => {}
             CheckpointItem::Refused { why } => return Err(BrokeredError::Refused { why }),
             CheckpointItem::Ended { complete: true, .. } => return Ok(()),
             CheckpointItem::Ended { state, why, .. } => {
-                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { state } else { why } });
+                return Err(BrokeredError::Failed { why: if why.is_empty() { state } else { why } });
             }
         }
     }
@@ -71,6 +76,6 @@ mod tests {
         assert_eq!((length_ms(None, 600_000), length_ms(Some(60_000), 600_000), length_ms(None, 5000)), (600_000, 600_000, 5000));
         assert_eq!(length_ms(Some(20 * 60_000), 600_000), 41 * 60_000);
         assert_eq!(length_ms(Some(u64::MAX), 600_000), DEADLINE_MS.1);
-        assert!(patience(DEADLINE_MS.1, 0) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
+        assert!(wait_max(DEADLINE_MS.1, 0) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
     }
 }

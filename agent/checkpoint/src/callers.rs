@@ -68,7 +68,7 @@ impl Callers {
     }
 
     /// Waits until this answer may be written; `None`: too many answers wait already.
-    pub async fn turn(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
+    pub async fn lock_answers(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
         let turn = Arc::clone(&self.of().entry(key).or_default().turn);
         // The map and this call hold it, and so does each other call.
         if Arc::strong_count(&turn) > ANSWERS_MAX + 1 {
@@ -222,13 +222,13 @@ mod tests {
     #[tokio::test]
     async fn answers_of_one_allocation_are_limited_and_do_not_delay_another() {
         let callers = Callers::default();
-        let first = callers.turn(key()).await.unwrap();
-        let mut others: Vec<_> = (1..ANSWERS_MAX).map(|_| Box::pin(callers.turn(key()))).collect();
+        let first = callers.lock_answers(key()).await.unwrap();
+        let mut others: Vec<_> = (1..ANSWERS_MAX).map(|_| Box::pin(callers.lock_answers(key()))).collect();
         for other in &mut others {
             assert!(tokio::time::timeout(std::time::Duration::ZERO, other.as_mut()).await.is_err());
         }
-        assert!(callers.turn(key()).await.is_none());
-        assert!(callers.turn((key().0, Epoch(4))).await.is_some());
+        assert!(callers.lock_answers(key()).await.is_none());
+        assert!(callers.lock_answers((key().0, Epoch(4))).await.is_some());
         drop(first);
         assert!(others.remove(0).await.is_some());
     }

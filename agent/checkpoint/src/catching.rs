@@ -135,7 +135,7 @@ impl SignalTargets {
     }
 
     fn add(&mut self, process: CatchingProcess, sightings: &Sightings, allocation: AllocationId) {
-        let left = unsure_for(sightings.saw(allocation, process.pid, &process.program));
+        let left = unsure_for(sightings.record(allocation, process.pid, &process.program));
         if left.is_zero() {
             self.catching.push(process);
         } else {

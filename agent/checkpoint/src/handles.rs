@@ -2,8 +2,8 @@
 
 use super::Checkpoints;
 use lattice_agent_common::driver_queue::DriverQueue;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::tasks::Tasks;
-use lattice_agent_common::troubles::Troubles;
 use lattice_machine::bounds::Bounds;
 use lattice_membership::cluster::Cluster;
 use lattice_mesh::Mesh;
@@ -19,14 +19,14 @@ pub struct Handles {
     pub me: NodeId,
     pub checkpoints: Checkpoints,
     /// The allocations on this node.
-    pub workers: Allocations,
+    pub allocations: Allocations,
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     pub mesh: Mesh,
     /// Nodes and allocations as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
     /// Problems of this node.
-    pub troubles: Troubles,
+    pub problems: NodeProblems,
     pub driver: DriverQueue,
     /// Heads, parts, and those who follow them.
     pub tasks: Tasks,

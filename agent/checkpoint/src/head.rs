@@ -29,15 +29,15 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 /// Capacity of the queue of the checkpoint's events.
-const EVENTS: usize = 256;
+const EVENTS_QUEUE_LEN: usize = 256;
 /// Pause between retries of a node or the store.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long to wait for the quorum's answer once the allocation ends.
 const COMMIT_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long the store may take to say whether an id was used.
-const ANSWER: Duration = Duration::from_secs(2);
+const STORE_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the head waits until reachable nodes know that a round is over.
-const FAREWELL: Duration = Duration::from_secs(2);
+const STOP_DELIVERY_MAX: Duration = Duration::from_secs(2);
 
 /// Why no checkpoint of an allocation begins here.
 #[derive(Debug, Error)]
@@ -76,8 +76,8 @@ enum Order {
 pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
     let (id, allocation, epoch) =
         (CheckpointId(Uuid::from_bytes(open.id)), AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let worker = context.workers.of_epoch(allocation, epoch).ok_or(BeginError::NotHere { allocation })?;
-    let share = Arc::clone(&worker.share);
+    let handle = context.allocations.of_epoch(allocation, epoch).ok_or(BeginError::NotHere { allocation })?;
+    let share = Arc::clone(&handle.share);
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return Err(BeginError::NotTheOwner { allocation, owner: share.owner.name.clone() });
     }
@@ -88,11 +88,11 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     if share.nodes.first().is_none_or(|(node, _)| node != &context.me) {
         return Err(BeginError::NotTheHead { node: context.me.clone(), allocation });
     }
-    worker.settled().await?;
+    handle.wait_until_running().await?;
     let checkpoints = context.checkpoints.clone();
     let one = checkpoints.0.begins.of(allocation).await;
     // After a restart, the state file knows of a checkpoint under way.
-    checkpoints.resume(context, &share, worker.dir()).await;
+    checkpoints.resume(context, &share, handle.dir()).await;
     let known = checkpoints.head_of(allocation, epoch);
     let joined = known.as_ref().filter(|head| {
         let now = head.view.borrow();
@@ -114,7 +114,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             // Meanwhile the nodes are looked at; they are asked only once the id is known to be
             // unused.
             let (new, is_new) = oneshot::channel();
-            let view = checkpoints.drive(context, &share, worker.dir(), state, Some(is_new));
+            let view = checkpoints.drive(context, &share, handle.dir(), state, Some(is_new));
             match unused(context, &share, id).await {
                 Ok(known) => {
                     failpoint::pass(Point::SaveBegun);
@@ -141,7 +141,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
 /// what exists under it must not be removed.
 async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
-    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(false) };
+    let Ok(found) = tokio::time::timeout(STORE_ANSWER_TIMEOUT, store.manifest(&owner, id)).await else { return Ok(false) };
     match found {
         Ok(made) => Err(BeginError::MadeBefore { id, epoch: made.epoch }),
         Err(source @ StoreError::Damaged { .. }) => Err(BeginError::MadeBeforeAndDamaged { id, source }),
@@ -220,13 +220,13 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             };
             let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(describe).collect();
             let extended = if deadline.extended { "; its time was extended" } else { "" };
-            CheckpointItem::Stands { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
+            CheckpointItem::Progress { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
         }
         CheckpointPhase::Deferred { .. } => {
-            CheckpointItem::Stands { id, state: phase, detail: "the application asked for a later moment".to_owned() }
+            CheckpointItem::Progress { id, state: phase, detail: "the application asked for a later moment".to_owned() }
         }
-        CheckpointPhase::Verifying { .. } => CheckpointItem::Stands { id, state: phase, detail: "the manifest is written".to_owned() },
-        CheckpointPhase::Committing { .. } => CheckpointItem::Stands { id, state: phase, detail: "waits for the quorum".to_owned() },
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Committing { .. } => CheckpointItem::Progress { id, state: phase, detail: "waits for the quorum".to_owned() },
     }
 }
 
@@ -296,7 +296,7 @@ impl Checkpoints {
         let (out, view) = watch::channel(state.clone());
         heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
         if !over {
-            let (events, queue) = mpsc::channel(EVENTS);
+            let (events, queue) = mpsc::channel(EVENTS_QUEUE_LEN);
             let driver = Driver {
                 context: Arc::clone(context),
                 share: Arc::clone(share),
@@ -349,7 +349,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, mut queue: mpsc::Receiver<CheckpointEvent>) {
         let allocation = self.share.allocation;
-        let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
+        let standing = self.context.allocations.of_epoch(allocation, self.share.epoch).map(|handle| handle.standing);
         let (mut over_at, begun) = (None, Instant::now());
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let mut superseded = Box::pin(late::superseded(&context, &share));
@@ -374,7 +374,7 @@ impl Driver {
                 Some(event) = queue.recv() => event,
                 () = sleep(wakes) => CheckpointEvent::Clock,
                 known = looked(&mut self.is_new) => {
-                    if !self.is_to_be(known) {
+                    if !self.accept_id(known) {
                         return self.farewell().await;
                     }
                     steps = Vec::new();
@@ -389,8 +389,8 @@ impl Driver {
                     continue;
                 }
                 () = ending(standing.clone()), if over_at.is_none() => {
-                    let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { COMMIT_ANSWER_WAIT } else { Duration::ZERO };
-                    over_at = Some(Instant::now() + patience);
+                    let wait = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { COMMIT_ANSWER_WAIT } else { Duration::ZERO };
+                    over_at = Some(Instant::now() + wait);
                     steps = Vec::new();
                     continue;
                 }
@@ -409,7 +409,7 @@ impl Driver {
             } else if self.state != before {
                 if self.is_new.is_some() {
                     let known = looked(&mut self.is_new).await;
-                    if !self.is_to_be(known) {
+                    if !self.accept_id(known) {
                         return self.farewell().await;
                     }
                 }
@@ -425,7 +425,7 @@ impl Driver {
 
     /// Handles the store's answer about the id. `false`: the checkpoint must not be made, and is
     /// forgotten.
-    fn is_to_be(&mut self, known: Option<bool>) -> bool {
+    fn accept_id(&mut self, known: Option<bool>) -> bool {
         self.is_new = None;
         match known {
             Some(known) => self.state.told |= !known,
@@ -449,7 +449,7 @@ impl Driver {
     /// Waits until the reachable nodes have learned that the round is over.
     async fn farewell(&mut self) {
         let all_ended = async { while self.asked.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(FAREWELL, all_ended).await;
+        let _ = tokio::time::timeout(STOP_DELIVERY_MAX, all_ended).await;
     }
 
     /// Writes the state: until it is on disk, nothing is done in it except looking at the nodes. If
@@ -598,7 +598,7 @@ async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) 
             Ok(()) => return CheckpointEvent::Written,
             Err(error @ StoreError::Store(_)) if !error.is_full() => {
                 tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint's manifest waits for its store");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => return CheckpointEvent::NotWritten { why: with_causes(&error) },
         }
@@ -620,13 +620,13 @@ impl Asking {
     async fn run(self) {
         while *self.order.borrow() != Order::Stop {
             if self.node == self.context.me {
-                self.here().await;
-            } else if let Err(error) = self.there().await {
+                self.ask_local_part().await;
+            } else if let Err(error) = self.ask_remote_part().await {
                 tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
             }
             tokio::select! {
                 () = self.wait_for_order(Order::Stop) => return,
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
             }
         }
     }
@@ -654,7 +654,7 @@ impl Asking {
         let _ = self.events.send(event).await;
     }
 
-    async fn here(&self) {
+    async fn ask_local_part(&self) {
         let Ends { go, mut last_report, .. } = part::attach(&self.context, &self.share, &self.open);
         let sending = async {
             self.wait_for_order(Order::Go).await;
@@ -678,8 +678,8 @@ impl Asking {
         tokio::select! { () = sending => {}, () = receiving => {} }
     }
 
-    async fn there(&self) -> Result<(), UnreachedNode> {
-        let address = self.context.workers.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+    async fn ask_remote_part(&self) -> Result<(), UnreachedNode> {
+        let address = self.context.allocations.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
         let sending = async {

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 /// Pause and number of attempts while the store is unreachable. What stays after that only takes
 /// space: nothing starts from it.
-const TRIES: (Duration, u32) = (Duration::from_secs(5), 24);
+const RETRIES: (Duration, u32) = (Duration::from_secs(5), 24);
 /// How often it is removed, with the same pause in between: a node that was still uploading when it
 /// learned of the end may store something after the first removal.
-const PASSES: u32 = 2;
+const REMOVALS_MAX: u32 = 2;
 
 /// Waits until the allocation was claimed anew, so that the quorum accepts no more reports of this
 /// claim. Returns that as the reason.
@@ -54,7 +54,7 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
 pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, reported: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };
-    let ((pause, most), mut passes) = (TRIES, PASSES);
+    let ((pause, most), mut passes) = (RETRIES, REMOVALS_MAX);
     for _ in 0..most {
         if is_wanted(context, share, id) {
             return;

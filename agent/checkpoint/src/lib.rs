@@ -28,6 +28,7 @@
 //! tasks of the agent. The other tasks are aborted with the task that began them.
 
 mod allocation_locks;
+mod allocation_records;
 mod answer;
 pub mod app_message;
 mod asking;
@@ -42,7 +43,6 @@ mod directory;
 mod handles;
 mod head;
 mod heads;
-mod kept;
 mod late;
 pub mod lookout;
 mod pack;
@@ -52,13 +52,13 @@ mod part;
 mod parts;
 mod port;
 mod quorum_clock;
+mod request_method;
 pub mod restore;
 pub mod retention;
 pub mod saving;
 mod sightings;
 pub mod simulated;
 pub mod store;
-mod way;
 
 pub use asking::ask;
 pub use callers::Callers;
@@ -218,7 +218,7 @@ impl Checkpoints {
 
     /// Writes the answer that an application sent in a call to the file that the part of this node
     /// reads, so that it survives a restart of the agent. The same answer is accepted again: an
-    /// application without an acknowledgement repeats it. The caller must have [`Callers::turn`] of
+    /// application without an acknowledgement repeats it. The caller must have [`Callers::lock_answers`] of
     /// the allocation.
     pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), PutAnswerError> {
         let key = (share.allocation, share.epoch);

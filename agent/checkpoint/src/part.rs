@@ -7,8 +7,8 @@ use super::handles::{Handles, Shared};
 use super::owner_of;
 use super::packers::Packers;
 use super::parts::{Ends, NewPart, Ready};
+use super::request_method::{AskedFor, Found, Request, RequestError, RequestMethod};
 use super::store::{Part, Source, StoreError, Uploads};
-use super::way::{AskedFor, Found, Request, Way, WayError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_agent_common::environment;
 use lattice_mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
@@ -28,16 +28,16 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Interval of the looks for the answer.
-const LOOK: Duration = Duration::from_millis(10);
+const ANSWER_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval of progress reports.
-const PROGRESS: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause between retries of a store that does not answer.
-const AGAIN: Duration = Duration::from_millis(500);
+const STORE_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Added to twice the time until the deadline: how long a part may run, and how long its last
 /// report then stays for a head that asks again.
-const KEPT: Duration = Duration::from_secs(600);
+const REPORT_RETENTION: Duration = Duration::from_secs(600);
 /// What a small file occupies on a disk, in bytes.
-const BLOCK: u64 = 4096;
+const BLOCK_BYTES: u64 = 4096;
 
 /// Why this node's part of a checkpoint failed.
 #[derive(Debug, Error)]
@@ -49,7 +49,7 @@ pub(super) enum PartError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     #[error(transparent)]
-    Way(#[from] WayError),
+    Request(#[from] RequestError),
     #[error("no rank of it runs there: it has not begun yet, or is over")]
     NoRanks,
     #[error("what ran there was asked, and has ended without an answer")]
@@ -91,7 +91,7 @@ pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpe
 /// Serves the head of an allocation of this node, over the mesh.
 pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
     let allocation = AllocationId(Uuid::from_bytes(open.allocation));
-    let Some(handle) = context.workers.of_epoch(allocation, Epoch(open.epoch)) else {
+    let Some(handle) = context.allocations.of_epoch(allocation, Epoch(open.epoch)) else {
         let why = format!("allocation {} is not on this node under epoch {}", allocation.short(), open.epoch);
         return frame::write(&mut send, &FromSaver::Failed { why }).await;
     };
@@ -124,7 +124,7 @@ pub async fn serve(context: &Shared, open: PartOpen, mut send: SendStream, mut r
 /// Bytes that a part left on the disk, if its last report shows that.
 fn left(last: Option<&FromSaver>) -> Option<u64> {
     match last? {
-        FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK))),
+        FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK_BYTES))),
         FromSaver::Able { .. }
         | FromSaver::Saving
         | FromSaver::Failed { .. }
@@ -155,11 +155,11 @@ impl Round {
         if let Some(mut older) = older {
             while older.changed().await.is_ok() {}
         }
-        let until = Duration::from_millis(self.open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
+        let until = Duration::from_millis(self.open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + REPORT_RETENTION;
         let allocation = self.share.allocation;
         let ended = async {
-            let Some(worker) = self.context.workers.of_epoch(allocation, self.share.epoch) else { return };
-            let mut standing = worker.standing;
+            let Some(handle) = self.context.allocations.of_epoch(allocation, self.share.epoch) else { return };
+            let mut standing = handle.standing;
             // If only the agent stops, the work goes on: withdraw nothing.
             let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
             if stops {
@@ -201,16 +201,16 @@ impl Round {
     /// Withdraws a request that has no answer. `failed`: also removes what was saved, because it is
     /// of no use and space may be short. Otherwise nothing is removed: work whose checkpoint was
     /// given up may still be writing.
-    async fn withdrawn(&self, failed: bool) -> Result<(), WayError> {
+    async fn withdrawn(&self, failed: bool) -> Result<(), RequestError> {
         let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
         let token = self.token();
         blocking(move || {
             // No thread of this round asks the work, or removes anything, after this.
             let _asked_before = asking.lock();
-            let way = Way::of(&context, &share)?;
+            let method = RequestMethod::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
-            way.withdraw(&place, &token)?;
-            if failed { place.forget(&token).map_err(|source| WayError::ForgetSaved { token, source }) } else { Ok(()) }
+            method.withdraw(&place, &token)?;
+            if failed { place.forget(&token).map_err(|source| RequestError::ForgetSaved { token, source }) } else { Ok(()) }
         })
         .await
     }
@@ -219,7 +219,7 @@ impl Round {
     async fn saved(&self) -> Result<FromSaver, PartError> {
         let (context, share, out) = (&self.context, &self.share, &self.out);
         let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
-        let Looked { way, place, before } = {
+        let Looked { method, place, before } = {
             let (context, share, token) = (Arc::clone(context), Arc::clone(share), token.clone());
             blocking(move || Looked::at(&context, &share, &token)).await?
         };
@@ -230,7 +230,7 @@ impl Round {
                 answer
             }
             Before::Unanswered { asked, found } => {
-                let now = way.complete(found, asked).await;
+                let now = method.complete(found, asked).await;
                 if !now.lives && has_ranks_here(context, share) {
                     return Err(PartError::NoRanks);
                 }
@@ -243,7 +243,7 @@ impl Round {
                     // Look again now that the other nodes are asked: work that has started
                     // meanwhile is part of no checkpoint.
                     let (context, allocation) = (Arc::clone(context), share.allocation);
-                    if blocking(move || way.find(&context, allocation)).await?.lives {
+                    if blocking(move || method.find(&context, allocation)).await?.lives {
                         return Err(PartError::BegunMeanwhile);
                     }
                     return Ok(FromSaver::from(Saved::default()));
@@ -254,7 +254,7 @@ impl Round {
                 let request = Request {
                     context: Arc::clone(context),
                     share: Arc::clone(share),
-                    way: way.clone(),
+                    method: method.clone(),
                     place: Arc::clone(&place),
                     token: token.clone(),
                     deadline_ms: self.open.deadline_ms,
@@ -267,7 +267,7 @@ impl Round {
                 let asked = self.asked(request).await?;
                 failpoint::pass(Point::SaveAsked);
                 out.send_replace(Some(FromSaver::Saving));
-                let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };
+                let waiting = Waiting { context, share, method: &method, place: &place, token: &token, asked: &asked, out };
                 waiting.answer().await?
             }
         };
@@ -309,7 +309,7 @@ impl Round {
 /// What a part starts with. One blocking call reads all of it, because each switch of the thread
 /// takes longer than that.
 struct Looked {
-    way: Way,
+    method: RequestMethod,
     place: Arc<Place>,
     before: Before,
 }
@@ -323,15 +323,15 @@ enum Before {
 
 impl Looked {
     fn at(context: &Handles, share: &DesiredShare, token: &str) -> Result<Self, PartError> {
-        let way = Way::of(context, share)?;
+        let method = RequestMethod::of(context, share)?;
         let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
         // A request that was never made has no answer.
         let asked = place.asked(token)?;
-        let before = match if asked { way.answer(&place, token)? } else { None } {
+        let before = match if asked { method.answer(&place, token)? } else { None } {
             Some(answer) => Before::Answered(answer),
-            None => Before::Unanswered { asked, found: way.find(context, share.allocation)? },
+            None => Before::Unanswered { asked, found: method.find(context, share.allocation)? },
         };
-        Ok(Self { way, place: Arc::new(place), before })
+        Ok(Self { method, place: Arc::new(place), before })
     }
 }
 
@@ -347,7 +347,7 @@ fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
 struct Waiting<'a> {
     context: &'a Shared,
     share: &'a DesiredShare,
-    way: &'a Way,
+    method: &'a RequestMethod,
     place: &'a Arc<Place>,
     token: &'a str,
     asked: &'a AskedFor,
@@ -359,20 +359,20 @@ impl Waiting<'_> {
     async fn answer(&self) -> Result<Answer, PartError> {
         let (mut last_looks, mut reported, mut reported_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {
-            let (way, place, token) = (self.way.clone(), Arc::clone(self.place), self.token.to_owned());
-            if let Some(answer) = blocking(move || way.answer(&place, &token)).await? {
+            let (method, place, token) = (self.method.clone(), Arc::clone(self.place), self.token.to_owned());
+            if let Some(answer) = blocking(move || method.answer(&place, &token)).await? {
                 return Ok(answer);
             }
             if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {
                 looked_at = Instant::now();
-                match self.asked.in_vain(self.context, self.share).await? {
+                match self.asked.why_no_answer(self.context, self.share).await? {
                     // What was written in the last moment can be read after a few more looks.
                     Some(why) if last_looks > 10 => return Err(PartError::NoAnswerComes { why }),
                     Some(_) => last_looks += 1,
                     None => last_looks = 0,
                 }
             }
-            if reported_at.elapsed() >= PROGRESS {
+            if reported_at.elapsed() >= PROGRESS_INTERVAL {
                 reported_at = Instant::now();
                 let progress = self.asked.progress().await;
                 if let Some(Progress { percent, left_ms }) = progress.filter(|_| progress != reported) {
@@ -380,7 +380,7 @@ impl Waiting<'_> {
                     self.out.send_replace(Some(FromSaver::Progressed { percent, left_ms }));
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(ANSWER_LOOK_INTERVAL).await;
         }
     }
 }
@@ -434,7 +434,7 @@ async fn put(
             }
             Err(error @ StoreError::Store(_)) if !error.is_full() => {
                 tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint waits for its store");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(STORE_RETRY_PAUSE).await;
             }
             Err(error) => return Err(PartError::Put(error)),
         }

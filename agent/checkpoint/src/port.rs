@@ -41,15 +41,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
 /// Timeout of the connect: with a full listen queue, connecting would take minutes.
-const CONNECTS: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval and largest number of searches for the other end of a connection, which may not exist
 /// yet.
 const LOOKS: (Duration, u32) = (Duration::from_millis(2), 100);
 /// Pause before the work is called again after a broken connection.
-const AGAIN: Duration = Duration::from_millis(200);
+const CALL_AGAIN_PAUSE: Duration = Duration::from_millis(200);
 /// Shortest time between two messages that are read: an application that sends faster is slowed
 /// down.
-const PACE: Duration = Duration::from_millis(1);
+const MESSAGE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Why work was not asked at its port, or why its answer did not count. `at`: the port's address.
 #[derive(Debug, Error)]
@@ -60,7 +60,7 @@ pub enum PortError {
     FindListener { at: SocketAddr, source: io::Error },
     #[error("{why}")]
     Deaf { why: String },
-    #[error("{at} takes no connection within {} s", CONNECTS.as_secs())]
+    #[error("{at} takes no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout { at: SocketAddr },
     #[error("{at} cannot be connected to: {source}")]
     Connect { at: SocketAddr, source: io::Error },
@@ -163,7 +163,7 @@ impl Port {
 
     async fn connected(&self) -> Result<TcpStream, PortError> {
         let at = self.at();
-        let connected = tokio::time::timeout(CONNECTS, TcpStream::connect(at)).await;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(at)).await;
         let connected = connected.map_err(|_| PortError::ConnectTimeout { at })?;
         let stream = connected.map_err(|source| PortError::Connect { at, source })?;
         let unnamed = |source| PortError::NameEnds { at, source };
@@ -248,7 +248,7 @@ impl Call {
                 Err(Ended::Failed(why)) => return Err(why),
                 Err(Ended::Broken(why)) => {
                     tracing::debug!(allocation = %self.share.allocation, port = %self.port, %why, "work is called again");
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(CALL_AGAIN_PAUSE).await;
                 }
             }
         }
@@ -269,7 +269,7 @@ impl Call {
             if let Some(answer) = self.handle(message).map_err(|source| Ended::Failed(PortError::Message { at, source }))? {
                 return Ok(answer);
             }
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(MESSAGE_INTERVAL_MIN).await;
         }
     }
 
@@ -307,7 +307,7 @@ impl Call {
 
     /// Writes the answer to the file that also receives answers in calls to the agent.
     async fn taken(&self, answer: Answer) -> Result<(), PortError> {
-        let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
+        let turn = self.checkpoints.callers().lock_answers((self.share.allocation, self.share.epoch)).await;
         let turn = turn.ok_or(PortError::AnswersWait)?;
         let (checkpoints, share, token) = (self.checkpoints.clone(), Arc::clone(&self.share), self.asked.token.clone());
         super::blocking::blocking(move || {

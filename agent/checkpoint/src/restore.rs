@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Pause between retries while the store is unreachable.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Retries between two log lines about the wait.
 const LOG_EVERY_TRIES: u32 = 60;
 /// Files downloaded at once.
@@ -50,7 +50,7 @@ pub async fn restore(
                     }
                     set_detail(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
                     tries += 1;
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 other => return other.map_err(|source| RestoreError::Bring { id: from.id, source }),
             }

@@ -34,7 +34,7 @@ const UNKNOWN_LOGGED_MAX: usize = 16;
 
 /// When the checkpoints of an ended allocation expire, in milliseconds since 1970; `None`: never,
 /// an operator removes them.
-pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64> {
+pub fn expires_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64> {
     (settings.retention_seconds > 0).then(|| ended_at_ms.saturating_add(settings.retention_seconds.saturating_mul(1000)))
 }
 
@@ -76,7 +76,7 @@ impl Sweep {
         let clock_ms = store.clock_ms().await?.min(self.quorums_clock_ms().await?);
         let (mut others, mut unknown) = (0u64, 0u64);
         let mut first_unknown = Vec::new();
-        let mut all = pin!(store.all_kept());
+        let mut all = pin!(store.recorded_allocations());
         while let Some(allocation) = all.next().await {
             let allocation = allocation?;
             if !self.placing.leads() {
@@ -119,17 +119,17 @@ impl Sweep {
 
     /// Sweeps one allocation. `clock_ms`: the earlier one of the store's and the quorum's clock.
     async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
-        let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::Ours) };
-        if !store.is_ours(&kept) {
+        let Some((record, written_ms)) = store.record(id).await? else { return Ok(Looked::Ours) };
+        if !store.is_ours(&record) {
             return Ok(Looked::Anothers);
         }
-        if store.has_changed_identity(&kept) {
-            store.put_kept(&kept).await?;
+        if store.has_changed_identity(&record) {
+            store.put_record(&record).await?;
             return Ok(Looked::Ours);
         }
-        let owner = kept.owner();
+        let owner = record.owner();
         let now_ms = lattice_agent_common::clock::now().0.min(clock_ms);
-        let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
+        let mark = Mark { ended_at_ms: record.end_seen_at_ms, written_ms };
         // It is known to have ended and has not expired: no need to ask the quorum.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
             return Ok(Looked::Ours);
@@ -138,7 +138,7 @@ impl Sweep {
         match verdict(mark, known.as_ref(), &self.settings, now_ms) {
             Verdict::Lives { again } => {
                 if again {
-                    store.put_kept(&kept.ended(None)).await?;
+                    store.put_record(&record.ended(None)).await?;
                 }
                 if let Some(allocation) = &known {
                     self.trim(store, &owner, allocation).await?;
@@ -148,7 +148,7 @@ impl Sweep {
                 if let Some(allocation) = &known {
                     self.trim(store, &owner, allocation).await?;
                 }
-                store.put_kept(&kept.ended(Some(at_ms))).await?;
+                store.put_record(&record.ended(Some(at_ms))).await?;
             }
             Verdict::Unknown => return Ok(Looked::Unknown),
             Verdict::Stays => {}
@@ -199,7 +199,7 @@ impl Sweep {
             store.remove(owner, id).await?;
             failpoint::pass(Point::CheckpointGone);
         }
-        store.forget_kept(owner.allocation).await?;
+        store.remove_record(owner.allocation).await?;
         Ok(())
     }
 }
@@ -215,7 +215,7 @@ struct Mark {
 
 impl Mark {
     fn is_over(self, settings: &CheckpointSettings, now_ms: u64) -> bool {
-        let goes = |ended_ms: u64| goes_at_ms(settings, ended_ms.max(self.written_ms));
+        let goes = |ended_ms: u64| expires_at_ms(settings, ended_ms.max(self.written_ms));
         self.ended_at_ms.and_then(goes).is_some_and(|at| now_ms >= at)
     }
 }
@@ -419,8 +419,8 @@ mod tests {
     #[test]
     fn without_a_retention_time_nothing_expires() {
         let settings = |retention_seconds| CheckpointSettings { retention_seconds, ..Default::default() };
-        assert_eq!(goes_at_ms(&settings(0), 5), None);
-        assert_eq!(goes_at_ms(&settings(2), 5), Some(2005));
-        assert_eq!(goes_at_ms(&settings(u64::MAX), 5), Some(u64::MAX));
+        assert_eq!(expires_at_ms(&settings(0), 5), None);
+        assert_eq!(expires_at_ms(&settings(2), 5), Some(2005));
+        assert_eq!(expires_at_ms(&settings(u64::MAX), 5), Some(u64::MAX));
     }
 }

@@ -32,12 +32,12 @@ const ALLOCATIONS_REPORTED_MAX: usize = 1000;
 
 /// Answers another agent with the allocations whose head is here and that are saving themselves.
 pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
-    let allocations = here(context).into_iter().take(ALLOCATIONS_REPORTED_MAX).map(|id| *id.0.as_bytes()).collect();
+    let allocations = saving_locally(context).into_iter().take(ALLOCATIONS_REPORTED_MAX).map(|id| *id.0.as_bytes()).collect();
     frame::write(send, &SavingNow { allocations }).await
 }
 
 /// The allocations with their head here that are saving themselves.
-fn here(context: &Handles) -> BTreeSet<AllocationId> {
+fn saving_locally(context: &Handles) -> BTreeSet<AllocationId> {
     let heads = context.checkpoints.0.heads.lock();
     heads.iter().filter(|(_, head)| is_writing(&head.view.borrow())).map(|(id, _)| *id).collect()
 }
@@ -57,7 +57,7 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
         let context = Arc::clone(context);
         let address = cluster.nodes.get(&head).map(|node| node.addresses.mesh.clone());
         async move {
-            let reported = if head == context.me { here(&context) } else { asked(&context, &head, address).await };
+            let reported = if head == context.me { saving_locally(&context) } else { ask_head(&context, &head, address).await };
             // A head can only report allocations that it is the head of.
             reported.intersection(&its).copied().collect::<BTreeSet<_>>()
         }
@@ -70,7 +70,7 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
     all
 }
 
-async fn asked(context: &Handles, head: &NodeId, address: Option<String>) -> BTreeSet<AllocationId> {
+async fn ask_head(context: &Handles, head: &NodeId, address: Option<String>) -> BTreeSet<AllocationId> {
     let Some(address) = address else { return BTreeSet::new() };
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(head, &address).await.map_err(|e| e.to_string())?;

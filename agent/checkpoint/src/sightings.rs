@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const PROCESSES_MAX: usize = 4096;
 
 /// Least time between two looks at a process: longer than from fork to exec.
-const MOMENT: Duration = Duration::from_millis(20);
+const LOOK_GAP_MIN: Duration = Duration::from_millis(20);
 
 /// The program that a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Sightings {
 
     /// Records that a process catches the signal. Returns when this process was first seen catching
     /// it with this program.
-    pub(super) fn saw(&self, allocation: AllocationId, pid: i32, program: &Program) -> Instant {
+    pub(super) fn record(&self, allocation: AllocationId, pid: i32, program: &Program) -> Instant {
         let now = Instant::now();
         let mut all = self.all();
         let seen = all.entry(allocation).or_default();
@@ -94,7 +94,7 @@ impl Sightings {
 /// How long to wait until a process that was first seen at `first_seen` counts as catching the
 /// signal.
 pub(super) fn unsure_for(first_seen: Instant) -> Duration {
-    MOMENT.saturating_sub(first_seen.elapsed())
+    LOOK_GAP_MIN.saturating_sub(first_seen.elapsed())
 }
 
 #[cfg(test)]
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn a_process_seen_before_is_not_waited_for_unless_it_was_replaced() {
         let sightings = Sightings::default();
-        let first = sightings.saw(id(), 7, &program(1, 1));
+        let first = sightings.record(id(), 7, &program(1, 1));
         assert!(unsure_for(first) > Duration::ZERO);
-        std::thread::sleep(MOMENT);
-        assert_eq!(unsure_for(sightings.saw(id(), 7, &program(1, 1))), Duration::ZERO);
+        std::thread::sleep(LOOK_GAP_MIN);
+        assert_eq!(unsure_for(sightings.record(id(), 7, &program(1, 1))), Duration::ZERO);
         for other in [program(2, 1), program(2, 2)] {
-            assert!(unsure_for(sightings.saw(id(), 7, &other)) > Duration::ZERO, "{other:?}");
+            assert!(unsure_for(sightings.record(id(), 7, &other)) > Duration::ZERO, "{other:?}");
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(LOOK_GAP_MIN);
         sightings.is_deaf(id(), 7);
-        assert!(unsure_for(sightings.saw(id(), 7, &program(2, 2))) > Duration::ZERO);
+        assert!(unsure_for(sightings.record(id(), 7, &program(2, 2))) > Duration::ZERO);
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         let many: BTreeSet<i32> = (1..=i32::try_from(PROCESSES_MAX).unwrap() + 9).collect();
         assert_eq!(sightings.unseen(id(), &many).len(), PROCESSES_MAX);
         for pid in &many {
-            sightings.saw(id(), *pid, &program(1, 1));
+            sightings.record(id(), *pid, &program(1, 1));
         }
         assert_eq!(sightings.unseen(id(), &many).len(), 9);
         assert_eq!(sightings.unseen(id(), &[3, 99_999].into()), [99_999]);

@@ -160,7 +160,7 @@ impl CheckpointStore {
         }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
         // The nodes may have saved nothing, and then recorded nothing either.
-        self.note_kept(owner).await?;
+        self.record_allocation(owner).await?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())
     }

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Largest number of queued events from a branch's lines.
-const QUEUE: usize = 256;
+const PARENT_QUEUE_LEN: usize = 256;
 
 /// An event that the branch cannot handle itself: its owner must.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Line {
 impl Branch {
     /// A branch with no lines yet.
     pub(super) fn new(around: Around, subtree: Subtree) -> Self {
-        let (sender, events) = mpsc::channel(QUEUE);
+        let (sender, events) = mpsc::channel(PARENT_QUEUE_LEN);
         let (done, abort) = (None, None);
         let (readers, input) = (Readers::of(&around), Window::default());
         let (hub, parts) = (FenceHub::new(subtree), subtree.len());
@@ -235,12 +235,12 @@ impl Branch {
                     && line.subtree.is_single()
                 {
                     // No rank of the lost part reads input any more.
-                    self.took(number, Taken::Over, false);
+                    self.record_taken(number, Taken::Over, false);
                 }
                 Some(event)
             }
             Up::Input { taken, again } => {
-                self.took(number, taken.into(), again);
+                self.record_taken(number, taken.into(), again);
                 None
             }
             Up::Fence { number: fence, blob } => {
@@ -325,13 +325,13 @@ impl Branch {
         for number in reading.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.send_to_line(number, Arc::clone(down_frame));
         }
-        self.let_go();
+        self.drop_taken();
         Ok(())
     }
 
     /// Handles a line's report of how much its ranks have taken. If it is the first report of its
     /// connection, or the line asks for it (`again`), sends the pieces that follow.
-    fn took(&mut self, number: u64, taken: Taken, again: bool) {
+    fn record_taken(&mut self, number: u64, taken: Taken, again: bool) {
         let Some(line) = self.lines.get_mut(&number).filter(|line| self.readers.are_in(line.subtree)) else { return };
         let is_first = line.taken.replace(taken).is_none();
         if is_first || again {
@@ -339,12 +339,12 @@ impl Branch {
                 self.send_to_line(number, piece);
             }
         }
-        self.let_go();
+        self.drop_taken();
     }
 
     /// Drops the pieces that all reading parts have taken; a new piece as well, if no part here
     /// reads any more.
-    fn let_go(&mut self) {
+    fn drop_taken(&mut self) {
         if let Some(all) = self.taken() {
             self.input.let_go(all);
         }
@@ -371,7 +371,7 @@ impl Branch {
 
     /// Bypasses agents that have been unreachable for too long. Returns the parts to report to the
     /// head as unreachable.
-    pub(super) fn look(&mut self) -> Vec<u32> {
+    pub(super) fn check(&mut self) -> Vec<u32> {
         self.route(RouteEvent::Clock)
     }
 
@@ -386,7 +386,7 @@ impl Branch {
         self.routes.away()
     }
 
-    /// Whether [`Self::look`] and [`Self::waiting_for`] have nothing to find until the next
+    /// Whether [`Self::check`] and [`Self::waiting_for`] have nothing to find until the next
     /// message.
     pub(super) fn is_at_rest(&self) -> bool {
         self.hub.is_at_rest() && self.routes.is_whole()
@@ -412,7 +412,7 @@ impl Branch {
     }
 
     /// Waits until each line has sent its queued messages, or was stopped.
-    pub(super) async fn carried(mut self) {
+    pub(super) async fn flush(mut self) {
         self.lines.clear();
         drop(self.sender);
         while self.events.recv().await.is_some() {}

@@ -35,7 +35,7 @@ impl DownFrame {
         let encode = async || {
             let down_frame = Arc::clone(self);
             match &self.message {
-                ToPart::FenceDone { blob, .. } if blob.len() >= PACKED_BYTES_MIN => apart(move || down_frame.encode(true)).await,
+                ToPart::FenceDone { blob, .. } if blob.len() >= PACKED_BYTES_MIN => run_blocking(move || down_frame.encode(true)).await,
                 ToPart::FenceDone { .. }
                 | ToPart::Abort { .. }
                 | ToPart::NameAbsent
@@ -77,7 +77,7 @@ impl DownFrame {
             Down::FenceDone { number, blob, packed_from: None } => ToPart::FenceDone { number, blob },
             Down::FenceDone { number, blob, packed_from: Some(bytes) } => {
                 let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= BLOB_BYTES_MAX).ok_or(FrameError::Malformed)?;
-                let unpacked = apart(move || zstd::bulk::decompress(&blob, bytes).map_err(FrameError::Io)).await?;
+                let unpacked = run_blocking(move || zstd::bulk::decompress(&blob, bytes).map_err(FrameError::Io)).await?;
                 ToPart::FenceDone { number, blob: unpacked }
             }
         };
@@ -94,7 +94,7 @@ impl DownFrame {
 }
 
 /// Runs work that may take milliseconds on a blocking thread, so that it delays no task.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, FrameError> + Send + 'static) -> Result<T, FrameError> {
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, FrameError> + Send + 'static) -> Result<T, FrameError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(FrameError::Io(std::io::Error::other(error))))
 }
 

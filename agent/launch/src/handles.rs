@@ -13,7 +13,7 @@ pub struct Handles {
     pub me: NodeId,
     pub mesh: Mesh,
     /// The allocations on this node.
-    pub workers: Allocations,
+    pub allocations: Allocations,
     /// Keys for the fabric.
     pub fabric: Fabric,
     /// How long a fence may wait while all its nodes are connected.

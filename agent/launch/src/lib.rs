@@ -49,7 +49,7 @@ use parking_lot::Mutex;
 use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use times::{FORGET_AFTER, LOOK};
+use times::{CHECK_INTERVAL, FORGET_AFTER};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
@@ -148,9 +148,9 @@ impl Launches {
     pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
         let allocation = spec.allocation;
         let is_known = self.registry().numbers.contains_key(&allocation);
-        if !is_known && let Some(worker) = self.0.handles.workers.get(allocation) {
+        if !is_known && let Some(handle) = self.0.handles.allocations.get(allocation) {
             // An earlier run of this agent may have assigned numbers.
-            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
+            let on_disk = tokio::task::spawn_blocking(move || handle.highest_launch_number()).await?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
         }
         let entry = match share.spec.entrypoint {
@@ -201,7 +201,7 @@ impl Launches {
     }
 
     /// The allocation is being ended: stops the heads of its launches and forgets them.
-    pub fn drop_of(&self, allocation: AllocationId) {
+    pub fn drop_launches(&self, allocation: AllocationId) {
         let mut registry = self.registry();
         registry.numbers.remove(&allocation);
         registry.entries.retain(|_, entry| {
@@ -276,7 +276,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     } else {
         state.branch.serve(whole);
     }
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(CHECK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while state.launch.end().is_none() {
         tokio::select! {
@@ -284,13 +284,13 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             // A node may have hundreds of heads, and most of them have nothing to check.
             _ = look.tick(), if !state.branch.is_at_rest() => {
                 // Nobody is above the head to whom unreachable parts could be reported.
-                let _unreached = state.branch.look();
+                let _unreached = state.branch.check();
                 let open = state.branch.open_fence();
                 state.handle_fence(FenceEvent::Looked { open });
             }
             Some(Abort { code, why }) = aborts.recv() => {
                 let abort = state.launch.abort(code, why);
-                state.spread(abort);
+                state.send_abort(abort);
             }
             Some(piece) = pieces.recv(), if state.branch.has_room() => state.feed(piece),
             part = state.seek.reached() => state.branch.take_over(part),
@@ -319,7 +319,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         }
     }
     state.branch.send(&DownFrame::new(ToPart::Forget));
-    state.branch.carried().await;
+    state.branch.flush().await;
 }
 
 struct Head {
@@ -347,7 +347,7 @@ impl Head {
             // not an agent of its tree.
             BranchEvent::Replaced => None,
         };
-        self.spread(abort);
+        self.send_abort(abort);
     }
 
     fn handle_message(&mut self, part: usize, message: ToHead) -> Option<(i32, String)> {
@@ -370,7 +370,7 @@ impl Head {
                 return None;
             }
             ToHead::Call(call) => {
-                self.carry(part, *call);
+                self.forward_call(part, *call);
                 return None;
             }
             // A line turns these into other messages, except `Begun`, which the branch has handled.
@@ -380,7 +380,7 @@ impl Head {
     }
 
     /// Passes a call on to its part. The caller repeats a call that is lost.
-    fn carry(&mut self, part: usize, call: WireCall) {
+    fn forward_call(&mut self, part: usize, call: WireCall) {
         let parts = self.launch.spec().nodes.len();
         let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
             tracing::warn!(launch = %self.launch.spec().id, part, "an invalid call is dropped");
@@ -400,7 +400,7 @@ impl Head {
         }
     }
 
-    fn spread(&mut self, abort: Option<(i32, String)>) {
+    fn send_abort(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
         tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is aborted");
         self.branch.send(&DownFrame::new(ToPart::Abort { code, why }));
@@ -415,7 +415,7 @@ impl Head {
                 FenceAction::Fail(failure) => {
                     let why = failure.describe(&self.launch.spec().nodes);
                     let abort = self.launch.abort(1, why);
-                    self.spread(abort);
+                    self.send_abort(abort);
                 }
             }
         }

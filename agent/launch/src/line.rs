@@ -18,9 +18,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// How many messages are queued for one line.
-const QUEUE: usize = 256;
+const LINE_EVENTS_QUEUE_LEN: usize = 256;
 /// Backoff between connection attempts.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// Shared by all lines of a branch.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ pub(super) struct LineTask {
 
 impl LineTask {
     pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(LINE_EVENTS_QUEUE_LEN);
         let tasks = self.around.handles.tasks.clone();
         tasks.spawn(async move {
             let _stopped = stop.run_until_cancelled(self.run(queue)).await;
@@ -96,15 +96,15 @@ impl LineTask {
     }
 
     async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
-        let mut pauses = PAUSES;
+        let mut pauses = CONNECT_BACKOFF;
         let mut connection = 0;
         loop {
-            if let Some(way) = self.connect().await {
+            if let Some(connected) = self.connect().await {
                 connection += 1;
                 if !self.notify(LineEvent::Connected).await {
                     return;
                 }
-                let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
+                let Some(broken) = self.carry(connected, &mut queue, connection).await else { return };
                 if broken == Broken::Served {
                     pauses.reset();
                 }
@@ -121,15 +121,15 @@ impl LineTask {
         self.events.send((self.number, event)).await.is_ok()
     }
 
-    async fn connect(&self) -> Option<Way> {
+    async fn connect(&self) -> Option<Connection> {
         let Around { handles, share, spec, fanout, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
         if *node == handles.me {
-            let handle = handles.workers.of_epoch(spec.allocation, spec.epoch)?;
+            let handle = handles.allocations.of_epoch(spec.allocation, spec.epoch)?;
             let messages = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
-            return Some(Way::Here { handle, messages });
+            return Some(Connection::Here { handle, messages });
         }
-        let address = handles.workers.mesh_address(share, node)?;
+        let address = handles.allocations.mesh_address(share, node)?;
         let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {
@@ -140,18 +140,18 @@ impl LineTask {
         let Subtree { first, end } = self.subtree;
         let open = BranchOpen { launch: WireLaunch::from(&**spec), shape: WireShape::from(&spec.shape), fanout: *fanout, first, end };
         frame::write(&mut send, &Open::Branch(Box::new(open))).await.ok()?;
-        Some(Way::There { send, recv })
+        Some(Connection::There { send, recv })
     }
 
     /// Carries messages in both directions, independently of each other, until the line breaks.
     /// `None`: the branch needs no line any more.
-    async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
-        match way {
-            Way::Here { handle, mut messages } => {
+    async fn carry(&self, connected: Connection, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
+        match connected {
+            Connection::Here { handle, mut messages } => {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(down_frame) = waiting.of(connection) else { continue };
-                        handle.pass_on(self.around.spec.id, down_frame.message.clone()).await;
+                        handle.send_to_launch(self.around.spec.id, down_frame.message.clone()).await;
                     }
                     None
                 };
@@ -165,7 +165,7 @@ impl LineTask {
                 };
                 tokio::select! { ended = down => ended, ended = up => ended }
             }
-            Way::There { mut send, recv } => {
+            Connection::There { mut send, recv } => {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(down_frame) = waiting.of(connection) else { continue };
@@ -227,7 +227,7 @@ impl LineTask {
 }
 
 /// The connection to a subtree's first part, on this node or another.
-enum Way {
+enum Connection {
     Here { handle: AllocationHandle, messages: mpsc::Receiver<ToHead> },
     There { send: quinn::SendStream, recv: quinn::RecvStream },
 }

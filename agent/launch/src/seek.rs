@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 /// Parts searched for at once. The tree reports the others again.
-const AT_ONCE: usize = 64;
+const SEARCHES_MAX: usize = 64;
 
 /// The parts that a head is searching for.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Seek {
 impl Seek {
     /// Starts the search for a part, unless it is running already.
     pub(super) fn begin(&mut self, around: &Around, part: u32) {
-        if self.parts.len() < AT_ONCE && self.parts.insert(part) {
+        if self.parts.len() < SEARCHES_MAX && self.parts.insert(part) {
             let around = around.clone();
             self.tasks.spawn(async move { (part, is_reached(&around, part).await) });
         }
@@ -44,7 +44,7 @@ impl Seek {
 
 async fn is_reached(around: &Around, part: u32) -> bool {
     let Around { handles, share, .. } = around;
-    let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.workers.mesh_address(share, node)?))) else {
+    let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.allocations.mesh_address(share, node)?))) else {
         return false;
     };
     // Nothing is sent on this stream: the peer sees it end.

@@ -8,7 +8,7 @@ use super::branch::{Branch, BranchEvent};
 use super::down_frame::DownFrame;
 use super::handles::Handles;
 use super::line::Around;
-use super::times::{FORGET_AFTER, LOOK};
+use super::times::{CHECK_INTERVAL, FORGET_AFTER};
 use lattice_mesh::branch::{BranchOpen, Up};
 use lattice_mesh::frame::{self, Frame, FrameError};
 use lattice_mesh::launch::{ToHead, ToPart};
@@ -24,7 +24,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// How many messages from the parent are queued.
-const QUEUE: usize = 16;
+const LINE_QUEUE_LEN: usize = 16;
 
 /// For each launch, the present parent of this node's part: the one that connected last.
 #[derive(Clone, Default)]
@@ -74,7 +74,7 @@ pub async fn serve(
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
     let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == handles.me);
-    let Some(worker) = handles.workers.of_epoch(spec.allocation, spec.epoch) else {
+    let Some(handle) = handles.allocations.of_epoch(spec.allocation, spec.epoch) else {
         return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
     };
     if !own {
@@ -86,17 +86,19 @@ pub async fn serve(
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
     let parent = parents.take(spec.id);
-    let around = Around { handles: Arc::clone(handles), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
+    let around = Around { handles: Arc::clone(handles), share: handle.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
     let mut branch = Branch::new(around, subtree);
     branch.serve_below(subtree);
-    let (to_branch, from_parent) = mpsc::channel(QUEUE);
+    let (to_branch, from_parent) = mpsc::channel(LINE_QUEUE_LEN);
     let reader = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(read(recv, to_branch)));
-    let ended = Served { part, branch, send, deaf: false, away: None, absent: None, taken: None }.run(from_parent, &parent.stop).await;
+    let ended = Served { part, branch, send, parent_stopped_reading: false, away: None, absent: None, taken: None }
+        .run(from_parent, &parent.stop)
+        .await;
     drop(reader);
     if let Ended::Over(branch) = ended {
         // An agent that does not get `Forget` in this time has the launch in memory until the
         // allocation ends.
-        let _late = tokio::time::timeout(FORGET_AFTER, branch.carried()).await;
+        let _late = tokio::time::timeout(FORGET_AFTER, branch.flush()).await;
     }
     Ok(())
 }
@@ -128,7 +130,7 @@ struct Served {
     branch: Branch,
     send: SendStream,
     /// The parent does not read any more. Messages that it sent may still arrive.
-    deaf: bool,
+    parent_stopped_reading: bool,
     /// The unreachable parts as last sent to the parent.
     away: Option<Vec<u32>>,
     absent: Option<(u32, Vec<u32>)>,
@@ -138,7 +140,7 @@ struct Served {
 impl Served {
     async fn run(mut self, mut from_parent: mpsc::Receiver<Arc<DownFrame>>, stop: &CancellationToken) -> Ended {
         self.report(Up::Serving).await;
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -173,7 +175,7 @@ impl Served {
                     }
                 }
                 _ = look.tick(), if !self.branch.is_at_rest() => {
-                    for part in self.branch.look() {
+                    for part in self.branch.check() {
                         self.report(Up::Unreached { part }).await;
                     }
                     self.report_away().await;
@@ -222,8 +224,8 @@ impl Served {
     }
 
     async fn report(&mut self, up: Up) {
-        if !self.deaf {
-            self.deaf = frame::write(&mut self.send, &up).await.is_err();
+        if !self.parent_stopped_reading {
+            self.parent_stopped_reading = frame::write(&mut self.send, &up).await.is_err();
         }
     }
 }

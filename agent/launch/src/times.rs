@@ -6,4 +6,4 @@ use std::time::Duration;
 /// whose connection broke may ask again. Also how long a branch tries to deliver `Forget`.
 pub(super) const FORGET_AFTER: Duration = Duration::from_secs(20);
 /// Interval of the checks for fences that wait and for unreachable parts.
-pub(super) const LOOK: Duration = Duration::from_millis(250);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const EVERY: Duration = Duration::from_secs(15);
+const READ_INTERVAL: Duration = Duration::from_secs(15);
 /// Timeout of one adapter for all its ports.
-const WITHIN: Duration = Duration::from_secs(5);
+const ADAPTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is shown.
-const SHOWN_FOR: Duration = Duration::from_secs(60);
+const ANSWER_AGE_MAX: Duration = Duration::from_secs(60);
 /// How soon the thread notices that it should stop.
-const STEP: Duration = Duration::from_secs(1);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The last answer of each adapter, and when it came.
 type Answers = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
@@ -37,10 +37,10 @@ impl Adapters {
             let mut next = Instant::now();
             while !stop.is_cancelled() {
                 if Instant::now() < next {
-                    std::thread::sleep(STEP);
+                    std::thread::sleep(STOP_CHECK_INTERVAL);
                     continue;
                 }
-                next = Instant::now() + EVERY;
+                next = Instant::now() + READ_INTERVAL;
                 known.look(Path::new("/"));
             }
         };
@@ -49,10 +49,10 @@ impl Adapters {
 
     fn look(&self, root: &Path) {
         for (kind, adapter) in Kind::ALL.into_iter().flat_map(|kind| kind.adapters(root).into_iter().map(move |adapter| (kind, adapter))) {
-            let Some(ports) = ask(kind, root.to_owned(), adapter.clone(), WITHIN) else { continue };
+            let Some(ports) = ask(kind, root.to_owned(), adapter.clone(), ADAPTER_TIMEOUT) else { continue };
             self.0.lock().insert((kind, adapter), (Instant::now(), ports));
         }
-        self.0.lock().retain(|_, (at, _)| at.elapsed() < SHOWN_FOR);
+        self.0.lock().retain(|_, (at, _)| at.elapsed() < ANSWER_AGE_MAX);
     }
 }
 
@@ -74,7 +74,7 @@ impl Collect for Adapters {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let known = self.0.lock();
         for kind in Kind::ALL {
-            let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < SHOWN_FOR);
+            let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < ANSWER_AGE_MAX);
             now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.write_metrics(samples));
         }
     }
@@ -113,8 +113,8 @@ mod tests {
         assert!(!page.contains("mlx5_0"), "{page}");
         // While a question waits, the adapter is not asked again.
         let began = Instant::now();
-        assert!(ask(Kind::Infiniband, root.clone(), "mlx5_0".to_owned(), WITHIN).is_none());
-        assert!(began.elapsed() < WITHIN);
+        assert!(ask(Kind::Infiniband, root.clone(), "mlx5_0".to_owned(), ADAPTER_TIMEOUT).is_none());
+        assert!(began.elapsed() < ADAPTER_TIMEOUT);
         // Ends the waiting helper.
         drop(fs::OpenOptions::new().write(true).open(&hangs).unwrap());
         fs::remove_dir_all(&root).unwrap();

@@ -51,7 +51,7 @@ pub struct Found {
 
 /// What is reported to the quorum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MadeOf {
+pub struct ConformanceReport {
     /// The last components; `None`: no look has succeeded yet.
     pub components: Option<Components>,
     /// Whether the last success is longer ago than `conformance.stale_seconds` allows.
@@ -75,8 +75,8 @@ impl Conformity {
     }
 
     /// The report to the quorum.
-    pub fn report(&self) -> MadeOf {
-        MadeOf { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
+    pub fn report(&self) -> ConformanceReport {
+        ConformanceReport { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
     }
 
     /// A watch on the result.
@@ -85,13 +85,13 @@ impl Conformity {
     }
 
     /// Waits until the first look has ended, successfully or not.
-    pub async fn made(&self) {
+    pub async fn wait_for_first_look(&self) {
         // The sender lives as long as the agent.
         let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.trouble.is_some()).await;
     }
 
     /// Looks again and returns the result.
-    pub async fn again(&self) -> Arc<Found> {
+    pub async fn look_again(&self) -> Arc<Found> {
         let (done, over) = oneshot::channel();
         if self.ask.send(done).await.is_ok() {
             // Ends with an error in any case: the task drops the sender after the look, or when the

@@ -31,7 +31,7 @@ use thiserror::Error;
 const NO_LABEL: &str = "default";
 
 /// Prefix of scratch directories that are being removed.
-const STRAY: &str = ".stray-";
+const STRAY_PREFIX: &str = ".stray-";
 
 /// What this node provides for allocations' data.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl DataPlane {
     /// `degraded`.
     pub fn of(config: &AgentConfig, memory_bytes: u64, degraded: &mut Vec<String>) -> Self {
         let no_mounts = mount_namespace().err().map(|error| error.to_string());
-        let scratch = made(scratch_of(config, memory_bytes, no_mounts.as_deref()));
+        let scratch = create_tmpfs_dir(scratch_of(config, memory_bytes, no_mounts.as_deref()));
         if let Scratch::None(why) = &scratch {
             tracing::warn!(%why, "allocations get no scratch here");
             degraded.push(format!("scratch: {why}"));
@@ -310,8 +310,8 @@ impl DataPlane {
         let mut taken = Vec::new();
         for name in names {
             let stray = |id: AllocationId| id.to_string() == name && !known(id);
-            let (now, aside) = (dir.join(&name), dir.join(format!("{STRAY}{name}-{}", std::process::id())));
-            if name.starts_with(STRAY) {
+            let (now, aside) = (dir.join(&name), dir.join(format!("{STRAY_PREFIX}{name}-{}", std::process::id())));
+            if name.starts_with(STRAY_PREFIX) {
                 taken.push(now);
             } else if name.parse().is_ok_and(stray) {
                 match fs::rename(&now, &aside) {
@@ -353,7 +353,7 @@ pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&st
 }
 
 /// Creates the directory below which scratch in memory is mounted.
-fn made(scratch: Scratch) -> Scratch {
+fn create_tmpfs_dir(scratch: Scratch) -> Scratch {
     match scratch {
         Scratch::Memory { at, bytes_max } => match DirBuilder::new().recursive(true).mode(0o755).create(&at) {
             Ok(()) => Scratch::Memory { at, bytes_max },

@@ -27,7 +27,7 @@ pub enum DeviceFilterError {
     #[error("device filter: {}", with_causes(.0))]
     KeepOut(#[source] FilterError),
     #[error("running work could open it, because cgroup version 1 cannot change its filter; it is offered when that work has ended")]
-    NotAnew,
+    CannotChange,
 }
 
 /// Why a scope cannot be filtered here.
@@ -107,7 +107,7 @@ pub fn keep_from_newcomers(
         // start.
         (DeviceFilter::Bpf | DeviceFilter::V1, _) if locals.iter().all(|local| local.assignment.is_none()) => return Ok(()),
         (DeviceFilter::Bpf | DeviceFilter::V1, _) => {
-            return Err(DeviceFilterError::NotAnew);
+            return Err(DeviceFilterError::CannotChange);
         }
     };
     for local in locals.iter().filter(|local| local.assignment.is_some()) {

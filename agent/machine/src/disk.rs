@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Less free space than this, in bytes, may be too little for the next prologue. It is no shortage
 /// if it is a large part of a small file system.
-const LITTLE_BYTES: u64 = 64 << 20;
+const LOW_BYTES: u64 = 64 << 20;
 
 /// The space of the file system of `dir`, or of its nearest existing ancestor.
 pub fn space(dir: &Path) -> io::Result<CacheDisk> {
@@ -31,7 +31,7 @@ pub fn shortage(dir: &Path) -> Option<String> {
     let stat = statvfs(dir).ok()?;
     let free = stat.blocks_available() * stat.fragment_size();
     let no_inodes = stat.files() > 0 && stat.files_available() == 0;
-    let little = free < LITTLE_BYTES && stat.blocks_available() < stat.blocks() / 10;
+    let little = free < LOW_BYTES && stat.blocks_available() < stat.blocks() / 10;
     let what = match (little, no_inodes) {
         (true, _) => format!("{} KiB are free", free >> 10),
         (false, true) => "no more files can be created".to_owned(),

@@ -16,7 +16,7 @@
 //! tested with the lab's simulated manager only.
 
 use lattice_agent_common::config::AgentConfig;
-use lattice_agent_common::troubles::Troubles;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_model::{AllocationId, Backoff, DesiredShare, Epoch, NodeId, with_causes};
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::redirect::Policy;
@@ -35,12 +35,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request for a key is retried if the manager does not answer, or reports an error.
-const ASK_MAX: Duration = Duration::from_secs(20);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(20);
 /// Pause before a request or a revocation is retried; doubled for each further failed revocation.
-const PAUSE: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Bytes of an answer, of a service's id and of a key, at most.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const ID_BYTES_MAX: usize = 128;
@@ -52,7 +52,7 @@ const SUBJECT: &str = "fabric manager";
 const IN_USE: &str = "json";
 const OVER: &str = "over";
 /// Suffix of a record that is being written.
-const HALF: &str = "part";
+const UNFINISHED: &str = "part";
 
 /// Why no key can be requested with this configuration.
 #[derive(Debug, Error)]
@@ -101,7 +101,7 @@ struct Manager {
     dir: PathBuf,
     /// Signals that a service must be revoked.
     over: Notify,
-    troubles: Troubles,
+    problems: NodeProblems,
 }
 
 /// One allocation's service.
@@ -129,12 +129,12 @@ struct Auth {
 
 impl Fabric {
     /// From the configuration; contacts nobody yet.
-    pub fn open(config: &AgentConfig, troubles: Troubles) -> Result<Self, FabricConfigError> {
+    pub fn open(config: &AgentConfig, problems: NodeProblems) -> Result<Self, FabricConfigError> {
         let dir = config.state_dir.join("fabric");
         remove_halves(&dir);
         if !config.fabric_manager.is_configured() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
-                troubles.set(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
+                problems.set(SUBJECT, format!("none is configured, and {} lists services that are not revoked", dir.display()));
             }
             return Ok(Self(None));
         }
@@ -148,7 +148,7 @@ impl Fabric {
         };
         // An error means that one is installed already: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
+        let mut client = Client::builder().timeout(ANSWER_TIMEOUT).connect_timeout(ANSWER_TIMEOUT).redirect(Policy::none());
         let ca = &config.fabric_manager.ca;
         if !ca.as_os_str().is_empty() {
             let failed = |why: String| FabricConfigError::File { setting: "fabric_manager.ca", path: ca.clone(), why };
@@ -156,7 +156,7 @@ impl Fabric {
             client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|error| failed(with_causes(&error)))?);
         }
         let client = client.build().map_err(FabricConfigError::Client)?;
-        Ok(Self(Some(Arc::new(Manager { url, client, token, dir, over: Notify::new(), troubles }))))
+        Ok(Self(Some(Arc::new(Manager { url, client, token, dir, over: Notify::new(), problems }))))
     }
 
     /// Creates the allocation's service and gets its key, if the allocation has a VNI and this is
@@ -166,7 +166,7 @@ impl Fabric {
         let began = Instant::now();
         loop {
             match manager.provide(share, vni).await {
-                Err(error) if error.is_passing() && began.elapsed() < ASK_MAX => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.is_passing() && began.elapsed() < RETRY_TIME_MAX => tokio::time::sleep(RETRY_PAUSE).await,
                 done => return done,
             }
         }
@@ -230,7 +230,7 @@ impl Fabric {
     /// even after a restart.
     pub async fn revoke(self, stop: CancellationToken) {
         let Some(manager) = self.0 else { return };
-        let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
+        let mut pauses = Backoff::new(RETRY_PAUSE, RETRY_PAUSE_MAX);
         loop {
             let revoked = tokio::select! {
                 () = stop.cancelled() => return,
@@ -238,14 +238,14 @@ impl Fabric {
             };
             let again = match revoked {
                 Ok(()) => {
-                    manager.troubles.over(SUBJECT);
+                    manager.problems.clear(SUBJECT);
                     pauses.reset();
                     None
                 }
                 Err(error) => {
                     let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
                     tracing::warn!("{text}");
-                    manager.troubles.set(SUBJECT, text);
+                    manager.problems.set(SUBJECT, text);
                     Some(pauses.next_pause())
                 }
             };
@@ -384,7 +384,7 @@ fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
 
 /// Removes half-written records: nothing was requested for them.
 fn remove_halves(dir: &Path) {
-    for path in files(dir, HALF) {
+    for path in files(dir, UNFINISHED) {
         if let Err(error) = fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "an unfinished record of a service at the fabric's manager cannot be removed");
         }
@@ -427,7 +427,7 @@ fn write(path: &Path, record: &Record) -> Result<(), FabricError> {
     let written = || -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let part = path.with_extension(HALF);
+        let part = path.with_extension(UNFINISHED);
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         file.sync_all()?;
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn an_invalid_manager_and_a_readable_token_file_are_refused() {
         for url in ["fabric", "ftp://host/", "http://", "http://host/?x=1"] {
-            let opened = Fabric::open(&config("url", url), Troubles::default());
+            let opened = Fabric::open(&config("url", url), NodeProblems::default());
             assert!(matches!(opened, Err(FabricConfigError::Url(_))), "{url}");
         }
         let mut config = config("token", "http://host/");
@@ -461,7 +461,7 @@ mod tests {
         fs::write(&config.fabric_manager.token, "secret\n").unwrap();
         let open = |mode| {
             fs::set_permissions(&config.fabric_manager.token, fs::Permissions::from_mode(mode)).unwrap();
-            Fabric::open(&config, Troubles::default()).map(drop)
+            Fabric::open(&config, NodeProblems::default()).map(drop)
         };
         assert!(open(0o644).is_err_and(|error| error.to_string().contains("others can read it")));
         assert!(open(0o600).is_ok());
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn services_of_absent_allocations_are_marked_over_and_a_missing_manager_is_reported() {
         let config = config("sweep", "http://host/");
-        let fabric = Fabric::open(&config, Troubles::default()).unwrap();
+        let fabric = Fabric::open(&config, NodeProblems::default()).unwrap();
         let manager = fabric.0.as_ref().unwrap();
         let ids = [AllocationId(uuid::Uuid::new_v4()), AllocationId(uuid::Uuid::new_v4())];
         for allocation in ids {
@@ -485,11 +485,11 @@ mod tests {
         fabric.sweep(|_, epoch| epoch == Epoch(3));
         assert_eq!((manager.records(IN_USE).len(), manager.records(OVER).len()), (0, 2));
         // A half-written record belongs to no service.
-        let half = manager.file(ids[0], Epoch(3), HALF);
+        let half = manager.file(ids[0], Epoch(3), UNFINISHED);
         fs::write(&half, "{").unwrap();
-        let troubles = Troubles::default();
-        Fabric::open(&AgentConfig { fabric_manager: FabricManagerSettings::default(), ..config.clone() }, troubles.clone()).unwrap();
-        assert!(troubles.lines()[0].contains("services that are not revoked"), "{:?}", troubles.lines());
+        let problems = NodeProblems::default();
+        Fabric::open(&AgentConfig { fabric_manager: FabricManagerSettings::default(), ..config.clone() }, problems.clone()).unwrap();
+        assert!(problems.lines()[0].contains("services that are not revoked"), "{:?}", problems.lines());
         assert!(!half.exists());
         fs::remove_dir_all(&config.state_dir).unwrap();
     }

@@ -41,16 +41,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Facts of other nodes in the cache: half a megabyte.
-const KEPT_MAX: usize = 512;
+const FACTS_MAX: usize = 512;
 /// Timeout of another agent's answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of the looks at the image cache.
-const LOOK: Duration = Duration::from_secs(10);
+const IMAGES_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between the two readings of an energy counter.
-const ENERGY: Duration = Duration::from_millis(100);
+const ENERGY_READ_GAP: Duration = Duration::from_millis(100);
 /// How long a reading of the machine is reused for further requests, and how long a request waits
 /// for a new one.
-const READING: Duration = Duration::from_secs(1);
+const READING_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The sources of this node's fact, and what is needed to ask others for theirs.
 pub struct Handles {
@@ -75,13 +75,13 @@ pub struct Handles {
 pub struct Facts {
     handles: Arc<Handles>,
     own: watch::Sender<Arc<NodeFact>>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<FactCache>>,
     readings: Readings,
 }
 
 /// Cached facts of other nodes.
 #[derive(Default)]
-struct Kept {
+struct FactCache {
     by_node: BTreeMap<NodeId, Known>,
     /// Counts uses: the fact used longest ago is removed first.
     uses: u64,
@@ -104,7 +104,7 @@ pub struct FactReport {
     pub unreached: Option<String>,
 }
 
-impl Kept {
+impl FactCache {
     fn get(&mut self, member: &Member) -> Option<(u64, Arc<NodeFact>)> {
         self.uses += 1;
         let known = self.by_node.get_mut(&member.node).filter(|known| known.incarnation == member.incarnation)?;
@@ -114,7 +114,7 @@ impl Kept {
 
     fn put(&mut self, member: &Member, digest: u64, fact: Arc<NodeFact>) {
         self.uses += 1;
-        if self.by_node.len() >= KEPT_MAX && !self.by_node.contains_key(&member.node) {
+        if self.by_node.len() >= FACTS_MAX && !self.by_node.contains_key(&member.node) {
             let oldest = self.by_node.iter().min_by_key(|(_, known)| known.used).map(|(node, _)| node.clone());
             oldest.and_then(|node| self.by_node.remove(&node));
         }
@@ -173,7 +173,7 @@ impl Facts {
             frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(UnansweredNode::Ask)?;
             frame::read::<FactAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
         };
-        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
         if answer.fact.is_none() && known != Some(answer.digest) {
             return Err(PullError::FactMissing);
         }
@@ -198,7 +198,7 @@ impl Facts {
         }
     }
 
-    fn kept(&self) -> parking_lot::MutexGuard<'_, Kept> {
+    fn kept(&self) -> parking_lot::MutexGuard<'_, FactCache> {
         self.kept.lock()
     }
 }
@@ -232,7 +232,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
     let mut cluster = facts.handles.cluster.clone();
     let mut checks = facts.handles.checks.watch();
     let mut conformance = facts.handles.conformance.watch();
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(IMAGES_LOOK_INTERVAL);
     let images = facts.handles.images.dir().to_owned();
     let mut published = None;
     let mut fact = (*facts.own()).clone();
@@ -240,7 +240,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
     loop {
         let (state, reason, holds) =
             known.clone().unwrap_or((NodeState::Booting, "the quorum has not registered it yet".to_owned(), Vec::new()));
-        (fact.state, fact.reason) = stands(state, reason, &checks.borrow_and_update());
+        (fact.state, fact.reason) = corrected_state(state, reason, &checks.borrow_and_update());
         fact.holds = holds;
         fact.fingerprint = conformance.borrow_and_update().components.as_ref().map(fingerprint);
         fact.gpus = gpus(&standings.borrow_and_update(), &topology.borrow());
@@ -257,7 +257,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            now = otherwise(&mut cluster, me, &known) => known = now,
+            now = wait_for_change(&mut cluster, me, &known) => known = now,
             Ok(()) = checks.changed() => {}
             Ok(()) = standings.changed() => {}
             Ok(()) = conformance.changed() => {}
@@ -281,7 +281,7 @@ fn of_me(cluster: &Cluster, me: &NodeId) -> OfMe {
 
 /// Waits until it differs from `known`: in a large cluster something changes all the time, for this
 /// node almost nothing.
-async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
+async fn wait_for_change(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
     while cluster.changed().await.is_ok() {
         let view = cluster.borrow_and_update();
         let same = match (known, view.nodes.get(me)) {
@@ -298,7 +298,7 @@ async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, kno
 }
 
 /// The state by the quorum, corrected by what this node knows better.
-fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
+fn corrected_state(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
     let is_checked = health.checks().next().is_some();
     match (state, health.unwell()) {
         (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
@@ -348,7 +348,7 @@ impl Readings {
         let mut seen = {
             let mut last = self.0.lock();
             let is_over = match &*last.borrow() {
-                Some((at, _)) => at.elapsed() >= READING,
+                Some((at, _)) => at.elapsed() >= READING_AGE_MAX,
                 // A reading is in progress, unless its thread is gone.
                 None => last.has_changed().is_err(),
             };
@@ -363,7 +363,7 @@ impl Readings {
             }
             last.clone()
         };
-        let result = tokio::time::timeout(READING, seen.wait_for(Option::is_some)).await;
+        let result = tokio::time::timeout(READING_AGE_MAX, seen.wait_for(Option::is_some)).await;
         result.ok().and_then(|result| result.ok().and_then(|reading| *reading)).map(|(_, reading)| reading).unwrap_or_default()
     }
 }
@@ -374,7 +374,7 @@ fn read() -> Reading {
     let power_watts = if counters.is_empty() {
         metered(Path::new("/sys/class/hwmon"))
     } else {
-        std::thread::sleep(ENERGY);
+        std::thread::sleep(ENERGY_READ_GAP);
         watts(&counters, &energy_uj(Path::new("/sys/class/powercap")), began.elapsed())
     };
     Reading { pressure: Pressure { cpu: pressure("cpu"), memory: pressure("memory"), io: pressure("io") }, power_watts }
@@ -468,22 +468,22 @@ mod tests {
     fn an_unwell_ready_node_is_degraded_and_a_draining_one_names_the_reason() {
         let (well, unwell) = (health(Finding::Well), health(Finding::Critical("full".to_owned())));
         for state in NodeState::ALL {
-            let stands = |health: &Health| stands(state, "as was said".to_owned(), health);
-            assert_eq!(stands(&well), (state, "as was said".to_owned()));
-            assert_eq!(stands(&unwell).0, if state == NodeState::Ready { NodeState::Degraded } else { state });
+            let corrected_state = |health: &Health| corrected_state(state, "as was said".to_owned(), health);
+            assert_eq!(corrected_state(&well), (state, "as was said".to_owned()));
+            assert_eq!(corrected_state(&unwell).0, if state == NodeState::Ready { NodeState::Degraded } else { state });
             let is_stated = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-            assert_eq!(stands(&unwell).1.starts_with(UNWELL), is_stated);
+            assert_eq!(corrected_state(&unwell).1.starts_with(UNWELL), is_stated);
         }
     }
 
     #[test]
     fn a_recovered_node_is_ready_before_the_quorum_reports_it() {
-        let stands = |reason: String, health: &Health| stands(NodeState::Degraded, reason, health);
+        let corrected_state = |reason: String, health: &Health| corrected_state(NodeState::Degraded, reason, health);
         let was_unwell = || format!("{UNWELL}disk: full");
-        assert_eq!(stands(was_unwell(), &health(Finding::Well)), (NodeState::Ready, String::new()));
-        assert_eq!(stands(was_unwell(), &health(Finding::Critical("full".to_owned()))).0, NodeState::Degraded);
-        assert_eq!(stands(was_unwell(), &Health::default()).0, NodeState::Degraded, "nothing was looked at yet");
-        assert_eq!(stands("silent for 31 s".to_owned(), &health(Finding::Well)).0, NodeState::Degraded, "that is another matter");
+        assert_eq!(corrected_state(was_unwell(), &health(Finding::Well)), (NodeState::Ready, String::new()));
+        assert_eq!(corrected_state(was_unwell(), &health(Finding::Critical("full".to_owned()))).0, NodeState::Degraded);
+        assert_eq!(corrected_state(was_unwell(), &Health::default()).0, NodeState::Degraded, "nothing was looked at yet");
+        assert_eq!(corrected_state("silent for 31 s".to_owned(), &health(Finding::Well)).0, NodeState::Degraded, "that is another matter");
     }
 
     #[tokio::test]
@@ -504,22 +504,22 @@ mod tests {
         results.push(ask().await);
         let newest = results.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
         assert!(results.iter().all(|reading| reading.power_watts.is_some()), "{results:?}");
-        assert!(newest <= began.elapsed().div_duration_f64(READING).floor(), "{results:?}");
-        tokio::time::sleep(READING).await;
+        assert!(newest <= began.elapsed().div_duration_f64(READING_AGE_MAX).floor(), "{results:?}");
+        tokio::time::sleep(READING_AGE_MAX).await;
         assert!(ask().await.power_watts.is_some_and(|later| later > newest));
     }
 
     #[test]
     fn facts_of_others_are_kept_for_their_life_and_those_longest_unused_go() {
-        let mut kept = Kept::default();
+        let mut kept = FactCache::default();
         kept.put(&member("n0", 1), 7, Arc::new(fact("n0")));
         assert!(kept.get(&member("n0", 1)).is_some_and(|(digest, _)| digest == 7));
         assert!(kept.get(&member("n0", 2)).is_none(), "another life says it anew");
-        for n in 1..=KEPT_MAX {
+        for n in 1..=FACTS_MAX {
             kept.put(&member(&format!("n{n}"), 1), 7, Arc::new(fact("n1")));
             assert!(kept.get(&member("n0", 1)).is_some());
         }
-        assert_eq!(kept.by_node.len(), KEPT_MAX);
+        assert_eq!(kept.by_node.len(), FACTS_MAX);
         assert!(kept.get(&member("n1", 1)).is_none());
     }
 

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 /// File in the state folder with the findings for which this node has requested a drain.
 const OWN_DRAIN: &str = "own-drain.json";
 /// Timeout of each of the agent's own looks.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two rounds while something is critical, and after allocations that ended, if the
 /// period is longer.
 const UNWELL_PERIOD: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl Checks {
     }
 
     /// Waits until the first round of checks is complete.
-    pub async fn made(&self) {
+    pub async fn wait_for_first_look(&self) {
         // The sender lives as long as the agent.
         let _ = self.health.clone().wait_for(|health| health.checks().next().is_some()).await;
     }
@@ -78,7 +78,7 @@ impl Checks {
     }
 
     /// Requests a new round soon from every task that runs checks.
-    pub fn again(&self) {
+    pub fn look_again(&self) {
         self.again.send_modify(|asked| *asked = asked.wrapping_add(1));
     }
 
@@ -117,7 +117,7 @@ impl Finds {
             found.into_iter().for_each(|(name, finding)| health.found(at, &name, finding));
             // Stored before anybody sees it. This is rare, so the write may happen here.
             if *health.own_drain() != asked {
-                self.keep(health.own_drain());
+                self.store_own_drain(health.own_drain());
             }
         });
         match (before, self.health.borrow().unwell()) {
@@ -127,7 +127,7 @@ impl Finds {
         }
     }
 
-    fn keep(&self, own_drain: &OwnDrain) {
+    fn store_own_drain(&self, own_drain: &OwnDrain) {
         let kept = serde_json::to_vec(own_drain).map_err(std::io::Error::other);
         if let Err(error) = kept.and_then(|bytes| files::replace(&self.file, &bytes)) {
             tracing::warn!(file = %self.file.display(), %error, "a request for a drain could not be stored: after a restart of the agent this node may repeat it");
@@ -214,7 +214,7 @@ impl Checking {
     }
 
     async fn look(&mut self, name: &str, look: Look) -> Finding {
-        let hangs = || Finding::Critical(format!("no answer within {} s", LOOK_MAX.as_secs()));
+        let hangs = || Finding::Critical(format!("no answer within {} s", LOOK_TIMEOUT.as_secs()));
         let mut looking = match self.hanging.remove(name) {
             Some(hanging) if !hanging.is_finished() => {
                 self.hanging.insert(name.to_owned(), hanging);
@@ -222,7 +222,7 @@ impl Checking {
             }
             Some(_) | None => tokio::task::spawn_blocking(look),
         };
-        match tokio::time::timeout(LOOK_MAX, &mut looking).await {
+        match tokio::time::timeout(LOOK_TIMEOUT, &mut looking).await {
             Ok(found) => found.unwrap_or_else(|broke| Finding::Warning(format!("the check failed: {broke}"))),
             Err(_) => {
                 self.hanging.insert(name.to_owned(), looking);

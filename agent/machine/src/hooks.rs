@@ -159,7 +159,7 @@ impl Hooks {
         let env = environment(moment, me, share, data);
         let ran = run_program(&program, env, group, limit, cancel).await;
         let (end, output) = ran.map_err(|source| HookFailure::NotStarted { moment, program: program.clone(), source })?;
-        keep(dir, moment, &output);
+        write_output(dir, moment, &output);
         let detail = last_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
         match end {
             ProgramEnd::Cancelled => Err(HookFailure::Cancelled { moment, program }),
@@ -341,7 +341,7 @@ impl Running {
                 () = tokio::time::sleep_until(until) => return GivenUp::TooLong,
                 read = self.output.read(&mut chunk), if self.open => match read {
                     Ok(0) | Err(_) => self.open = false,
-                    Ok(n) => take(&mut self.tail, &chunk[..n]),
+                    Ok(n) => append_tail(&mut self.tail, &chunk[..n]),
                 },
             }
         }
@@ -370,20 +370,20 @@ impl Running {
         }
         let mut chunk = [0; 4096];
         while let Ok(n @ 1..) = self.output.try_read(&mut chunk) {
-            take(&mut self.tail, &chunk[..n]);
+            append_tail(&mut self.tail, &chunk[..n]);
         }
         (outcome, self.start.failure(), self.tail.into())
     }
 }
 
-fn take(tail: &mut VecDeque<u8>, bytes: &[u8]) {
+fn append_tail(tail: &mut VecDeque<u8>, bytes: &[u8]) {
     tail.extend(bytes);
     tail.drain(..tail.len().saturating_sub(OUTPUT_BYTES_MAX));
 }
 
 /// Writes the output beside the allocation's logs. If that fails, the reason still includes its
 /// last line.
-fn keep(dir: &ShimDir, moment: Moment, output: &[u8]) {
+fn write_output(dir: &ShimDir, moment: Moment, output: &[u8]) {
     if output.is_empty() {
         return;
     }
@@ -411,9 +411,9 @@ mod tests {
     fn the_end_of_the_output_is_kept_and_its_last_line_is_found() {
         let mut tail = VecDeque::new();
         for n in 0..10_000 {
-            take(&mut tail, format!("line {n}\n").as_bytes());
+            append_tail(&mut tail, format!("line {n}\n").as_bytes());
         }
-        take(&mut tail, b"disk \x1b[31mfull\n\n  \n");
+        append_tail(&mut tail, b"disk \x1b[31mfull\n\n  \n");
         assert_eq!(tail.len(), OUTPUT_BYTES_MAX);
         let output: Vec<u8> = tail.into();
         assert_eq!(last_line(&output).as_deref(), Some("disk [31mfull"));

@@ -25,16 +25,16 @@ use std::time::{Duration, Instant};
 /// The file's name among the allocations' topology files. No other program uses this name.
 pub const FILE: &str = "lattice-hwloc.xml";
 /// Timeout of reading the machine.
-const TAKES_MAX: Duration = Duration::from_secs(60);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of the checks whether it is done.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Components that hwloc leaves out, because they open devices or ask drivers.
 const COMPONENTS: &str = "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero";
 /// A user who sets one of these has chosen hwloc's source already.
 const USERS_OWN: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"];
 /// These tell hwloc that the file describes this machine, and that it must still ask the kernel
 /// what may be used.
-const AND_IT_IS_HERE: [&str; 2] = ["HWLOC_THISSYSTEM", "HWLOC_THISSYSTEM_ALLOWED_RESOURCES"];
+const THIS_MACHINE: [&str; 2] = ["HWLOC_THISSYSTEM", "HWLOC_THISSYSTEM_ALLOWED_RESOURCES"];
 
 /// The file, and whether new launches get its path.
 #[derive(Clone, Debug)]
@@ -72,14 +72,14 @@ impl Export {
         // The variables may come from the launch that submitted this one, perhaps on another node.
         if env.get("HWLOC_XMLFILE").is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == FILE)) {
             env.remove("HWLOC_XMLFILE");
-            AND_IT_IS_HERE.iter().for_each(|name| drop(env.remove(*name)));
+            THIS_MACHINE.iter().for_each(|name| drop(env.remove(*name)));
         }
         let whole = usize::try_from(share.resources.cores).is_ok_and(|cores| cores >= topology.cpu.cpus().len());
         if !whole || USERS_OWN.iter().any(|name| env.contains_key(*name)) || !self.offered.load(Ordering::Relaxed) {
             return;
         }
         env.insert("HWLOC_XMLFILE".to_owned(), self.path.display().to_string());
-        for name in AND_IT_IS_HERE {
+        for name in THIS_MACHINE {
             env.entry(name.to_owned()).or_insert_with(|| "1".to_owned());
         }
     }
@@ -99,12 +99,12 @@ fn ask(part: &Path) -> io::Result<()> {
         match child.try_wait()? {
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(io::Error::other(format!("reading the machine ended with {status}"))),
-            None if began.elapsed() > TAKES_MAX => {
+            None if began.elapsed() > EXPORT_TIMEOUT => {
                 child.kill()?;
                 child.wait()?;
-                return Err(io::Error::other(format!("reading the machine took longer than {} s", TAKES_MAX.as_secs())));
+                return Err(io::Error::other(format!("reading the machine took longer than {} s", EXPORT_TIMEOUT.as_secs())));
             }
-            None => std::thread::sleep(LOOK_EVERY),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

@@ -12,9 +12,9 @@ use thiserror::Error;
 /// The program, in the directory of the shim.
 const PROGRAM: &str = "lattice-pmix";
 /// Timeout for loading the library from a disk.
-const TAKES_MAX: Duration = Duration::from_secs(5);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether the program has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Why PMIx is not served here.
 #[derive(Debug, Error)]
@@ -25,7 +25,7 @@ pub enum NoPmix {
     NoProgram { program: PathBuf },
     #[error("{}: {source}", .program.display())]
     Run { program: PathBuf, source: io::Error },
-    #[error("{} did not load a library within {} s{not_ended}", .program.display(), TAKES_MAX.as_secs())]
+    #[error("{} did not load a library within {} s{not_ended}", .program.display(), CHECK_TIMEOUT.as_secs())]
     Timeout { program: PathBuf, not_ended: String },
     #[error("{} ended with {status}", .program.display())]
     Ended { program: PathBuf, status: ExitStatus },
@@ -61,12 +61,12 @@ fn ask(program: &Path) -> Result<String, NoPmix> {
     let status = loop {
         match child.try_wait().map_err(failed)? {
             Some(status) => break status,
-            None if began.elapsed() > TAKES_MAX => {
+            None if began.elapsed() > CHECK_TIMEOUT => {
                 let ended = child.kill().and_then(|()| child.wait().map(drop));
                 let not_ended = ended.err().map(|error| format!(", and did not end: {error}")).unwrap_or_default();
                 return Err(NoPmix::Timeout { program: program.to_owned(), not_ended });
             }
-            None => std::thread::sleep(LOOK_EVERY),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     };
     let mut output = String::new();

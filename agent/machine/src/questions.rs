@@ -76,7 +76,7 @@ impl Helpers {
 /// How long a question waits for an earlier one to the same device.
 const QUESTION_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Interval of the checks whether the earlier question was answered.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Devices with an outstanding question, and since when: they are not asked again meanwhile.
 static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
@@ -97,7 +97,7 @@ impl Question {
                 Entry::Occupied(entry) if entry.get().elapsed() >= QUESTION_WAIT_MAX => return Err(*entry.get()),
                 Entry::Occupied(_) => {}
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

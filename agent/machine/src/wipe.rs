@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Pause before a retry after a disk error.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// What the quorum orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Wiping {
                     if !empty {
                         return;
                     }
-                    if !self.carry_out(order, &stop).await {
+                    if !self.execute(order, &stop).await {
                         return;
                     }
                     // The order may have changed meanwhile.
@@ -131,7 +131,7 @@ impl Wiping {
     }
 
     /// `false`: the agent stops.
-    async fn carry_out(&self, order: u64, stop: &CancellationToken) -> bool {
+    async fn execute(&self, order: u64, stop: &CancellationToken) -> bool {
         tracing::warn!(order, program = %self.program.display(), "the wipe of this node begins");
         let env = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
@@ -158,7 +158,7 @@ impl Wiping {
         // quorum has given it to work.
         while let Err(why) = self.store(&done) {
             tracing::error!(file = %self.file.display(), %why, "the result of the wipe cannot be stored; retrying");
-            if stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE)).await.is_none() {
                 return false;
             }
         }

@@ -21,9 +21,9 @@ pub use lattice_scheduler::View as Cluster;
 
 /// Backoff between attempts to open the watch again: while the quorum is unreachable, every agent
 /// tries.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
+const WATCH_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-fn take(cluster: &mut Cluster, news: News) {
+fn apply_news(cluster: &mut Cluster, news: News) {
     let (revision, changes) = match news {
         News::List { revision, all } => {
             *cluster = Cluster::default();
@@ -36,12 +36,12 @@ fn take(cluster: &mut Cluster, news: News) {
             return;
         }
     };
-    changes.into_iter().for_each(|change| apply(cluster, change));
+    changes.into_iter().for_each(|change| apply_change(cluster, change));
     cluster.revision = revision;
     cluster.fresh = true;
 }
 
-fn apply(cluster: &mut Cluster, change: Change) {
+fn apply_change(cluster: &mut Cluster, change: Change) {
     match change {
         Change::Node(node) => {
             cluster.nodes.insert(node.id.clone(), *node);
@@ -97,7 +97,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
         ..WatchRequest::nothing()
     };
     let mut following = Following::new(quorum, request);
-    let mut pauses = PAUSES;
+    let mut pauses = WATCH_BACKOFF;
     loop {
         let news = tokio::select! {
             () = stop.cancelled() => return,
@@ -109,7 +109,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
                 for address in new {
                     membership.ask(Ask::Join(address)).await;
                 }
-                out.send_modify(|cluster| take(Arc::make_mut(cluster), news));
+                out.send_modify(|cluster| apply_news(Arc::make_mut(cluster), news));
                 pauses.reset();
             }
             Err(error) => {

@@ -15,7 +15,7 @@
 
 use crate::Membership;
 use lattice_agent_common::files;
-use lattice_agent_common::troubles::Troubles;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_gossip::{Key, Keyring, KeyringError};
 use lattice_ledger::keyring::{self as agreed, CONFIGURED, KeySource, Secret};
 use lattice_model::{Generation, Revision};
@@ -118,14 +118,14 @@ pub struct GossipKeys {
     keyring: Keyring,
     /// The ring that is in use and on disk: this one is reported to the quorum.
     kept: Ring,
-    troubles: Troubles,
+    problems: NodeProblems,
 }
 
 impl GossipKeys {
     /// Loads the stored ring, or else the configured key. An unusable file is set aside and
     /// reported in `notes`: without the ring, other nodes ignore this node's gossip until the
     /// quorum has sent it again.
-    pub fn open(state_dir: &Path, configured: Key, troubles: Troubles, notes: &mut Vec<String>) -> Self {
+    pub fn open(state_dir: &Path, configured: Key, problems: NodeProblems, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("gossip-keys.json");
         let found = match std::fs::read(&path) {
             Ok(bytes) => Ring::read(&bytes).and_then(|ring| Ok((ring.keyring(&configured)?, ring))).map(|(keyring, ring)| (ring, keyring)),
@@ -145,7 +145,7 @@ impl GossipKeys {
             notes.push(note);
             (Ring::configured(), Keyring::configured(configured.clone()))
         });
-        Self { path, configured, kept: ring.clone(), ring, keyring, troubles }
+        Self { path, configured, kept: ring.clone(), ring, keyring, problems }
     }
 
     /// The keys that gossip starts with.
@@ -159,7 +159,7 @@ impl GossipKeys {
     }
 
     /// Takes the quorum's ring, unless a newer one is known: first into use, then onto the disk.
-    pub async fn take(&mut self, generation: Generation, ring: &agreed::Keyring, membership: &Membership) {
+    pub async fn accept_ring(&mut self, generation: Generation, ring: &agreed::Keyring, membership: &Membership) {
         if (generation, ring.revision) <= (self.ring.generation, self.ring.revision) {
             return;
         }
@@ -174,11 +174,11 @@ impl GossipKeys {
         tracing::info!(keys = ?next.keys.keys().collect::<Vec<_>>(), seals = next.seals, "the gossip keys have changed");
         membership.rekey(keyring.clone()).await;
         (self.ring, self.keyring) = (next, keyring);
-        self.keep();
+        self.store();
     }
 
     /// Writes the ring to disk unless that is done. If the disk is full, a later call tries again.
-    pub fn keep(&mut self) {
+    pub fn store(&mut self) {
         if self.kept == self.ring {
             return;
         }
@@ -186,12 +186,12 @@ impl GossipKeys {
         match written.and_then(|text| files::replace(&self.path, &text)) {
             Ok(()) => {
                 self.kept = self.ring.clone();
-                self.troubles.over(SUBJECT);
+                self.problems.clear(SUBJECT);
             }
             Err(error) => {
                 let why = format!("{} cannot be written ({error}); until it is, a rotation waits for this node", self.path.display());
                 tracing::warn!(why, "gossip keys");
-                self.troubles.set(SUBJECT, why);
+                self.problems.set(SUBJECT, why);
             }
         }
     }
@@ -244,11 +244,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lattice-gossip-keys-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let (mut notes, configured) = (Vec::new(), Key::from_bytes([7; 32]));
-        let mut open = || GossipKeys::open(&dir, configured.clone(), Troubles::default(), &mut notes);
+        let mut open = || GossipKeys::open(&dir, configured.clone(), NodeProblems::default(), &mut notes);
         let mut keys = open();
         assert_eq!((keys.held(), keys.keyring().clone()), (Ring::configured().held(), Keyring::configured(configured.clone())));
         keys.ring = ring(1, 9, &[1, 2], 1);
-        keys.keep();
+        keys.store();
         let file = dir.join("gossip-keys.json");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let again = open();

@@ -260,7 +260,7 @@ impl Task {
                     tracing::debug!(?what, "gossip");
                     news = true;
                     if what == News::Rejoined {
-                        self.keep_life();
+                        self.store_life();
                     }
                     if self.changes.receiver_count() > 0 {
                         let member = what.node().and_then(|node| self.core.member(node));
@@ -274,7 +274,7 @@ impl Task {
 
     /// Stores the life number in the background. If that fails or comes too late, the next start
     /// learns the number from other members.
-    fn keep_life(&self) {
+    fn store_life(&self) {
         let (path, life) = (self.life_file.clone(), self.core.life());
         self.tasks.spawn_blocking(move || {
             if let Err(error) = files::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {

@@ -27,27 +27,27 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// Nodes in the list at most, whatever the cluster's size.
-const KEPT_MAX: usize = 32;
+const PEERS_MAX: usize = 32;
 /// Nodes in one sample: more than the list holds, because some are not alive, and one may be this
 /// node.
-const SAMPLED: u32 = KEPT_MAX as u32 + KEPT_MAX as u32 / 4;
-/// Upper bound of the file's size, more than `KEPT_MAX` nodes need.
-const BYTES_MAX: u64 = 64 * 1024;
+const SAMPLE_NODES: u32 = PEERS_MAX as u32 + PEERS_MAX as u32 / 4;
+/// Upper bound of the file's size, more than `PEERS_MAX` nodes need.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Interval between updates of the list.
-const LOOK: Duration = Duration::from_secs(5);
+const UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 /// Backoff between questions for nodes chosen at random.
-const SAMPLE_PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
+const SAMPLE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 /// Interval between questions for the present addresses of listed nodes.
-const RENEWAL: Duration = Duration::from_secs(600);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Addresses of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct PeerAddresses {
     gossip: String,
     mesh: String,
 }
 
-impl Place {
+impl PeerAddresses {
     fn of(node: &Node) -> Self {
         Self { gossip: node.addresses.gossip.clone(), mesh: node.addresses.mesh.clone() }
     }
@@ -60,13 +60,13 @@ impl Place {
     }
 }
 
-type Places = BTreeMap<NodeId, Place>;
+type PeerList = BTreeMap<NodeId, PeerAddresses>;
 
 /// The stored list. All clones share it.
 #[derive(Clone, Debug)]
 pub struct Peers {
     path: Arc<PathBuf>,
-    places: Arc<Mutex<Places>>,
+    places: Arc<Mutex<PeerList>>,
 }
 
 impl Peers {
@@ -78,7 +78,7 @@ impl Peers {
             Ok(places) => places,
             Err(why) => {
                 tracing::warn!(file = %path.display(), %why, "the stored list of peers cannot be used; this agent starts without it");
-                Places::new()
+                PeerList::new()
             }
         };
         Self { path: Arc::new(path), places: Arc::new(Mutex::new(places)) }
@@ -96,7 +96,7 @@ impl Peers {
 
     /// Updates the list until `stop`: nodes that are alive stay on it, others replace those that
     /// are not.
-    pub async fn keep(
+    pub async fn run(
         self,
         me: NodeId,
         quorum: QuorumClient,
@@ -115,9 +115,9 @@ impl Peers {
         membership: &Membership,
         cluster: &watch::Receiver<Arc<Cluster>>,
     ) {
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(UPDATE_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sampled = Places::new();
+        let mut sampled = PeerList::new();
         loop {
             look.tick().await;
             let before = self.places.lock().clone();
@@ -128,10 +128,10 @@ impl Peers {
             let members = membership.members();
             let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node);
             let registered = |node: &NodeId| match &samples {
-                None => known.nodes.get(node).map(Place::of),
+                None => known.nodes.get(node).map(PeerAddresses::of),
                 Some(_) => sampled.get(node).or_else(|| before.get(node)).filter(|place| place.is_of(node, &members)).cloned(),
             };
-            let Some(next) = followed(&before, there, registered) else { continue };
+            let Some(next) = next_list(&before, there, registered) else { continue };
             let path = Arc::clone(&self.path);
             let bytes = serde_json::to_vec(&next).unwrap_or_default();
             // If the disk is full, the next update tries again.
@@ -160,12 +160,12 @@ struct Samples {
 impl Samples {
     fn of(quorum: QuorumClient) -> Self {
         let now = Instant::now();
-        Self { quorum, pauses: SAMPLE_PAUSES, next: now, renewal: now + RENEWAL, all_of: None }
+        Self { quorum, pauses: SAMPLE_BACKOFF, next: now, renewal: now + RENEWAL_INTERVAL, all_of: None }
     }
 
     /// Replaces `sampled` if fewer peers on the list are alive than there could be, and joins gossip
     /// at the new ones.
-    async fn refresh(&mut self, me: &NodeId, listed: &Places, membership: &Membership, sampled: &mut Places) {
+    async fn refresh(&mut self, me: &NodeId, listed: &PeerList, membership: &Membership, sampled: &mut PeerList) {
         let members = membership.members();
         let alive: Vec<&NodeId> =
             members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node).collect();
@@ -173,11 +173,11 @@ impl Samples {
         let have = alive.iter().filter(is_listed).count();
         // An agent that sees nobody alive may only not know the others yet.
         let now = Instant::now();
-        if !alive.is_empty() && (have >= alive.len().min(KEPT_MAX) || self.all_of == Some(alive.len())) {
+        if !alive.is_empty() && (have >= alive.len().min(PEERS_MAX) || self.all_of == Some(alive.len())) {
             self.pauses.reset();
             self.next = now;
             if now >= self.renewal {
-                self.renewal = now + RENEWAL.mul_f64(rand::random_range(0.5..1.0));
+                self.renewal = now + RENEWAL_INTERVAL.mul_f64(rand::random_range(0.5..1.0));
                 let names = listed.keys().cloned().collect();
                 *sampled = self.ask(me, Request::GetNodes { names }).await.unwrap_or_default();
             }
@@ -187,9 +187,9 @@ impl Samples {
             return;
         }
         self.next = now + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
-        let Some(places) = self.ask(me, Request::SampleNodes { count: SAMPLED }).await else { return };
+        let Some(places) = self.ask(me, Request::SampleNodes { count: SAMPLE_NODES }).await else { return };
         // `+ 1`: `ask` has removed this node from the sample.
-        self.all_of = (places.len() + 1 < SAMPLED as usize).then_some(alive.len());
+        self.all_of = (places.len() + 1 < SAMPLE_NODES as usize).then_some(alive.len());
         *sampled = places;
         for place in sampled.values().filter_map(|place| place.gossip.parse().ok()) {
             membership.ask(Ask::Join(place)).await;
@@ -197,9 +197,9 @@ impl Samples {
     }
 
     /// The places in the quorum's answer, without this node's.
-    async fn ask(&self, me: &NodeId, question: Request) -> Option<Places> {
+    async fn ask(&self, me: &NodeId, question: Request) -> Option<PeerList> {
         let nodes = nodes_asked::ask(&self.quorum, question).await?;
-        Some(nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), Place::of(node))).collect())
+        Some(nodes.iter().filter(|node| node.id != *me).map(|node| (node.id.clone(), PeerAddresses::of(node))).collect())
     }
 }
 
@@ -214,11 +214,11 @@ enum UnusableList {
     Json(#[from] serde_json::Error),
 }
 
-fn read(path: &Path) -> Result<Places, UnusableList> {
+fn read(path: &Path) -> Result<PeerList, UnusableList> {
     match std::fs::metadata(path) {
-        Ok(about) if about.len() > BYTES_MAX => return Err(UnusableList::TooLong(about.len())),
+        Ok(about) if about.len() > FILE_BYTES_MAX => return Err(UnusableList::TooLong(about.len())),
         Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Places::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(PeerList::new()),
         Err(error) => return Err(error.into()),
     }
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
@@ -228,14 +228,14 @@ fn read(path: &Path) -> Result<Places, UnusableList> {
 /// the list before others; places that are left go to listed nodes that are registered but not
 /// alive. If no registered node is alive, the list stays as it is: then this node is the one that
 /// is cut off.
-fn followed<'a>(
-    before: &Places,
+fn next_list<'a>(
+    before: &PeerList,
     there: impl Iterator<Item = &'a NodeId> + Clone,
-    registered: impl Fn(&NodeId) -> Option<Place>,
-) -> Option<Places> {
+    registered: impl Fn(&NodeId) -> Option<PeerAddresses>,
+) -> Option<PeerList> {
     let found = |node: &NodeId| Some((node.clone(), registered(node)?));
-    let room = |kept: &Places| KEPT_MAX.saturating_sub(kept.len());
-    let mut kept: Places = there.clone().filter(|node| before.contains_key(*node)).filter_map(found).collect();
+    let room = |kept: &PeerList| PEERS_MAX.saturating_sub(kept.len());
+    let mut kept: PeerList = there.clone().filter(|node| before.contains_key(*node)).filter_map(found).collect();
     if room(&kept) > 0 {
         let others = there.filter(|node| !before.contains_key(*node)).choose_multiple(&mut rand::rng(), room(&kept));
         kept.extend(others.into_iter().filter_map(found));
@@ -252,33 +252,33 @@ fn followed<'a>(
 mod tests {
     use super::*;
 
-    fn place(i: usize) -> (NodeId, Place) {
-        (format!("n{i:03}").parse().unwrap(), Place { gossip: format!("10.0.0.{i}:1"), mesh: format!("10.0.0.{i}:2") })
+    fn place(i: usize) -> (NodeId, PeerAddresses) {
+        (format!("n{i:03}").parse().unwrap(), PeerAddresses { gossip: format!("10.0.0.{i}:1"), mesh: format!("10.0.0.{i}:2") })
     }
 
-    fn next(before: &Places, there: &[(NodeId, Place)], registered: &[(NodeId, Place)]) -> Option<Places> {
+    fn next(before: &PeerList, there: &[(NodeId, PeerAddresses)], registered: &[(NodeId, PeerAddresses)]) -> Option<PeerList> {
         let registered = |node: &NodeId| registered.iter().find(|(one, _)| one == node).map(|(_, place)| place.clone());
-        followed(before, there.iter().map(|(node, _)| node), registered)
+        next_list(before, there.iter().map(|(node, _)| node), registered)
     }
 
     #[test]
     fn present_peers_stay_and_missing_ones_are_replaced() {
-        let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
-        let first = next(&Places::new(), &all, &all).unwrap();
-        assert_eq!(first.len(), KEPT_MAX);
+        let all: Vec<_> = (0..PEERS_MAX * 2).map(place).collect();
+        let first = next(&PeerList::new(), &all, &all).unwrap();
+        assert_eq!(first.len(), PEERS_MAX);
         assert_eq!(next(&first, &all, &all), None, "nothing is written where nothing has changed");
         assert_eq!(next(&first, &[], &all), None, "alone");
         let (gone, _) = first.first_key_value().unwrap();
         let rest: Vec<_> = all.iter().filter(|(node, _)| node != gone).cloned().collect();
         let second = next(&first, &rest, &all).unwrap();
-        assert!(second.len() == KEPT_MAX && !second.contains_key(gone));
-        assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), KEPT_MAX - 1);
+        assert!(second.len() == PEERS_MAX && !second.contains_key(gone));
+        assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), PEERS_MAX - 1);
         // Unreachable nodes stay as long as there is room and they are registered; their newest
         // address counts.
-        let few = Places::from([place(3), place(4)]);
-        assert_eq!(next(&few, &all[5..6], &all).unwrap(), Places::from([place(3), place(4), place(5)]));
+        let few = PeerList::from([place(3), place(4)]);
+        assert_eq!(next(&few, &all[5..6], &all).unwrap(), PeerList::from([place(3), place(4), place(5)]));
         let moved = (place(3).0, place(99).1);
-        assert_eq!(next(&few, &all[3..4], std::slice::from_ref(&moved)).unwrap(), Places::from([moved]));
+        assert_eq!(next(&few, &all[3..4], std::slice::from_ref(&moved)).unwrap(), PeerList::from([moved]));
     }
 
     #[test]
@@ -286,11 +286,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lattice-peers-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         assert!(Peers::open(&dir).gossip().is_empty());
-        for bytes in [&b"{"[..], b"[1]", &[b' '; BYTES_MAX as usize + 1]] {
+        for bytes in [&b"{"[..], b"[1]", &[b' '; FILE_BYTES_MAX as usize + 1]] {
             std::fs::write(dir.join("peers.json"), bytes).unwrap();
             assert!(Peers::open(&dir).gossip().is_empty());
         }
-        let list = Places::from([place(1), place(2)]);
+        let list = PeerList::from([place(1), place(2)]);
         std::fs::write(dir.join("peers.json"), serde_json::to_vec(&list).unwrap()).unwrap();
         assert_eq!(Peers::open(&dir).gossip(), ["10.0.0.1:1", "10.0.0.2:1"]);
         assert_eq!(Peers::open(&dir).mesh(&place(2).0).as_deref(), Some("10.0.0.2:2"));

@@ -2,7 +2,7 @@
 //! refuses them as well.
 
 use lattice_agent_common::files;
-use lattice_agent_common::troubles::Troubles;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_model::Timestamp;
 use lattice_pki::revoked::RevocationList;
 use serde::{Deserialize, Serialize};
@@ -26,13 +26,13 @@ pub struct Revocations {
     path: PathBuf,
     list: RevocationList,
     stored: BTreeMap<String, Timestamp>,
-    troubles: Troubles,
+    problems: NodeProblems,
 }
 
 impl Revocations {
     /// Loads the stored list. An unusable file is set aside and reported in `notes`: until the
     /// quorum has sent the list again, this node accepts revoked certificates.
-    pub fn open(state_dir: &Path, list: RevocationList, troubles: Troubles, notes: &mut Vec<String>) -> Self {
+    pub fn open(state_dir: &Path, list: RevocationList, problems: NodeProblems, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("revocations.json");
         let stored = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice::<StoredList>(&bytes).map_err(|e| e.to_string()).and_then(|list| match list.version {
@@ -56,17 +56,17 @@ impl Revocations {
             BTreeMap::new()
         });
         list.learn(stored.clone());
-        Self { path, list, stored, troubles }
+        Self { path, list, stored, problems }
     }
 
     /// Applies the quorum's list, then writes it to disk.
     pub fn learn(&mut self, names: Vec<(String, Timestamp)>) {
         self.list.learn(names);
-        self.keep();
+        self.store();
     }
 
     /// Writes the list to disk if it has changed. After a failure a later call tries again.
-    pub fn keep(&mut self) {
+    pub fn store(&mut self) {
         let names = self.list.names();
         if names == self.stored {
             return;
@@ -75,7 +75,7 @@ impl Revocations {
         match written.and_then(|text| files::replace(&self.path, &text)) {
             Ok(()) => {
                 self.stored = names;
-                self.troubles.over(SUBJECT);
+                self.problems.clear(SUBJECT);
             }
             Err(error) => {
                 let why = format!(
@@ -83,7 +83,7 @@ impl Revocations {
                     self.path.display()
                 );
                 tracing::warn!(why, "revoked certificates");
-                self.troubles.set(SUBJECT, why);
+                self.problems.set(SUBJECT, why);
             }
         }
     }
@@ -100,7 +100,7 @@ mod tests {
         let mut notes = Vec::new();
         let mut open = || {
             let list = RevocationList::default();
-            (Revocations::open(&dir, list.clone(), Troubles::default(), &mut notes), list)
+            (Revocations::open(&dir, list.clone(), NodeProblems::default(), &mut notes), list)
         };
         let names = BTreeMap::from([("n7".to_owned(), Timestamp(9))]);
         let (mut first, _) = open();

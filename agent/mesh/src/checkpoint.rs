@@ -24,7 +24,7 @@ pub enum CheckpointItem {
     /// State of the checkpoint with this id; it is another id than the requested one if a
     /// checkpoint was already under way. `state` is the state's name; `detail` says what it waits
     /// for, for people.
-    Stands { id: [u8; 16], state: String, detail: String },
+    Progress { id: [u8; 16], state: String, detail: String },
     /// The checkpoint has ended. Nothing follows.
     Ended { id: [u8; 16], state: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
 }

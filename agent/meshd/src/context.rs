@@ -1,13 +1,13 @@
 //! What the handlers of the API and of requests of other agents need; created once at the start.
 
 use crate::diagnosis_slots::DiagnosisSlots;
-use lattice_agent_common::places::Places;
 use lattice_agent_common::setup::Setup;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::handles::Handles;
 use lattice_launch::Parents;
 use lattice_machine::machine::Machine;
 use lattice_membership::peers::Peers;
-use lattice_membership::relay::Carried;
+use lattice_membership::relay::RelayedAgents;
 use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub struct Context {
     /// The last known addresses of other nodes, for a start without the quorum.
     pub peers: Peers,
     /// Peers whose sessions this agent relays.
-    pub carried: Carried,
+    pub carried: RelayedAgents,
     /// Growing log files.
     pub growth: Growth,
     /// The parents of this node's parts of launches whose head is another node.
     pub parents: Parents,
     /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
-    pub attached: Places,
+    pub attached: UserQuota,
 }
 
 /// What tasks hold.

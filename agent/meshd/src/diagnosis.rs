@@ -39,8 +39,8 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 /// How long one node may take to answer, locally and over the mesh.
-const HERE: Duration = Duration::from_secs(8);
-const ANSWER: Duration = Duration::from_secs(12);
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(8);
+const MESH_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Why the work on a node cannot be diagnosed.
 #[derive(Debug, Error)]
@@ -67,7 +67,7 @@ pub async fn of_node(
     open: DiagnosisOpen,
 ) -> Result<WireDiagnosis, DiagnosisError> {
     if *node == context.setup.me {
-        return here(context, &open).await;
+        return diagnose_locally(context, &open).await;
     }
     let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
@@ -75,7 +75,7 @@ pub async fn of_node(
         frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
         frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    let answer = timeout(MESH_TIMEOUT, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
         DiagnosisAnswer::Answered(diagnosis) => Ok(diagnosis.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         DiagnosisAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
@@ -84,7 +84,7 @@ pub async fn of_node(
 
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = match here(context, open).await {
+    let answer = match diagnose_locally(context, open).await {
         Ok(diagnosis) => DiagnosisAnswer::Answered(diagnosis),
         Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
     };
@@ -100,7 +100,7 @@ fn key(open: &DiagnosisOpen) -> Key {
 
 /// The cgroup of work that runs on this node.
 fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, DiagnosisError> {
-    if context.work.workers.of_epoch(allocation, epoch).is_none() {
+    if context.work.allocations.of_epoch(allocation, epoch).is_none() {
         return Err(DiagnosisError::NotHere { allocation });
     }
     let slice = context.machine.slice.as_ref().ok_or(DiagnosisError::NoCgroup)?;
@@ -108,10 +108,10 @@ fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, Diagn
 }
 
 /// The findings on this node.
-async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, DiagnosisError> {
+async fn diagnose_locally(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, DiagnosisError> {
     let of = key(open);
     let work = running(context, of)?;
-    let place = context.diagnosis_slots.take(HERE).await?;
+    let place = context.diagnosis_slots.take(LOCAL_TIMEOUT).await?;
     let open = open.clone();
     let known = Known {
         disks: if open.storage { context.work.measuring.disks_of(of) } else { Vec::new() },
@@ -124,7 +124,7 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, D
         let _place = place;
         find(&work, &open, &known)
     });
-    match timeout(HERE, finding).await {
+    match timeout(LOCAL_TIMEOUT, finding).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DiagnosisError::KernelTimeout),
@@ -135,7 +135,7 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, D
 struct Known {
     disks: Vec<DiskReport>,
     topology: Arc<NodeTopology>,
-    gpus: Vec<gpus::Its>,
+    gpus: Vec<gpus::WorkGpu>,
     /// The newest GPU readings, and the source of the next ones.
     newest: Option<Arc<Looked>>,
     readings: GpuReadings,
@@ -149,13 +149,13 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     if of_work {
         (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
         found.facts.extend(processes::pressure(work));
-        found.facts.push(not_had("gpus", "CUPTI", unsupported::cupti(&known.topology.gpu)));
+        found.facts.push(unsupported_fact("gpus", "CUPTI", unsupported::cupti(&known.topology.gpu)));
     }
     if open.network {
         found.facts.extend(network::interfaces());
         found.facts.extend(network::fabrics());
         found.facts.extend(network::tcp(&listed));
-        found.facts.push(not_had("network", "CSIG", unsupported::csig(has_cxi())));
+        found.facts.push(unsupported_fact("network", "CSIG", unsupported::csig(has_cxi())));
     }
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
@@ -177,7 +177,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
 }
 
 /// A fact that this machine cannot provide, and why.
-fn not_had(part: &str, about: &str, why: &str) -> WireFact {
+fn unsupported_fact(part: &str, about: &str, why: &str) -> WireFact {
     fact(part, about, "none", format!("unsupported: {why}"), false)
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// Largest number of concurrent diagnoses.
-const SLOTS: usize = 4;
+const DIAGNOSES_MAX: usize = 4;
 
 /// The slots. All clones share them.
 #[derive(Clone)]
@@ -15,7 +15,7 @@ pub struct DiagnosisSlots(Arc<Semaphore>);
 
 impl Default for DiagnosisSlots {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(SLOTS)))
+        Self(Arc::new(Semaphore::new(DIAGNOSES_MAX)))
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
     async fn so_many_diagnoses_run_at_once_and_the_next_waits_for_one_of_them() {
         let slots = DiagnosisSlots::default();
         let mut taken = Vec::new();
-        for _ in 0..SLOTS {
+        for _ in 0..DIAGNOSES_MAX {
             taken.push(slots.clone().take(Duration::ZERO).await.unwrap());
         }
         let refused = slots.take(Duration::ZERO).await.unwrap_err();

@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 
 /// How long to wait for an allocation that is not here yet: the list that names it may arrive later
 /// than the request.
-const COMES_WITHIN: Duration = Duration::from_secs(10);
+const ARRIVAL_WAIT: Duration = Duration::from_secs(10);
 /// At most two items: the entry point begins, and it ends.
-const ITEMS: usize = 2;
+const ITEMS_QUEUE_LEN: usize = 2;
 
 /// Reports how the entry point of an allocation proceeds, if the head is here and the user may act
 /// for the owner. The stream ends early if this node cannot know.
 pub fn follow(context: &Shared, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
-    let (out, items) = mpsc::channel(ITEMS);
+    let (out, items) = mpsc::channel(ITEMS_QUEUE_LEN);
     context.work.tasks.spawn(send_items(context.clone(), open, out));
     items
 }
@@ -36,23 +36,23 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
     let comes = async {
         loop {
             view.mark_unchanged();
-            match context.work.workers.of_epoch(allocation, epoch) {
-                Some(worker) => return Some(worker),
+            match context.work.allocations.of_epoch(allocation, epoch) {
+                Some(handle) => return Some(handle),
                 None => view.changed().await.ok()?,
             }
         }
     };
-    let worker = tokio::select! {
+    let handle = tokio::select! {
         () = out.closed() => return,
-        worker = tokio::time::timeout(COMES_WITHIN, comes) => worker.ok().flatten(),
+        handle = tokio::time::timeout(ARRIVAL_WAIT, comes) => handle.ok().flatten(),
     };
-    let Some(worker) = worker else { return };
-    let share = worker.share;
+    let Some(handle) = handle else { return };
+    let share = handle.share;
     let headed_here = share.nodes.first().is_some_and(|(node, _)| node == &context.setup.me);
     if !headed_here || !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return;
     }
-    let mut standing = worker.standing;
+    let mut standing = handle.standing;
     let mut runs = false;
     loop {
         let ended = view.borrow_and_update().ended.get(&(allocation, epoch)).copied();
@@ -132,7 +132,7 @@ mod tests {
         let swapped = |share: &mut DesiredShare| share.nodes.reverse();
         let held = agent.holds(1, swapped);
         assert_eq!(asked(&agent, 1000).recv().await, None, "its head is n2");
-        agent.context.work.workers.forget(&held.handle.share);
+        agent.context.work.allocations.forget(&held.handle.share);
         let _held = agent.holds(1, |_| {});
         assert_eq!(asked(&agent, 1001).recv().await, None);
         assert_eq!(asked(&agent, 1000).recv().await, Some(EntryItem::Ended { code: 3 }));

@@ -64,9 +64,9 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader of output waits for an agent that has just started to adopt it.
 const ADOPTION_WAIT: Duration = Duration::from_secs(3);
 /// How many ranks' ends one frame has.
-const EXITS_AT_ONCE: usize = 8192;
+const EXITS_PER_FRAME_MAX: usize = 8192;
 /// How many pieces of output are queued for a slow reader.
-const LOG_QUEUE: usize = 16;
+const LOG_QUEUE_LEN: usize = 16;
 
 /// Why this head refuses a user's request about a launch.
 #[derive(Debug, Error)]
@@ -116,7 +116,7 @@ pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop
         let (context, first_frames) = (Arc::clone(&context), Arc::clone(&first_frames));
         streams.spawn(async move {
             let peer = stream.peer.clone();
-            if let Err(error) = one(&context, &first_frames, stream).await {
+            if let Err(error) = serve_stream(&context, &first_frames, stream).await {
                 tracing::debug!(peer = %peer.name, %error, "a peer's stream on the mesh ended badly");
             }
         });
@@ -125,7 +125,7 @@ pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop
     while streams.join_next().await.is_some() {}
 }
 
-async fn one(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming) -> Result<(), frame::FrameError> {
+async fn serve_stream(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming) -> Result<(), frame::FrameError> {
     let opened = tokio::time::timeout(OPEN_TIMEOUT, first_frames.read(&stream.peer.name, &mut stream.recv)).await;
     let Ok(opened) = opened else {
         let seconds = OPEN_TIMEOUT.as_secs();
@@ -133,7 +133,7 @@ async fn one(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming)
         return Ok(());
     };
     let (opened, held) = opened?;
-    if let Err(denied) = access::check(&opened, &context.work.workers, &stream.peer) {
+    if let Err(denied) = access::check(&opened, &context.work.allocations, &stream.peer) {
         match denied {
             Denied::NotOfItsNodes | Denied::NotItsHead => {
                 tracing::warn!(peer = %stream.peer.name, why = %denied, "a peer asked for what it may not have");
@@ -169,7 +169,7 @@ async fn one(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming)
         Open::Checkpoint(open) => checkpoint(context, &open, stream.send).await,
         Open::Saving => checkpoint::saving::answer(&context.work.checkpoint, &mut stream.send).await,
         Open::CheckpointPart(open) => checkpoint::serve(&context.work.checkpoint, *open, stream.send, stream.recv).await,
-        Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
+        Open::Carry => relay::relay_session(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort_here(context, &open) {
                 Ok(()) => HeadAnswer::Done,
@@ -202,7 +202,7 @@ fn at(segment: u32, offset: u64) -> Position {
 /// permission.
 pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
     let dir = ShimDir::of(&context.setup.state_dir, allocation, epoch);
-    let (out, items) = mpsc::channel(LOG_QUEUE);
+    let (out, items) = mpsc::channel(LOG_QUEUE_LEN);
     if !dir.logs().is_dir() {
         let _ = out.try_send(LogItem::NotHere);
         return items;
@@ -219,17 +219,17 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         until_ms: open.until_ms,
         dated: open.dated,
     };
-    let follow = open.follow.then(|| context.work.workers.of_epoch(allocation, epoch)).flatten();
+    let follow = open.follow.then(|| context.work.allocations.of_epoch(allocation, epoch)).flatten();
     let follow = follow.map(|w| (w.activity, context.growth.clone()));
     let spools = context.work.spools.clone();
     let me = context.setup.me.clone();
     context.work.tasks.spawn(async move {
         // An agent that has just started will look after the output that it adopts in a moment.
         let soon = std::time::Instant::now() + ADOPTION_WAIT;
-        while dir.config().exists() && spools.looked_after(&dir).is_none() && std::time::Instant::now() < soon {
+        while dir.config().exists() && spools.running_spool(&dir).is_none() && std::time::Instant::now() < soon {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let spool = match spools.looked_after(&dir) {
+        let spool = match spools.running_spool(&dir) {
             Some(spool) => spool,
             None => {
                 let (known, of) = (spools.clone(), dir.clone());
@@ -301,12 +301,12 @@ async fn launch(context: &Shared, open: &LaunchOpen, mut send: SendStream) -> Re
 pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, LaunchRefused> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
-    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch)).ok_or(LaunchRefused::NotHere { allocation })?;
-    let share = Arc::clone(&worker.share);
+    let handle = context.work.allocations.of_epoch(allocation, Epoch(open.epoch)).ok_or(LaunchRefused::NotHere { allocation })?;
+    let share = Arc::clone(&handle.share);
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return Err(LaunchRefused::NotTheOwner { allocation, owner: share.owner.name.clone() });
     }
-    worker.settled().await?;
+    handle.wait_until_running().await?;
     let exits = open.ask.exits;
     let view = match context.work.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
@@ -329,7 +329,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
             end = ended.wait_for(Option::is_some) => end.ok().and_then(|e| e.clone()),
         };
         if let Some(end) = end.as_ref().filter(|_| exits) {
-            for some in exits_of(&view.spec, end).chunks(EXITS_AT_ONCE) {
+            for some in exits_of(&view.spec, end).chunks(EXITS_PER_FRAME_MAX) {
                 if out.send(LaunchItem::Exits(some.to_vec())).await.is_err() {
                     return;
                 }
@@ -360,7 +360,7 @@ async fn keyboard(context: &Shared, open: &AbortOpen, mut send: SendStream, mut 
     frame::write(&mut send, &HeadAnswer::Done).await?;
     loop {
         match frame::read(&mut recv).await {
-            Ok(message) => handle.type_at(id, message).await,
+            Ok(message) => handle.send_input(id, message).await,
             Err(frame::FrameError::Ended) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -402,14 +402,14 @@ pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, LaunchR
 /// A launch of this head, of an allocation that the user owns.
 pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), LaunchRefused> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
-    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
-    let worker = worker.ok_or(LaunchRefused::NotHere { allocation })?;
-    if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
-        return Err(LaunchRefused::NotTheOwner { allocation, owner: worker.share.owner.name.clone() });
+    let handle = context.work.allocations.of_epoch(allocation, Epoch(open.epoch));
+    let handle = handle.ok_or(LaunchRefused::NotHere { allocation })?;
+    if !vouched(open.uid, &open.user).may_act_for(&handle.share.owner) {
+        return Err(LaunchRefused::NotTheOwner { allocation, owner: handle.share.owner.name.clone() });
     }
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let ours = context.work.launches.get(id).is_some_and(|l| l.spec.allocation == allocation);
-    if ours { Ok((worker, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
+    if ours { Ok((handle, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
 }
 
 /// How each rank ended, with the index of its node.

@@ -23,18 +23,18 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 /// How many items are queued for a reader.
-const QUEUE: usize = 4;
+const ITEMS_QUEUE_LEN: usize = 4;
 /// The shortest and the longest interval between two reports of numbers.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(1);
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 /// After how long without anything to report a node sends a sign of life.
-const ALIVE: Duration = Duration::from_secs(5);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// After how long without a message a node counts as unreachable.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
 /// How long another agent may take to begin.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The period over which means and maxima are taken.
-const MEANS: Duration = Duration::from_secs(30);
+const MEANS_PERIOD: Duration = Duration::from_secs(30);
 
 fn key(open: &MonitorOpen) -> Key {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
@@ -68,7 +68,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
     if out.send(MonitorItem::Begun).await.is_err() {
         return;
     }
-    while context.work.workers.of_epoch(key.0, key.1).is_some() {
+    while context.work.allocations.of_epoch(key.0, key.1).is_some() {
         looked.mark_unchanged();
         let mut items = Vec::new();
         if let Some(AlertChanges { changes, anew, count, now_ms }) = context.work.measuring.alerts(key, known) {
@@ -79,13 +79,13 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
             known = Some(count);
         }
         if let Some(interval) = interval.filter(|_| Instant::now() >= next)
-            && let Some(mut usage) = context.work.measuring.newest(key, MEANS)
+            && let Some(mut usage) = context.work.measuring.newest(key, MEANS_PERIOD)
         {
             next = Instant::now() + interval;
             usage.shown.retain(|one| metrics.is_empty() || metrics.contains(&one.name));
             items.push(MonitorItem::Numbers(usage));
         }
-        if items.is_empty() && sent_at.elapsed() >= ALIVE {
+        if items.is_empty() && sent_at.elapsed() >= ALIVE_INTERVAL {
             items.push(MonitorItem::Alive);
         }
         if !items.is_empty() {
@@ -99,7 +99,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
         tokio::select! {
             () = out.closed() => return,
             // A measurement may take long on a busy machine.
-            looked = timeout(ALIVE, looked.changed()) => if let Ok(Err(_)) = looked { return },
+            looked = timeout(ALIVE_INTERVAL, looked.changed()) => if let Ok(Err(_)) = looked { return },
         }
     }
 }
@@ -118,7 +118,7 @@ pub async fn answer(context: &Shared, open: MonitorOpen, mut send: SendStream) -
         let why = format!("{} metrics; at most {METRICS_MAX} per request", metrics.len());
         return frame::write(&mut send, &MonitorItem::Refused { why }).await;
     }
-    let (out, mut items) = mpsc::channel(QUEUE);
+    let (out, mut items) = mpsc::channel(ITEMS_QUEUE_LEN);
     let following = tokio::spawn({
         let context = context.clone();
         async move { follow(&context, open, out).await }
@@ -136,21 +136,21 @@ pub async fn answer(context: &Shared, open: MonitorOpen, mut send: SendStream) -
 
 /// Why a node sends nothing more.
 #[derive(Debug)]
-pub enum NoMore {
+pub enum MonitorError {
     /// The node answers, but has no such work, or refuses.
     Refused(String),
     /// The node is unreachable.
-    Away(String),
+    Unreachable(String),
 }
 
 /// A node's item, or why there are no more.
-pub type NodeItem = Result<MonitorItem, NoMore>;
+pub type NodeItem = Result<MonitorItem, MonitorError>;
 
 /// Follows an allocation's work on `node`, for a user who has been authorized. Gives the node's
 /// items, and at last why there are no more, unless the work has ended there. Ends with the
 /// receiver.
 pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<NodeItem> {
-    let (out, items) = mpsc::channel(QUEUE);
+    let (out, items) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, context, node) = (&context.work.tasks, context.clone(), node.clone());
     tasks.spawn(async move {
         let result = tokio::select! {
@@ -170,13 +170,13 @@ async fn of_node(
     address: Option<String>,
     open: MonitorOpen,
     out: &mpsc::Sender<NodeItem>,
-) -> Result<(), NoMore> {
+) -> Result<(), MonitorError> {
     if *node == context.setup.me {
         let (allocation, epoch) = key(&open);
-        if context.work.workers.of_epoch(allocation, epoch).is_none() {
-            return Err(NoMore::Refused(format!("allocation {} is not running on this node", allocation.short())));
+        if context.work.allocations.of_epoch(allocation, epoch).is_none() {
+            return Err(MonitorError::Refused(format!("allocation {} is not running on this node", allocation.short())));
         }
-        let (sender, mut items) = mpsc::channel(QUEUE);
+        let (sender, mut items) = mpsc::channel(ITEMS_QUEUE_LEN);
         let pass = async {
             while let Some(item) = items.recv().await {
                 if out.send(Ok(item)).await.is_err() {
@@ -187,28 +187,28 @@ async fn of_node(
         tokio::join!(follow(context, open, sender), pass);
         return Ok(());
     }
-    let away = |why: &str| NoMore::Away(why.to_owned());
+    let away = |why: &str| MonitorError::Unreachable(why.to_owned());
     let address = address.ok_or_else(|| away("its mesh address is unknown: the quorum has not reported it"))?;
     let begin = async {
         let (mut send, recv) = context.work.mesh.open(node, &address).await?;
         frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
         Ok::<_, UnreachedNode>((send, recv))
     };
-    let begun = timeout(ANSWER, begin).await.map_err(|_| away("it does not answer in time"))?;
-    let (_send, mut recv) = begun.map_err(|error| NoMore::Away(error.to_string()))?;
+    let begun = timeout(ANSWER_TIMEOUT, begin).await.map_err(|_| away("it does not answer in time"))?;
+    let (_send, mut recv) = begun.map_err(|error| MonitorError::Unreachable(error.to_string()))?;
     let mut first = true;
     loop {
-        let within = if first { ANSWER } else { SILENCE_MAX };
+        let within = if first { ANSWER_TIMEOUT } else { SILENCE_MAX };
         let read = timeout(within, frame::read::<MonitorItem, _>(&mut recv)).await;
         let item = match read.map_err(|_| away("it does not answer any more"))? {
             Ok(item) => item.checked().map_err(|_| away("its message has a format that this version does not know"))?,
             Err(FrameError::Ended) if !first => return Ok(()),
-            Err(error) if first => return Err(NoMore::Away(UnansweredNode::reading(error).to_string())),
-            Err(error) => return Err(NoMore::Away(error.to_string())),
+            Err(error) if first => return Err(MonitorError::Unreachable(UnansweredNode::reading(error).to_string())),
+            Err(error) => return Err(MonitorError::Unreachable(error.to_string())),
         };
         first = false;
         if let MonitorItem::Refused { why } = item {
-            return Err(NoMore::Refused(why));
+            return Err(MonitorError::Refused(why));
         }
         if out.send(Ok(item)).await.is_err() {
             return Ok(());
@@ -254,7 +254,7 @@ mod tests {
         let me = agent.context.setup.me.clone();
         let mut refused = items(&agent.context, &me, None, open(silent()));
         let gone = format!("allocation {} is not running on this node", id(1).short());
-        assert!(matches!(refused.recv().await, Some(Err(NoMore::Refused(why))) if why == gone));
+        assert!(matches!(refused.recv().await, Some(Err(MonitorError::Refused(why))) if why == gone));
         assert!(refused.recv().await.is_none());
         let _held = agent.holds(1, |_| {});
         let mut followed = items(&agent.context, &me, None, open(silent()));
@@ -263,7 +263,7 @@ mod tests {
         let Some(Ok(MonitorItem::Refused { why })) = idle.recv().await else { panic!("an answer") };
         assert_eq!(why, "it was not measured here yet");
         let mut unknown = items(&agent.context, &"n2".parse().unwrap(), None, open(silent()));
-        let Some(Err(NoMore::Away(why))) = unknown.recv().await else { panic!("an answer") };
+        let Some(Err(MonitorError::Unreachable(why))) = unknown.recv().await else { panic!("an answer") };
         assert_eq!(why, "its mesh address is unknown: the quorum has not reported it");
     }
 }

@@ -53,7 +53,7 @@ pub enum SignallingError {
 /// Signals the work on `node`; returns how many processes got the signal.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, SignallingError> {
     if *node == context.setup.me {
-        return here(context, &open).await;
+        return signal_locally(context, &open).await;
     }
     let address = address.ok_or(SignallingError::NoAddress)?;
     let conversation = async {
@@ -70,20 +70,20 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = here(context, open)
+    let answer = signal_locally(context, open)
         .await
         .map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
     frame::write(send, &answer).await
 }
 
-async fn here(context: &Shared, open: &SignalOpen) -> Result<u32, SignallingError> {
+async fn signal_locally(context: &Shared, open: &SignalOpen) -> Result<u32, SignallingError> {
     let allocation = AllocationId(Uuid::from_bytes(open.allocation));
     if !(1..=SIGNAL_MAX).contains(&open.signal) {
         return Err(SignallingError::NoSuchSignal(open.signal));
     }
-    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
-    let worker = worker.ok_or(SignallingError::NotHere { allocation })?;
-    if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
+    let handle = context.work.allocations.of_epoch(allocation, Epoch(open.epoch));
+    let handle = handle.ok_or(SignallingError::NotHere { allocation })?;
+    if !vouched(open.uid, &open.user).may_act_for(&handle.share.owner) {
         return Err(SignallingError::NotTheOwner);
     }
     let to = match open.to {
@@ -91,5 +91,5 @@ async fn here(context: &Shared, open: &SignalOpen) -> Result<u32, SignallingErro
         WireWhom::Launches => SignalWhom::Launches,
         WireWhom::Script => SignalWhom::Script,
     };
-    Ok(worker.signal(open.signal, to).await?)
+    Ok(handle.signal(open.signal, to).await?)
 }

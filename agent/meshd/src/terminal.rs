@@ -25,7 +25,7 @@ use lattice_allocation::node_environment;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
-use lattice_registry::{AllocationHandle, News, NotRunning, OpenTerminal, Standing};
+use lattice_registry::{AllocationHandle, NotRunning, OpenTerminal, Standing, TerminalEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Terminal};
 use nix::errno::Errno;
@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
 /// How many messages are queued for the terminal, and for the caller.
-const QUEUE: usize = 16;
+const OUTPUT_QUEUE_LEN: usize = 16;
 /// How many bytes are read from a terminal at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// How long a shim may take to start a program.
@@ -54,7 +54,7 @@ const END_WAIT: Duration = Duration::from_secs(3);
 /// How long to wait for the report that the quorum has suspended work that is being ended.
 const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
 /// The exit code that a shell reports for a program that got SIGHUP.
-const HUNG_UP: i32 = 128 + 1;
+const HANGUP_EXIT_CODE: i32 = 128 + 1;
 
 /// Both ends of a session, for the task that connects it to its caller. Dropping either hangs it
 /// up.
@@ -101,13 +101,13 @@ pub enum AttachError {
 pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result<Ends, AttachError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
-    let handle = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
+    let handle = context.work.allocations.of_epoch(allocation, Epoch(open.epoch));
     let handle = handle.ok_or_else(|| AttachError::NotHere { allocation, node: context.setup.me.clone() })?;
     let owner = &handle.share.owner;
     if !asker.may_attach_to(owner) {
         return Err(AttachError::NotTheOwner { allocation, owner: owner.name.clone() });
     }
-    handle.settled().await?;
+    handle.wait_until_running().await?;
     let made = {
         let (context, share, open) = (Arc::clone(context), Arc::clone(&handle.share), open.clone());
         tokio::task::spawn_blocking(move || make(&context, &share, &open)).await?
@@ -117,8 +117,8 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let Terminal { master, slave, path } = made.terminal;
     let session = rand::random();
     let (news, events) = mpsc::channel(2);
-    let (keyboard, typed) = mpsc::channel(QUEUE);
-    let (screen, shown) = mpsc::channel(QUEUE);
+    let (keyboard, typed) = mpsc::channel(OUTPUT_QUEUE_LEN);
+    let (screen, shown) = mpsc::channel(OUTPUT_QUEUE_LEN);
     let standing = handle.standing.clone();
     // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns
     // it is dropped.
@@ -152,7 +152,7 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
 }
 
 /// Runs a session, and logs who attached to what and how it ended.
-async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = Over>) {
+async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = SessionEnd>) {
     let (allocation, owner, user) = (handle.share.allocation, &handle.share.owner.name, &asker.user.name);
     let (node, by) = (&context.setup.me, asker.peer.as_deref().unwrap_or("this node's socket"));
     let program = argv.first().map_or("", String::as_str);
@@ -166,7 +166,7 @@ async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: 
 
 /// How a session ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Over {
+enum SessionEnd {
     /// Its program ended, with this code.
     Ended(i32),
     /// Its caller has gone.
@@ -177,7 +177,7 @@ enum Over {
     Failed(String),
 }
 
-impl fmt::Display for Over {
+impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(code) => write!(f, "its program ended with {code}"),
@@ -189,7 +189,7 @@ impl fmt::Display for Over {
 
 struct Session {
     master: AsyncFd<OwnedFd>,
-    events: mpsc::Receiver<News>,
+    events: mpsc::Receiver<TerminalEvent>,
     typed: mpsc::Receiver<ToTerminal>,
     screen: mpsc::Sender<FromTerminal>,
     standing: watch::Receiver<Standing>,
@@ -202,7 +202,7 @@ struct Session {
 
 /// What ended the exchange between a caller and a program.
 enum Break {
-    Event(News),
+    Event(TerminalEvent),
     /// No process has the programs' end open any more.
     Silent,
     Left,
@@ -213,12 +213,12 @@ impl Session {
     /// `slave` is held until a program has it, because a terminal that no process holds is hung up.
     /// `preempted` is awaited once the allocation is being ended; it gives the text for a user
     /// whose work gives its nodes back.
-    async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> Over {
+    async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> SessionEnd {
         let started = tokio::time::timeout(START_WAIT, self.events.recv()).await;
         match started {
-            Ok(Some(News::Started)) => drop(slave),
-            Ok(Some(News::Ended { outcome, why })) => return self.ended(outcome.code(), why).await,
-            Ok(Some(News::Lost { why })) => return self.failed(why).await,
+            Ok(Some(TerminalEvent::Started)) => drop(slave),
+            Ok(Some(TerminalEvent::Ended { outcome, why })) => return self.ended(outcome.code(), why).await,
+            Ok(Some(TerminalEvent::Lost { why })) => return self.failed(why).await,
             Ok(None) => return self.failed(format!("allocation {} is being ended", self.short)).await,
             Err(_) => {
                 let why = format!("the shim did not start it within {} s: its machine may be overloaded", START_WAIT.as_secs());
@@ -226,61 +226,61 @@ impl Session {
             }
         }
         if self.screen.send(FromTerminal::Started).await.is_err() {
-            return Over::Left;
+            return SessionEnd::Left;
         }
-        match self.talk().await {
-            Break::Event(News::Started) | Break::Left => Over::Left,
-            Break::Event(News::Lost { why }) => self.failed(why).await,
-            Break::Event(News::Ended { outcome, why }) => {
+        match self.run_until_break().await {
+            Break::Event(TerminalEvent::Started) | Break::Left => SessionEnd::Left,
+            Break::Event(TerminalEvent::Lost { why }) => self.failed(why).await,
+            Break::Event(TerminalEvent::Ended { outcome, why }) => {
                 // The program's last output is still in the terminal.
-                let _ = tokio::time::timeout(DRAIN_WAIT, async { while show(&self.master, &self.screen).await {} }).await;
+                let _ = tokio::time::timeout(DRAIN_WAIT, async { while send_output(&self.master, &self.screen).await {} }).await;
                 self.ended(outcome.code(), why).await
             }
             Break::Silent => match tokio::time::timeout(END_WAIT, self.events.recv()).await {
-                Ok(Some(News::Ended { outcome, why })) => self.ended(outcome.code(), why).await,
-                Ok(Some(News::Lost { why })) => self.failed(why).await,
+                Ok(Some(TerminalEvent::Ended { outcome, why })) => self.ended(outcome.code(), why).await,
+                Ok(Some(TerminalEvent::Lost { why })) => self.failed(why).await,
                 // The program closed its terminal and lives on without it.
-                Ok(Some(News::Started) | None) | Err(_) => self.ended(HUNG_UP, None).await,
+                Ok(Some(TerminalEvent::Started) | None) | Err(_) => self.ended(HANGUP_EXIT_CODE, None).await,
             },
             Break::Closed(why) => {
                 let why = preempted.await.unwrap_or(why);
                 let _ = self.screen.send(FromTerminal::Notice(why.clone())).await;
-                let _ = self.screen.send(FromTerminal::Ended { code: HUNG_UP }).await;
-                Over::Closed(why)
+                let _ = self.screen.send(FromTerminal::Ended { code: HANGUP_EXIT_CODE }).await;
+                SessionEnd::Closed(why)
             }
         }
     }
 
-    async fn ended(&self, code: i32, why: Option<String>) -> Over {
+    async fn ended(&self, code: i32, why: Option<String>) -> SessionEnd {
         if let Some(why) = why {
             let _ = self.screen.send(FromTerminal::Notice(why)).await;
         }
         let _ = self.screen.send(FromTerminal::Ended { code }).await;
-        Over::Ended(code)
+        SessionEnd::Ended(code)
     }
 
-    async fn failed(&self, why: String) -> Over {
+    async fn failed(&self, why: String) -> SessionEnd {
         let _ = self.screen.send(FromTerminal::Refused { why: why.clone() }).await;
-        Over::Failed(why)
+        SessionEnd::Failed(why)
     }
 
     /// Carries bytes both ways until an event ends it.
-    async fn talk(&mut self) -> Break {
+    async fn run_until_break(&mut self) -> Break {
         loop {
             tokio::select! {
                 news = self.events.recv() => {
                     return news.map_or_else(|| Break::Closed(format!("allocation {} has left this node", self.short)), Break::Event);
                 }
-                more = show(&self.master, &self.screen) => {
+                more = send_output(&self.master, &self.screen) => {
                     if !more {
                         return if self.screen.is_closed() { Break::Left } else { Break::Silent };
                     }
                 }
                 message = self.typed.recv(), if self.waiting.is_empty() => {
                     let Some(message) = message else { return Break::Left };
-                    self.take(message);
+                    self.handle_input(message);
                 }
-                taken = enter(&self.master, &self.waiting), if !self.waiting.is_empty() => {
+                taken = write_input(&self.master, &self.waiting), if !self.waiting.is_empty() => {
                     drop(self.waiting.drain(..taken));
                 }
                 () = self.screen.closed() => return Break::Left,
@@ -289,7 +289,7 @@ impl Session {
         }
     }
 
-    fn take(&mut self, message: ToTerminal) {
+    fn handle_input(&mut self, message: ToTerminal) {
         let master = self.master.get_ref().as_fd();
         match message {
             ToTerminal::Input(bytes) => {
@@ -307,7 +307,7 @@ impl Session {
 
 /// Sends a piece of output to the caller, once there is one and the caller can take it. `false`:
 /// there will be no more. Cancel-safe.
-async fn show(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) -> bool {
+async fn send_output(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) -> bool {
     let Ok(room) = screen.reserve().await else { return false };
     let mut chunk = vec![0; CHUNK_BYTES];
     let read = master.async_io(tokio::io::Interest::READABLE, |fd| nix::unistd::read(fd, &mut chunk).map_err(io::Error::from)).await;
@@ -324,7 +324,7 @@ async fn show(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) ->
 
 /// Writes as much input as the terminal takes, once it takes some. Cancel-safe. If the terminal is
 /// gone, the input counts as written: reading will notice that it is gone.
-async fn enter(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
+async fn write_input(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
     let written = master.async_io(tokio::io::Interest::WRITABLE, |fd| nix::unistd::write(fd, bytes).map_err(io::Error::from)).await;
     match written {
         Ok(n) => n,
@@ -399,19 +399,19 @@ mod tests {
     }
 
     struct Bench {
-        news: mpsc::Sender<News>,
+        news: mpsc::Sender<TerminalEvent>,
         keyboard: mpsc::Sender<ToTerminal>,
         screen: mpsc::Receiver<FromTerminal>,
         standing: watch::Sender<Standing>,
         path: PathBuf,
-        over: tokio::task::JoinHandle<Over>,
+        over: tokio::task::JoinHandle<SessionEnd>,
     }
 
     fn bench() -> Bench {
         let terminal = pty::open(&nobody_in_particular(), Size::default(), Modes { echo: false, cooked_output: false }).unwrap();
         let (news, events) = mpsc::channel(2);
-        let (keyboard, typed) = mpsc::channel(QUEUE);
-        let (screen, shown) = mpsc::channel(QUEUE);
+        let (keyboard, typed) = mpsc::channel(OUTPUT_QUEUE_LEN);
+        let (screen, shown) = mpsc::channel(OUTPUT_QUEUE_LEN);
         let (standing, view) = watch::channel(Standing::Running);
         let interest = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
         // SAFETY: the descriptor is open, and the AsyncFd owns it.
@@ -425,7 +425,7 @@ mod tests {
     async fn begin(bench: &mut Bench, script: &str) -> std::process::Child {
         let tty = || std::fs::OpenOptions::new().read(true).write(true).open(&bench.path).unwrap();
         let child = Command::new("sh").args(["-c", script]).stdin(tty()).stdout(tty()).stderr(Stdio::null()).spawn().unwrap();
-        bench.news.send(News::Started).await.unwrap();
+        bench.news.send(TerminalEvent::Started).await.unwrap();
         assert_eq!(bench.screen.recv().await, Some(FromTerminal::Started));
         child
     }
@@ -456,7 +456,7 @@ mod tests {
         let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
         tokio::spawn(async move {
             ended.await.unwrap();
-            news.send(News::Ended { outcome: RankOutcome::Exited { code: 5 }, why: None }).await.unwrap();
+            news.send(TerminalEvent::Ended { outcome: RankOutcome::Exited { code: 5 }, why: None }).await.unwrap();
         });
         let (all, end) = shown(&mut bench).await;
         let text = String::from_utf8(all).unwrap();
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(text.lines().count(), 40_001);
         typing.await.unwrap();
         assert_eq!(end, Some(FromTerminal::Ended { code: 5 }));
-        assert_eq!(bench.over.await.unwrap(), Over::Ended(5));
+        assert_eq!(bench.over.await.unwrap(), SessionEnd::Ended(5));
     }
 
     #[tokio::test]
@@ -487,8 +487,8 @@ mod tests {
         bench.standing.send_replace(Standing::Ending);
         let (_, notice) = shown(&mut bench).await;
         assert_eq!(notice, Some(FromTerminal::Notice("allocation 1234 is being ended: the terminal is closed".into())));
-        assert_eq!(bench.screen.recv().await, Some(FromTerminal::Ended { code: HUNG_UP }));
-        assert!(matches!(bench.over.await.unwrap(), Over::Closed(_)));
+        assert_eq!(bench.screen.recv().await, Some(FromTerminal::Ended { code: HANGUP_EXIT_CODE }));
+        assert!(matches!(bench.over.await.unwrap(), SessionEnd::Closed(_)));
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -497,7 +497,7 @@ mod tests {
     async fn a_failed_start_gives_its_reason_and_a_caller_that_leaves_ends_the_session() {
         let mut one = bench();
         let why = Some("x: command not found".to_owned());
-        one.news.send(News::Ended { outcome: RankOutcome::NotStarted { code: 127 }, why }).await.unwrap();
+        one.news.send(TerminalEvent::Ended { outcome: RankOutcome::NotStarted { code: 127 }, why }).await.unwrap();
         assert_eq!(one.screen.recv().await, Some(FromTerminal::Notice("x: command not found".into())));
         assert_eq!(one.screen.recv().await, Some(FromTerminal::Ended { code: 127 }));
         for keyboard in [true, false] {
@@ -511,7 +511,7 @@ mod tests {
                 drop(screen);
                 Box::new(keys)
             };
-            assert_eq!(over.await.unwrap(), Over::Left);
+            assert_eq!(over.await.unwrap(), SessionEnd::Left);
             drop(kept);
             child.kill().unwrap();
             child.wait().unwrap();

@@ -4,12 +4,12 @@
 use super::*;
 use crate::context::Context;
 use crate::diagnosis_slots::DiagnosisSlots;
-use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::test_builders::{Bench, ME};
 use lattice_launch::Parents;
 use lattice_membership::peers::Peers;
-use lattice_membership::relay::Carried;
+use lattice_membership::relay::RelayedAgents;
 use lattice_mesh::Mesh;
 use lattice_mesh::checkpoint::PartOpen;
 use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen};
@@ -65,10 +65,10 @@ impl Agent {
             traces: Traces::open(&setup.state_dir, None, Duration::from_secs(30)),
             diagnosis_slots: DiagnosisSlots::default(),
             peers: Peers::open(&setup.state_dir),
-            carried: Carried::new(0, session),
+            carried: RelayedAgents::new(0, session),
             growth: Growth::start().unwrap(),
             parents: Parents::default(),
-            attached: Places::default(),
+            attached: UserQuota::default(),
             setup,
         });
         let (_, none) = mpsc::channel(1);
@@ -84,7 +84,7 @@ impl Agent {
         let mut share = DesiredShare { nodes, epoch: Epoch(2), ..desired_share(id(n)) };
         change(&mut share);
         let mut made = None;
-        let handle = self.context.work.workers.ensure(&self.context.setup.state_dir, &share, |ends| made = Some(ends));
+        let handle = self.context.work.allocations.ensure(&self.context.setup.state_dir, &share, |ends| made = Some(ends));
         let TaskEnds { queue, senders, .. } = made.unwrap();
         Held { handle, queue, senders }
     }
@@ -323,8 +323,8 @@ async fn status_texts_are_in_the_order_of_the_request_and_no_more_than_the_bound
     two.senders.detail.send_modify(|detail| detail.text = "two".into());
     let ids = |ids: &[u128]| StatusTextsOpen { allocations: ids.iter().map(|n| *id(*n).0.as_bytes()).collect() };
     assert_eq!(agent.answer(&agent.api, Open::StatusTexts(ids(&[2, 9, 1, 2]))).await, "two,,one,two");
-    let many = vec![1; status_texts::ASKED_MAX + 1];
-    assert_eq!(agent.answer(&agent.api, Open::StatusTexts(ids(&many))).await, vec!["one"; status_texts::ASKED_MAX].join(","));
+    let many = vec![1; status_texts::ALLOCATIONS_MAX + 1];
+    assert_eq!(agent.answer(&agent.api, Open::StatusTexts(ids(&many))).await, vec!["one"; status_texts::ALLOCATIONS_MAX].join(","));
 }
 
 #[tokio::test]
@@ -415,7 +415,7 @@ async fn a_launch_of_an_allocation_that_ends_is_refused() {
     let mut items = begin(&agent.context, &launch_open(OWNER, 1, 2)).await.unwrap();
     assert!(matches!(items.recv().await, Some(LaunchItem::Started { .. })));
     let _attached = held.queue.recv().await;
-    agent.context.work.launches.drop_of(id(1));
+    agent.context.work.launches.drop_launches(id(1));
     assert_eq!(items.recv().await, Some(LaunchItem::Refused { why: "the allocation was ended".into() }));
     held.senders.standing.send_replace(Standing::Ending);
     let why = begin(&agent.context, &launch_open(OWNER, 1, 2)).await.unwrap_err().to_string();
@@ -508,7 +508,7 @@ async fn the_head_alone_asks_for_a_part_of_a_checkpoint() {
     let part = |epoch| PartOpen { id: [7; 16], allocation: *id(1).0.as_bytes(), epoch, round: 1, deadline_ms: 1 };
     let check = |name: &str, role, epoch| {
         let peer = Caller { name: name.to_owned(), role };
-        access::check(&Open::CheckpointPart(Box::new(part(epoch))), &agent.context.work.workers, &peer)
+        access::check(&Open::CheckpointPart(Box::new(part(epoch))), &agent.context.work.allocations, &peer)
     };
     assert_eq!(check(ME, Role::Node, 2), Ok(()));
     assert_eq!(check("n2", Role::Node, 2), Err(Denied::NotItsHead));

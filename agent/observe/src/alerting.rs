@@ -28,7 +28,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How often launches are checked for activity.
-pub const IDLE_EVERY: Duration = Duration::from_secs(5);
+pub const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How many changes of one allocation's alerts are stored for followers. A follower that is further
 /// behind gets all raised alerts instead.
 const CHANGES_MAX: usize = 64;
@@ -260,7 +260,7 @@ fn rule_change(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> 
 #[derive(Debug, Default)]
 pub struct NetworkErrors(VecDeque<(u64, u64)>);
 
-/// How many measurements, one every [`IDLE_EVERY`], span half a minute.
+/// How many measurements, one every [`IDLE_CHECK_INTERVAL`], span half a minute.
 const NETWORK_LOOKS: usize = 7;
 /// With fewer packets there is no share: one error among a few packets does not make a bad network.
 const PACKETS_MIN: u64 = 1000;

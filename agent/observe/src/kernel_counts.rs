@@ -140,7 +140,7 @@ struct Counting {
     probes: Probes,
     /// `None`: nothing is stored, because there is no restart (doctor).
     file: Option<PathBuf>,
-    kept: BTreeMap<Key, Kept>,
+    kept: BTreeMap<Key, AllocationCounts>,
     /// The content of the file.
     written: Vec<u8>,
     /// Whether the counts may differ from the file.
@@ -153,7 +153,7 @@ struct Counting {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
+struct AllocationCounts {
     /// The inode of the cgroup directory that contains all work of the allocation.
     cgroup: u64,
     /// Counts of earlier runs of the agent.
@@ -248,7 +248,7 @@ impl KernelCounts {
 
     /// Stores the counts of a look; call it before they are shown. The file is written without the
     /// lock, so that a new scope does not wait for the disk.
-    pub fn keep(&self) {
+    pub fn store(&self) {
         let changed = match &mut *self.state() {
             State::Counting(counting) => counting.changed(),
             State::NotYet | State::Off(_) => None,
@@ -382,7 +382,7 @@ impl Counting {
         }
         self.cannot_track = false;
         let before = self.kept.get(&key).map_or([0; WORDS], |kept| kept.total);
-        self.kept.insert(key, Kept { cgroup, before, total: before, is_tracked: true });
+        self.kept.insert(key, AllocationCounts { cgroup, before, total: before, is_tracked: true });
         self.differs = true;
     }
 
@@ -495,7 +495,7 @@ pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
     histogram::Counts { bounds: &EXPORTED_SECONDS, buckets, sum: fine.sum }
 }
 
-fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
+fn encoded(kept: &BTreeMap<Key, AllocationCounts>) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for ((allocation, epoch), kept) in kept {
         let from = bytes.len();
@@ -510,7 +510,7 @@ fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
 }
 
 /// The intact records; those of another version, and damaged ones, are left out.
-fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
+fn decoded(bytes: &[u8]) -> BTreeMap<Key, AllocationCounts> {
     let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
     let record = |record: &[u8]| {
         let (body, sum) = record.split_last_chunk::<4>()?;
@@ -518,14 +518,14 @@ fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
         let words: Vec<u64> = rest.chunks_exact(8).map_while(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
         let ([epoch, cgroup], words) = words.split_first_chunk::<2>()?;
         let total: Counts = words.try_into().ok()?;
-        let kept = Kept { cgroup: *cgroup, before: total, total, is_tracked: false };
+        let kept = AllocationCounts { cgroup: *cgroup, before: total, total, is_tracked: false };
         (crc32fast::hash(body) == u32::from_le_bytes(*sum)).then_some(((AllocationId(Uuid::from_bytes(*id)), Epoch(*epoch)), kept))
     };
     records.filter_map(record).collect()
 }
 
 /// The counts of earlier runs for the scopes that exist.
-fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
+fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, AllocationCounts> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take((RECORDS_MAX * RECORD_BYTES) as u64).read_to_end(&mut bytes));
     match read {
@@ -562,15 +562,15 @@ mod tests {
     use super::*;
     use lattice_telemetry::sample::Value;
 
-    fn kept(word: u64) -> Kept {
+    fn kept(word: u64) -> AllocationCounts {
         let total = std::array::from_fn(|n| word + n as u64);
-        Kept { cgroup: word, before: total, total, is_tracked: false }
+        AllocationCounts { cgroup: word, before: total, total, is_tracked: false }
     }
 
     #[test]
     fn stored_counts_are_read_back_and_damaged_records_are_left_out() {
         let key = |n: u128, epoch| (AllocationId(Uuid::from_u128(n)), Epoch(epoch));
-        let all: BTreeMap<Key, Kept> = [(key(1, 1), kept(7)), (key(2, 9), kept(u64::MAX - 1000))].into();
+        let all: BTreeMap<Key, AllocationCounts> = [(key(1, 1), kept(7)), (key(2, 9), kept(u64::MAX - 1000))].into();
         let bytes = encoded(&all);
         assert_eq!(decoded(&bytes), all);
         for at in MAGIC.len()..bytes.len() {

@@ -34,7 +34,7 @@ mod numbers;
 use crate::alerting::Alerts;
 use crate::alerting::saved::Key;
 use crate::kernel_counts::KernelCounts;
-use crate::traces::Kept;
+use crate::traces::TraceCounts;
 use gpu_numbers::Devices;
 pub use handles::Handles;
 use histories::Histories;
@@ -66,7 +66,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 /// Interval between two looks.
-const EVERY: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A look at one allocation that took longer than this share of the time since the one before gives
 /// no rates: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
@@ -78,7 +78,7 @@ pub const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// How long a request waits for numbers of work that has just begun.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// Timeout of another agent's answer: longer than that agent waits itself.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The measured numbers. Cloneable; all clones share them.
 #[derive(Clone)]
@@ -133,8 +133,8 @@ struct Tracked {
     /// Its activity at the last check of launches.
     moving: Moving,
     /// Counts of debug mode and of audit mode, while it is in that mode.
-    kept: Option<Kept>,
-    audited: Option<Kept>,
+    kept: Option<TraceCounts>,
+    audited: Option<TraceCounts>,
 }
 
 impl Measuring {
@@ -176,7 +176,7 @@ impl Measuring {
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
         loop {
-            if self.0.handles.workers.of_epoch(allocation, epoch).is_none() {
+            if self.0.handles.allocations.of_epoch(allocation, epoch).is_none() {
                 return Err(UsageError::NotHere { allocation });
             }
             if let Some(usage) = self.newest((allocation, epoch), duration) {
@@ -216,7 +216,7 @@ impl Known {
 
     /// Ends allocations that no longer run. Removes ended ones after `ended_for`, or the oldest if
     /// there are too many.
-    fn keep(&mut self, now: Instant, (ended_for, smoothing): (Duration, Smoothing), runs: impl Fn(&Tracked) -> bool) {
+    fn retain_recent(&mut self, now: Instant, (ended_for, smoothing): (Duration, Smoothing), runs: impl Fn(&Tracked) -> bool) {
         for (id, mut tracked) in self.running.extract_if(.., |_, tracked| !runs(tracked)) {
             tracked.end(smoothing);
             self.ended.insert(id, (now, tracked));
@@ -250,7 +250,7 @@ impl Tracked {
             self.histories.memory.push(at_ms, bytes);
         }
         // The first look may take as long as a look one second after another.
-        let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
+        let since = self.last.as_ref().map_or(LOOK_INTERVAL, |(last, _)| at.saturating_duration_since(*last));
         if took > since.mul_f64(BLUR_MAX) {
             return;
         }
@@ -385,7 +385,7 @@ pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<Strin
         frame::write(&mut send, &Open::Usage(open)).await.map_err(UnansweredNode::Ask)?;
         frame::read::<UsageAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
         UsageAnswer::Answered(usage) => Ok(usage.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         UsageAnswer::Refused { why } => {

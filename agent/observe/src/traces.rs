@@ -74,7 +74,7 @@ struct Tally {
     /// Allocations that are in this mode now.
     open: Mutex<BTreeSet<Key>>,
     /// The same counts for each allocation that was in the mode, while it has this node.
-    kept: Mutex<BTreeMap<Key, Kept>>,
+    kept: Mutex<BTreeMap<Key, TraceCounts>>,
     /// Events lost with removed files since the last request: the record itself has to report them.
     dropped: Mutex<BTreeMap<Key, u64>>,
 }
@@ -82,7 +82,7 @@ struct Tally {
 /// Counts of an allocation in one mode in this run of the agent: looks or events that were
 /// recorded, and those that were not, or were lost before the store had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct TraceCounts {
     pub points: u64,
     pub lost: u64,
 }
@@ -113,7 +113,7 @@ impl Traces {
     }
 
     /// The counts of an allocation that is in this mode now.
-    pub fn kept_of(&self, mode: TelemetryMode, key: Key) -> Option<Kept> {
+    pub fn kept_of(&self, mode: TelemetryMode, key: Key) -> Option<TraceCounts> {
         let tally = self.of(mode);
         tally.open().contains(&key).then(|| tally.kept().get(&key).copied().unwrap_or_default())
     }
@@ -154,7 +154,7 @@ impl Traces {
 }
 
 impl Tally {
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, TraceCounts>> {
         self.kept.lock()
     }
 

@@ -38,7 +38,7 @@ pub struct Activity {
 }
 
 /// How long growth can go unnoticed if the kernel's event is lost.
-const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which output is requested, and from where on.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +108,7 @@ pub async fn tail(
             () = grown(&mut growing) => {}
             _ = activity.changed() => {}
             () = reader.out.closed() => return,
-            () = tokio::time::sleep(LOOK_ANYWAY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
@@ -218,7 +218,7 @@ impl Reader {
             let with_next = outputs.iter_mut().filter_map(|output| Some((output.next_written()?, output)));
             let next = with_next.min_by_key(|(written, _)| *written).and_then(|(_, output)| output.take());
             let Some((written, item)) = next else { break };
-            self.give(written, item).await?;
+            self.send_piece(written, item).await?;
         }
         for mut output in outputs {
             output.lines.rest();
@@ -228,7 +228,7 @@ impl Reader {
     }
 
     /// Sends a piece, preceded by its time if times are requested and it differs from the last one.
-    async fn give(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
+    async fn send_piece(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
         if self.wanted.dated && self.last_written != Some(written) {
             self.last_written = Some(written);
             self.out.send(LogItem::Written(written)).await.map_err(|_| Stopped::Nobody)?;

@@ -22,7 +22,7 @@ mod trim;
 pub use allocation::Spool;
 pub use files::{Piece, launches, read};
 pub use flush::Settings;
-pub use trim::KEPT_AFTER_END;
+pub use trim::RETENTION_AFTER_END;
 
 use crate::log_store::LogStore;
 use crate::output_index::{Index, VERSION};
@@ -48,7 +48,7 @@ pub struct Spools(Arc<Inner>);
 impl Spools {
     /// No spools yet. The tasks end with `stop`.
     pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::LOOK_IDLE));
+        let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::IDLE_LOOK_INTERVAL));
         Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS_MAX), rounds, tasks, stop, live, away }))
     }
 
@@ -58,7 +58,7 @@ impl Spools {
     }
 
     /// The problem with the store, if there is one, for `node status`.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
             let s = since.elapsed().as_secs();
@@ -77,7 +77,7 @@ impl Spools {
         let index = known(share, node, dir);
         let spool = Spool::new(dir.clone(), index);
         live.insert(dir.0.clone(), Arc::clone(&spool));
-        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(report), adopted));
+        self.0.tasks.spawn(Arc::clone(&self.0).run_spool(spool, Some(report), adopted));
     }
 
     /// Records the owner of the output, unless that is done. Called before the other records of the
@@ -118,7 +118,7 @@ impl Spools {
         let spool = Spool::new(dir.clone(), index);
         spool.ended.cancel();
         live.insert(dir.0.clone(), Arc::clone(&spool));
-        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, true));
+        self.0.tasks.spawn(Arc::clone(&self.0).run_spool(spool, None, true));
     }
 
     /// Resumes the flushing of ended allocations that an earlier run of this agent left. Blocks.
@@ -142,14 +142,14 @@ impl Spools {
     }
 
     /// The spool of this directory, while its task runs.
-    pub fn looked_after(&self, dir: &ShimDir) -> Option<Arc<Spool>> {
+    pub fn running_spool(&self, dir: &ShimDir) -> Option<Arc<Spool>> {
         self.live().get(&dir.0).cloned()
     }
 
     /// The spool of readable output: that of the running task, or one with the recorded index.
     /// Blocks.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
-        if let Some(spool) = self.looked_after(dir) {
+        if let Some(spool) = self.running_spool(dir) {
             return spool;
         }
         let index = record::read(dir).ok().flatten().unwrap_or_else(|| Index {
@@ -179,7 +179,7 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
         Ok(Some(index)) => return index,
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(allocation = %share.allocation, %error, "the record of flushed output cannot be read: the store's index is used")
+            tracing::warn!(allocation = %share.allocation, %error, "the record of flushed output cannot be read: the store's index is used");
         }
     }
     Index {

@@ -14,7 +14,7 @@ const CYCLE_SECONDS: &[f64] = &[0.0005, 0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proposed {
+pub enum ClaimResult {
     Accepted,
     Rejected,
     Unanswered,
@@ -52,13 +52,13 @@ impl Rounds {
     }
 
     /// Records the duration of a round.
-    pub(super) fn over(&self, took: Duration) {
+    pub(super) fn record_duration(&self, took: Duration) {
         self.0.seconds.observe(took);
     }
 
     /// Sets the depths of the queues that this agent serves; other queues are reported by the
     /// agents that serve them.
-    pub(super) fn wait(&self, depths: &BTreeMap<&str, u64>) {
+    pub(super) fn set_depths(&self, depths: &BTreeMap<&str, u64>) {
         self.with(|queues| {
             queues.values_mut().for_each(|queue| queue.depth = None);
             for (name, depth) in depths {
@@ -68,13 +68,13 @@ impl Rounds {
     }
 
     /// Records the result of a claim for this queue.
-    pub fn proposed(&self, queue: &str, result: Proposed) {
+    pub fn record_claim(&self, queue: &str, result: ClaimResult) {
         self.with(|queues| {
             let of = queues.entry(queue.to_owned()).or_default();
             *match result {
-                Proposed::Accepted => &mut of.accepted,
-                Proposed::Rejected => &mut of.rejected,
-                Proposed::Unanswered => &mut of.unanswered,
+                ClaimResult::Accepted => &mut of.accepted,
+                ClaimResult::Rejected => &mut of.rejected,
+                ClaimResult::Unanswered => &mut of.unanswered,
             } += 1;
         });
     }
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn a_queue_that_this_agent_no_longer_serves_has_no_depth_and_keeps_its_counters() {
         let rounds = Rounds::default();
-        rounds.wait(&[("a", 3), ("b", 0)].into());
+        rounds.set_depths(&[("a", 3), ("b", 0)].into());
         assert_eq!(collected(&rounds, family::QUEUE_DEPTH.name), named(&[("a", 3.0), ("b", 0.0)]));
-        rounds.proposed("a", Proposed::Accepted);
-        rounds.proposed("a", Proposed::Accepted);
-        rounds.proposed("a", Proposed::Unanswered);
-        rounds.clone().proposed("c", Proposed::Rejected);
-        rounds.wait(&[("b", 1)].into());
+        rounds.record_claim("a", ClaimResult::Accepted);
+        rounds.record_claim("a", ClaimResult::Accepted);
+        rounds.record_claim("a", ClaimResult::Unanswered);
+        rounds.clone().record_claim("c", ClaimResult::Rejected);
+        rounds.set_depths(&[("b", 1)].into());
         assert_eq!(collected(&rounds, family::QUEUE_DEPTH.name), named(&[("b", 1.0)]));
         let claims = [
             ("a/accepted", 2.0),

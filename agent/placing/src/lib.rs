@@ -16,7 +16,7 @@
 
 mod counts;
 
-pub use counts::{Proposed, Rounds};
+pub use counts::{ClaimResult, Rounds};
 
 use futures::StreamExt;
 use lattice_ledger::{Action, scheduler_lease};
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
 /// Lease requests in flight at once.
-const ASKED_AT_ONCE: usize = 16;
+const LEASE_REQUESTS_MAX: usize = 16;
 
 /// A lease, as the quorum last reported it.
 #[derive(Clone, Copy, Debug)]
@@ -116,14 +116,14 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if is_apart(&cluster.borrow(), &membership.alive()) {
             asked.clear();
             held.send_replace(Leases::new());
-            rounds.wait(&BTreeMap::new());
-            give_back(&me, &quorum, std::mem::take(&mut leases)).await;
+            rounds.set_depths(&BTreeMap::new());
+            release_all(&me, &quorum, std::mem::take(&mut leases)).await;
             continue;
         }
         let queues = cluster.borrow().queues();
         if !queues.is_subset(&asked) {
             let wanted = queues.difference(&asked).cloned().collect();
-            keep_all(&me, &quorum, wanted, lease_ms, &mut leases).await;
+            request_leases(&me, &quorum, wanted, lease_ms, &mut leases).await;
             asked.clone_from(&queues);
         }
         let now = Instant::now();
@@ -131,7 +131,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         held.send_replace(leases.clone());
         let tokens: BTreeMap<&str, u64> = leases.iter().filter(|(_, l)| l.ours).map(|(name, l)| (name.as_str(), l.token)).collect();
         if tokens.is_empty() {
-            rounds.wait(&BTreeMap::new());
+            rounds.set_depths(&BTreeMap::new());
             continue;
         }
         let frozen = {
@@ -142,7 +142,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             }
             now.with_alive(membership.alive())
         };
-        rounds.wait(&depths(&frozen, &tokens));
+        rounds.set_depths(&depths(&frozen, &tokens));
         let lost = propose(&frozen, &tokens, &quorum, &cluster, &rounds).await;
         if !lost.is_empty() {
             leases.retain(|name, _| !lost.contains(name));
@@ -150,7 +150,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         }
     }
     held.send_replace(Leases::new());
-    give_back(&me, &quorum, leases).await;
+    release_all(&me, &quorum, leases).await;
 }
 
 /// Whether this agent's gossip sees less than half of the Ready nodes alive. It would place nothing
@@ -161,12 +161,12 @@ fn is_apart(cluster: &Cluster, alive: &BTreeSet<NodeId>) -> bool {
 }
 
 /// Releases the leases that this agent holds.
-async fn give_back(me: &NodeId, quorum: &QuorumClient, leases: Leases) {
+async fn release_all(me: &NodeId, quorum: &QuorumClient, leases: Leases) {
     let mut releases = Vec::new();
     for (name, lease) in leases.into_iter().filter(|(_, lease)| lease.ours) {
         releases.push(release(me, quorum, name, lease.token));
     }
-    futures::stream::iter(releases).buffer_unordered(ASKED_AT_ONCE).collect::<()>().await;
+    futures::stream::iter(releases).buffer_unordered(LEASE_REQUESTS_MAX).collect::<()>().await;
 }
 
 /// Releases one lease; if that fails, the lease expires by itself.
@@ -176,31 +176,31 @@ async fn release(me: &NodeId, quorum: &QuorumClient, queue: String, token: u64) 
 }
 
 /// Renews or acquires the leases of these queues.
-async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease_ms: u64, leases: &mut Leases) {
+async fn request_leases(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease_ms: u64, leases: &mut Leases) {
     let mut asking = Vec::new();
     for name in queues {
         let ours = leases.get(&name).filter(|l| l.ours).map(|l| l.token);
-        asking.push(keep(me, quorum, name, ours, lease_ms));
+        asking.push(request_lease(me, quorum, name, ours, lease_ms));
     }
-    let mut answers = futures::stream::iter(asking).buffer_unordered(ASKED_AT_ONCE);
+    let mut answers = futures::stream::iter(asking).buffer_unordered(LEASE_REQUESTS_MAX);
     while let Some((name, asked_at, kept)) = answers.next().await {
         record_lease(leases, name, asked_at + Duration::from_millis(lease_ms), kept);
     }
 }
 
 /// Records the result of a lease request that was made one lease's length before `until`.
-fn record_lease(leases: &mut Leases, name: String, until: Instant, kept: Kept) {
-    match kept {
-        Kept::Ours(token) => drop(leases.insert(name, Lease { token, until, ours: true })),
-        Kept::Others(Some(token)) => drop(leases.insert(name, Lease { token, until, ours: false })),
-        Kept::Others(None) => drop(leases.remove(&name)),
-        Kept::Unknown => {}
+fn record_lease(leases: &mut Leases, name: String, until: Instant, result: LeaseResult) {
+    match result {
+        LeaseResult::Ours(token) => drop(leases.insert(name, Lease { token, until, ours: true })),
+        LeaseResult::Others(Some(token)) => drop(leases.insert(name, Lease { token, until, ours: false })),
+        LeaseResult::Others(None) => drop(leases.remove(&name)),
+        LeaseResult::Unknown => {}
     }
 }
 
 /// The result of a lease request: the holder, and the lease's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum LeaseResult {
     Ours(u64),
     /// `None`: the quorum did not send the token.
     Others(Option<u64>),
@@ -210,14 +210,20 @@ enum Kept {
 
 /// Renews or acquires one queue's lease; returns the queue, when the request was made, and the
 /// result.
-async fn keep(me: &NodeId, quorum: &QuorumClient, queue: String, held: Option<u64>, ttl_ms: u64) -> (String, Instant, Kept) {
+async fn request_lease(
+    me: &NodeId,
+    quorum: &QuorumClient,
+    queue: String,
+    held: Option<u64>,
+    ttl_ms: u64,
+) -> (String, Instant, LeaseResult) {
     let asked_at = Instant::now();
-    let kept = renew_or_take(me, quorum, &scheduler_lease(&queue), held, ttl_ms).await;
+    let kept = renew_or_acquire(me, quorum, &scheduler_lease(&queue), held, ttl_ms).await;
     (queue, asked_at, kept)
 }
 
 /// Renews the lease, or acquires it if this agent holds none.
-async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Option<u64>, ttl_ms: u64) -> Kept {
+async fn renew_or_acquire(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Option<u64>, ttl_ms: u64) -> LeaseResult {
     if let Some(token) = held {
         let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: me.clone(), user: None };
         if let Some(kept) = renewed(&quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await) {
@@ -229,28 +235,28 @@ async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Op
 }
 
 /// The result of a renewal; `None`: the lease must be acquired again.
-fn renewed(answer: &Result<Answer, CallError>) -> Option<Kept> {
+fn renewed(answer: &Result<Answer, CallError>) -> Option<LeaseResult> {
     match answer {
-        Ok(Answer::Lease { token, .. }) => Some(Kept::Ours(*token)),
+        Ok(Answer::Lease { token, .. }) => Some(LeaseResult::Ours(*token)),
         // The lease has ended, or the cluster's level has no renewal yet.
         Ok(_) | Err(CallError::Refused(_)) => None,
-        Err(CallError::Unavailable { .. }) => Some(Kept::Unknown),
+        Err(CallError::Unavailable { .. }) => Some(LeaseResult::Unknown),
     }
 }
 
 /// The result of a request to acquire a lease.
-fn acquired(answer: Result<Answer, CallError>, lease: &str) -> Kept {
+fn acquired(answer: Result<Answer, CallError>, lease: &str) -> LeaseResult {
     match answer {
-        Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
+        Ok(Answer::Lease { token, .. }) => LeaseResult::Ours(token),
         Ok(other) => {
             tracing::error!(?other, "the quorum answered a lease request with something else");
-            Kept::Unknown
+            LeaseResult::Unknown
         }
-        Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => Kept::Others(token),
-        Err(CallError::Refused(Refusal::Held { .. })) => Kept::Others(None),
+        Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => LeaseResult::Others(token),
+        Err(CallError::Refused(Refusal::Held { .. })) => LeaseResult::Others(None),
         Err(error) => {
             tracing::debug!(%error, lease, "a scheduler's lease was not acquired");
-            Kept::Unknown
+            LeaseResult::Unknown
         }
     }
 }
@@ -284,7 +290,7 @@ async fn propose(
         }
         let answer = quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await;
         let (result, next) = after_claim(&answer);
-        rounds.proposed(queue, result);
+        rounds.record_claim(queue, result);
         match answer {
             Ok(_) => tracing::info!(%allocation, queue, "claimed"),
             Err(CallError::Refused(Refusal::StaleLease { .. })) => {}
@@ -301,7 +307,7 @@ async fn propose(
             }
         }
     }
-    rounds.over(began.elapsed());
+    rounds.record_duration(began.elapsed());
     if !refused.is_empty() {
         // The view that the round was made from is outdated: wait for a change, or a short random
         // time.
@@ -326,14 +332,14 @@ enum Next {
 }
 
 /// The result of a claim, for the counters, and how the round goes on.
-fn after_claim(answer: &Result<Answer, CallError>) -> (Proposed, Next) {
+fn after_claim(answer: &Result<Answer, CallError>) -> (ClaimResult, Next) {
     match answer {
-        Ok(_) => (Proposed::Accepted, Next::GoOn),
-        Err(CallError::Unavailable { .. }) => (Proposed::Unanswered, Next::EndRound),
-        Err(CallError::Refused(Refusal::StaleLease { .. })) => (Proposed::Rejected, Next::LeaseLost),
+        Ok(_) => (ClaimResult::Accepted, Next::GoOn),
+        Err(CallError::Unavailable { .. }) => (ClaimResult::Unanswered, Next::EndRound),
+        Err(CallError::Refused(Refusal::StaleLease { .. })) => (ClaimResult::Rejected, Next::LeaseLost),
         // Only this allocation has to wait, and it takes no nodes.
-        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. })) => (Proposed::Rejected, Next::GoOn),
-        Err(CallError::Refused(_)) => (Proposed::Rejected, Next::EndQueue),
+        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. })) => (ClaimResult::Rejected, Next::GoOn),
+        Err(CallError::Refused(_)) => (ClaimResult::Rejected, Next::EndQueue),
     }
 }
 
@@ -455,24 +461,24 @@ mod tests {
 
     #[test]
     fn a_lease_that_cannot_be_renewed_is_acquired_again_unless_nobody_answered() {
-        assert_eq!(renewed(&Ok(Answer::Lease { token: 9, ttl_ms: 1 })), Some(Kept::Ours(9)));
+        assert_eq!(renewed(&Ok(Answer::Lease { token: 9, ttl_ms: 1 })), Some(LeaseResult::Ours(9)));
         assert_eq!(renewed(&refused(stale_lease())), None);
         assert_eq!(renewed(&Ok(Answer::Done { revision: Revision(1) })), None);
-        assert_eq!(renewed(&unanswered()), Some(Kept::Unknown));
+        assert_eq!(renewed(&unanswered()), Some(LeaseResult::Unknown));
     }
 
     #[test]
     fn a_lease_that_another_agent_holds_is_known_by_its_token() {
         let acquired = |answer| acquired(answer, "scheduler/gpu");
-        assert_eq!(acquired(Ok(Answer::Lease { token: 9, ttl_ms: 1 })), Kept::Ours(9));
-        assert_eq!(acquired(refused(held_by_another(Some(5)))), Kept::Others(Some(5)));
-        assert_eq!(acquired(refused(held_by_another(None))), Kept::Others(None));
+        assert_eq!(acquired(Ok(Answer::Lease { token: 9, ttl_ms: 1 })), LeaseResult::Ours(9));
+        assert_eq!(acquired(refused(held_by_another(Some(5)))), LeaseResult::Others(Some(5)));
+        assert_eq!(acquired(refused(held_by_another(None))), LeaseResult::Others(None));
         let hold =
             Refusal::Held { node: "n1".parse().unwrap(), kind: lattice_model::HoldKind::Drain, by: "ada".into(), reason: String::new() };
-        assert_eq!(acquired(refused(hold)), Kept::Others(None), "an agent on a drained node knows no token");
-        assert_eq!(acquired(Ok(Answer::Done { revision: Revision(1) })), Kept::Unknown);
-        assert_eq!(acquired(refused(Refusal::Malformed { why: String::new() })), Kept::Unknown);
-        assert_eq!(acquired(unanswered()), Kept::Unknown);
+        assert_eq!(acquired(refused(hold)), LeaseResult::Others(None), "an agent on a drained node knows no token");
+        assert_eq!(acquired(Ok(Answer::Done { revision: Revision(1) })), LeaseResult::Unknown);
+        assert_eq!(acquired(refused(Refusal::Malformed { why: String::new() })), LeaseResult::Unknown);
+        assert_eq!(acquired(unanswered()), LeaseResult::Unknown);
     }
 
     #[test]
@@ -483,10 +489,10 @@ mod tests {
             record_lease(&mut leases, OTHER.to_owned(), now, kept);
             leases.remove(OTHER).map(|lease| (lease.token, lease.until, lease.ours))
         };
-        assert_eq!(after(Kept::Unknown), Some((7, then, true)));
-        assert_eq!(after(Kept::Ours(8)), Some((8, now, true)));
-        assert_eq!(after(Kept::Others(Some(8))), Some((8, now, false)));
-        assert_eq!(after(Kept::Others(None)), None);
+        assert_eq!(after(LeaseResult::Unknown), Some((7, then, true)));
+        assert_eq!(after(LeaseResult::Ours(8)), Some((8, now, true)));
+        assert_eq!(after(LeaseResult::Others(Some(8))), Some((8, now, false)));
+        assert_eq!(after(LeaseResult::Others(None)), None);
     }
 
     #[test]
@@ -495,14 +501,14 @@ mod tests {
             Refusal::OverUserLimit { limit: UserLimit::Running, whose: "u".into(), current: 1, requested: 1, most: 1, retry_ms: None };
         let vni = Refusal::NoVni(NoVni::Exhausted { domain: "d".into(), used: 1, size: 1 });
         let claimed = Answer::Claimed { epoch: Epoch(1), revision: Revision(1) };
-        assert_eq!(after_claim(&Ok(claimed)), (Proposed::Accepted, Next::GoOn));
-        assert_eq!(after_claim(&refused(user)), (Proposed::Rejected, Next::GoOn));
-        assert_eq!(after_claim(&refused(vni)), (Proposed::Rejected, Next::GoOn));
-        assert_eq!(after_claim(&refused(stale_lease())), (Proposed::Rejected, Next::LeaseLost));
-        assert_eq!(after_claim(&refused(Refusal::Conflict { conflicts: vec![] })), (Proposed::Rejected, Next::EndQueue));
+        assert_eq!(after_claim(&Ok(claimed)), (ClaimResult::Accepted, Next::GoOn));
+        assert_eq!(after_claim(&refused(user)), (ClaimResult::Rejected, Next::GoOn));
+        assert_eq!(after_claim(&refused(vni)), (ClaimResult::Rejected, Next::GoOn));
+        assert_eq!(after_claim(&refused(stale_lease())), (ClaimResult::Rejected, Next::LeaseLost));
+        assert_eq!(after_claim(&refused(Refusal::Conflict { conflicts: vec![] })), (ClaimResult::Rejected, Next::EndQueue));
         let stale = Refusal::StaleRequeueCount { id: id(1), seen: 0, now: 1 };
-        assert_eq!(after_claim(&refused(stale)), (Proposed::Rejected, Next::EndQueue));
-        assert_eq!(after_claim(&unanswered()), (Proposed::Unanswered, Next::EndRound));
+        assert_eq!(after_claim(&refused(stale)), (ClaimResult::Rejected, Next::EndQueue));
+        assert_eq!(after_claim(&unanswered()), (ClaimResult::Unanswered, Next::EndRound));
     }
 
     #[test]

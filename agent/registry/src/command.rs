@@ -47,7 +47,7 @@ pub enum Command {
         message: ToTerminal,
     },
     /// The launch of an inline command has ended; sent by the task that waits for that.
-    EntryOver {
+    EntryEnded {
         end: LaunchEnd,
     },
 }
@@ -73,12 +73,12 @@ pub struct OpenTerminal {
     pub working_dir: PathBuf,
     /// A capacity of two is enough. When it is closed the terminal is gone, and no program may be
     /// started on it.
-    pub news: mpsc::Sender<News>,
+    pub news: mpsc::Sender<TerminalEvent>,
 }
 
 /// Progress of a program on a terminal.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum TerminalEvent {
     /// Its process has started on the terminal.
     Started,
     /// It ended; or it could not be started, and `why` says the reason.

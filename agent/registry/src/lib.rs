@@ -4,7 +4,7 @@
 pub mod access;
 mod command;
 
-pub use command::{Command, News, OpenTerminal, SendSignal};
+pub use command::{Command, OpenTerminal, SendSignal, TerminalEvent};
 
 use lattice_agent_common::clock::now;
 use lattice_mesh::launch::{ToHead, ToPart};
@@ -22,16 +22,16 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Capacity of the queue of commands to one allocation's task.
-const COMMANDS: usize = 256;
+const COMMANDS_QUEUE_LEN: usize = 256;
 /// Messages queued for a launch's head, besides one for the end of each rank. A head that falls
 /// further behind is disconnected, and gets everything again when it reconnects.
-const TO_HEAD: usize = 1024;
+const TO_HEAD_QUEUE_LEN: usize = 1024;
 /// How long a user's request waits until the allocation runs and its shim has reported everything
 /// that it has.
 const STANDING_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the shim may take to report the number of processes that got a signal.
-const SIGNAL_ANSWER: Duration = Duration::from_secs(5);
+const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether launches can start in an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl AllocationHandle {
     /// of the same launch replaces it.
     pub async fn attach(&self, me: &NodeId, launch: LaunchSpec) -> mpsc::Receiver<ToHead> {
         let ranks = launch.part(me).map_or(0, |p| p.count as usize);
-        let (to_head, receiver) = mpsc::channel(TO_HEAD + ranks);
+        let (to_head, receiver) = mpsc::channel(TO_HEAD_QUEUE_LEN + ranks);
         let _ = self.commands.send(Command::Attach { launch: Box::new(launch), to_head }).await;
         receiver
     }
@@ -91,10 +91,10 @@ impl AllocationHandle {
     /// Sends a signal once to the allocation's work on this node. Returns how many processes got
     /// it, or why that is unknown.
     pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, SignalError> {
-        self.settled().await?;
+        self.wait_until_running().await?;
         let (answer, processes) = oneshot::channel();
         let _ = self.commands.send(Command::Signal(SendSignal { signal, to, answer })).await;
-        match tokio::time::timeout(SIGNAL_ANSWER, processes).await {
+        match tokio::time::timeout(SIGNAL_ANSWER_TIMEOUT, processes).await {
             Ok(Ok(processes)) => Ok(processes),
             Ok(Err(_)) => Err(SignalError::ShimLost),
             Err(_) => Err(SignalError::ShimSilent),
@@ -102,13 +102,13 @@ impl AllocationHandle {
     }
 
     /// Sends input to the terminal of a launch's first rank. Waits while the shim is slow.
-    pub async fn type_at(&self, launch: LaunchId, message: ToTerminal) {
+    pub async fn send_input(&self, launch: LaunchId, message: ToTerminal) {
         let _ = self.commands.send(Command::Typed { launch, message }).await;
     }
 
     /// Waits up to `STANDING_WAIT` until the allocation runs and its shim has reported what it
     /// has; or says why nothing can be started in it.
-    pub async fn settled(&self) -> Result<(), NotRunning> {
+    pub async fn wait_until_running(&self) -> Result<(), NotRunning> {
         let allocation = self.share.allocation;
         let mut standing = self.standing.clone();
         let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
@@ -120,7 +120,7 @@ impl AllocationHandle {
     }
 
     /// Passes a head's message to the launch.
-    pub async fn pass_on(&self, launch: LaunchId, message: ToPart) {
+    pub async fn send_to_launch(&self, launch: LaunchId, message: ToPart) {
         let _ = self.commands.send(Command::FromHead { launch, message }).await;
     }
 
@@ -229,7 +229,7 @@ impl Allocations {
         {
             return handle.clone();
         }
-        let (commands, queue) = mpsc::channel(COMMANDS);
+        let (commands, queue) = mpsc::channel(COMMANDS_QUEUE_LEN);
         let (activity, activity_view) = watch::channel(Activity::default());
         let (standing, standing_view) = watch::channel(Standing::NotYet);
         let (detail, detail_view) = watch::channel(Detail::default());

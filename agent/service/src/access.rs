@@ -9,7 +9,7 @@
 //! | an export of the audit log | always |
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::refusal::{status, unexpected};
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::{Access, AccessKind};
@@ -21,10 +21,10 @@ use tonic::Status;
 use uuid::Uuid;
 
 /// How long recording the end of a session waits for the quorum.
-const END_PATIENCE: Duration = Duration::from_secs(60);
+const END_RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The work that is accessed, its owner, and the node.
-pub(super) struct Whose<'a> {
+pub(super) struct AccessTarget<'a> {
     pub allocation: AllocationId,
     pub owner: &'a Principal,
     pub node: Option<&'a NodeId>,
@@ -32,8 +32,8 @@ pub(super) struct Whose<'a> {
 
 impl Api {
     /// Records an access in the audit log.
-    pub(super) async fn written_down(&self, access: Access) -> Result<(), Status> {
-        match self.quorum.call(&Ask::RecordAccess(access), ANSWER).await {
+    pub(super) async fn record_access(&self, access: Access) -> Result<(), Status> {
+        match self.quorum.call(&Ask::RecordAccess(access), QUORUM_TIMEOUT).await {
             Ok(Answer::Done { .. }) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
             Err(error) => Err(not_written(&error)),
@@ -41,23 +41,35 @@ impl Api {
     }
 
     /// Records an access that is about to happen, unless the caller is the owner.
-    pub(super) async fn not_unseen(&self, id: Uuid, by: &Principal, kind: AccessKind, whose: &Whose<'_>, what: &str) -> Result<(), Status> {
+    pub(super) async fn audit_unless_owner(
+        &self,
+        id: Uuid,
+        by: &Principal,
+        kind: AccessKind,
+        whose: &AccessTarget<'_>,
+        what: &str,
+    ) -> Result<(), Status> {
         if by.owns(whose.owner) {
             return Ok(());
         }
-        self.written_down(self.access(id, by, kind, whose, what)).await
+        self.record_access(self.access(id, by, kind, whose, what)).await
     }
 
     /// Records, once an hour, that a caller who is not the owner is about to read measurements by
     /// this command.
-    pub(super) async fn looked_at(&self, by: &Principal, allocation: &Allocation, command: &'static str) -> Result<(), Status> {
+    pub(super) async fn audit_measurements_read(
+        &self,
+        by: &Principal,
+        allocation: &Allocation,
+        command: &'static str,
+    ) -> Result<(), Status> {
         let (look, now) = ((by.uid, allocation.id, command), Instant::now());
-        if by.owns(&allocation.owner) || self.limits.looks.stands(&look, now) {
+        if by.owns(&allocation.owner) || self.limits.measurement_reads.is_recorded(&look, now) {
             return Ok(());
         }
-        let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
-        self.written_down(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &whose, command)).await?;
-        self.limits.looks.remember(look, now);
+        let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
+        self.record_access(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &whose, command)).await?;
+        self.limits.measurement_reads.remember(look, now);
         Ok(())
     }
 
@@ -66,7 +78,7 @@ impl Api {
         Access { id: Uuid::new_v4(), by, kind: AccessKind::AuditExported, allocation: None, node: None, detail: recordable(filter) }
     }
 
-    pub(super) fn access(&self, id: Uuid, by: &Principal, kind: AccessKind, whose: &Whose<'_>, what: &str) -> Access {
+    pub(super) fn access(&self, id: Uuid, by: &Principal, kind: AccessKind, whose: &AccessTarget<'_>, what: &str) -> Access {
         let detail = recordable(what);
         Access { id, by: by.clone(), kind, allocation: Some(whose.allocation), node: whose.node.cloned(), detail }
     }
@@ -76,7 +88,7 @@ impl Api {
         let detail = recordable(&format!("session {}: {how}", start.id.simple()));
         let end = Access { id: Uuid::new_v4(), kind: AccessKind::AttachEnded, detail, ..start.clone() };
         let (by, allocation) = (end.by.name.clone(), end.allocation);
-        if let Err(error) = self.quorum.call(&Ask::RecordAccess(end), END_PATIENCE).await {
+        if let Err(error) = self.quorum.call(&Ask::RecordAccess(end), END_RECORD_TIMEOUT).await {
             tracing::warn!(%error, by, ?allocation, session = %start.id, "the end of an attached terminal is not in the audit log");
         }
     }

@@ -13,13 +13,13 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 /// How long a looked-up account is cached.
-const FRESH: Duration = Duration::from_secs(60);
+const CACHE_TIME: Duration = Duration::from_secs(60);
 /// How many accounts are cached.
-const REMEMBERED: usize = 1024;
+const USERS_MAX: usize = 1024;
 /// How long a caller waits for the directory service.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many lookups may run at once: a lookup that hangs occupies a thread until it is answered.
-const AT_ONCE: usize = 8;
+const LOOKUPS_MAX: usize = 8;
 
 /// The accounts of this machine.
 pub(super) static ACCOUNTS: LazyLock<Accounts> = LazyLock::new(|| Accounts::new(account));
@@ -35,7 +35,7 @@ pub(super) struct Accounts {
 
 impl Accounts {
     fn new(lookup: Lookup) -> Self {
-        Self { lookup, patience: PATIENCE, remembered: Mutex::default(), places: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self { lookup, patience: LOOKUP_TIMEOUT, remembered: Mutex::default(), places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
     }
 
     /// The account of a process with this `uid` and `gid`.
@@ -71,14 +71,14 @@ struct Remembered(BTreeMap<(u32, u32), (Instant, Principal)>);
 
 impl Remembered {
     fn get(&self, uid: u32, gid: u32, now: Instant) -> Option<Principal> {
-        self.0.get(&(uid, gid)).filter(|(since, _)| now.duration_since(*since) < FRESH).map(|(_, p)| p.clone())
+        self.0.get(&(uid, gid)).filter(|(since, _)| now.duration_since(*since) < CACHE_TIME).map(|(_, p)| p.clone())
     }
 
     fn put(&mut self, principal: Principal, now: Instant) {
-        if self.0.len() >= REMEMBERED {
-            self.0.retain(|_, (since, _)| now.duration_since(*since) < FRESH);
+        if self.0.len() >= USERS_MAX {
+            self.0.retain(|_, (since, _)| now.duration_since(*since) < CACHE_TIME);
         }
-        if self.0.len() >= REMEMBERED {
+        if self.0.len() >= USERS_MAX {
             let oldest = self.0.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| *key);
             oldest.and_then(|key| self.0.remove(&key));
         }
@@ -110,14 +110,14 @@ mod tests {
     #[test]
     fn an_account_is_remembered_for_a_while_and_only_so_many() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
-        for uid in 0..=u32::try_from(REMEMBERED).unwrap() {
+        for uid in 0..=u32::try_from(USERS_MAX).unwrap() {
             remembered.put(of(uid), now + Duration::from_millis(u64::from(uid)));
         }
-        assert_eq!(remembered.0.len(), REMEMBERED);
+        assert_eq!(remembered.0.len(), USERS_MAX);
         assert_eq!(remembered.get(0, 0, now + Duration::from_secs(2)), None, "the oldest went");
         assert_eq!(remembered.get(1, 1, now + Duration::from_secs(2)), Some(of(1)));
         assert_eq!(remembered.get(1, 2, now + Duration::from_secs(2)), None, "another group is another caller");
-        assert_eq!(remembered.get(1, 1, now + FRESH + Duration::from_secs(1)), None);
+        assert_eq!(remembered.get(1, 1, now + CACHE_TIME + Duration::from_secs(1)), None);
     }
 
     #[tokio::test]
@@ -144,11 +144,11 @@ mod tests {
             Ok(of(uid))
         });
         accounts.patience = Duration::from_millis(10);
-        for _ in 0..=AT_ONCE {
+        for _ in 0..=LOOKUPS_MAX {
             assert_eq!(runtime.block_on(accounts.principal(1, 1)).unwrap_err().code(), tonic::Code::Unavailable);
         }
         drop(held);
-        accounts.patience = PATIENCE;
+        accounts.patience = LOOKUP_TIMEOUT;
         assert_eq!(runtime.block_on(accounts.principal(1, 1)).unwrap(), of(1), "places come back with the answers");
     }
 }

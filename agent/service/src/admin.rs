@@ -2,7 +2,7 @@
 
 use super::auditing;
 use super::refusal::{status, unexpected};
-use super::{Api, api::ANSWER, api::Streamed};
+use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
@@ -23,7 +23,7 @@ impl AdminService for Api {
     async fn quorum_status(&self, request: Request<v1::QuorumStatusRequest>) -> Result<Response<v1::QuorumStatusResponse>, Status> {
         self.caller(&request).await?;
         let ask = if request.get_ref().by_leader { Ask::Members } else { Ask::Status };
-        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Status(now) => Ok(Response::new(to_proto(&now))),
             other => Err(unexpected(&other)),
         }
@@ -76,7 +76,7 @@ impl AdminService for Api {
 
     async fn list_tenants(&self, request: Request<v1::ListTenantsRequest>) -> Result<Response<v1::ListTenantsResponse>, Status> {
         self.user(&request).await?;
-        let tenants = match self.quorum.call(&Ask::ListTenants, ANSWER).await.map_err(|e| status(&e))? {
+        let tenants = match self.quorum.call(&Ask::ListTenants, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Tenants(tenants) => tenants,
             other => return Err(unexpected(&other)),
         };
@@ -148,7 +148,7 @@ impl AdminService for Api {
 
     async fn list_gossip_keys(&self, request: Request<v1::ListGossipKeysRequest>) -> Result<Response<v1::ListGossipKeysResponse>, Status> {
         self.user(&request).await?;
-        match self.quorum.call(&Ask::ListKeys, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::ListKeys, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Keyring(standing) => Ok(Response::new(keys_to_proto(standing))),
             other => Err(unexpected(&other)),
         }
@@ -187,7 +187,12 @@ impl AdminService for Api {
         let mut secret = [0; 32];
         let drawn = OsRng.try_fill_bytes(&mut secret);
         drawn.map_err(|e| Status::internal(format!("no random key can be drawn on this machine: {e}")))?;
-        match self.quorum.call(&operator.asks(Action::AddKey { secret: Secret(secret), by }), ANSWER).await.map_err(|e| status(&e))? {
+        match self
+            .quorum
+            .call(&operator.asks(Action::AddKey { secret: Secret(secret), by }), QUORUM_TIMEOUT)
+            .await
+            .map_err(|e| status(&e))?
+        {
             Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
             other => Err(unexpected(&other)),
         }
@@ -222,7 +227,7 @@ impl Api {
     /// answer the client repeats the command, and finds the member gone.
     async fn has_member(&self, change: &MembersChange) -> Result<(), Status> {
         let MembersChange::Remove { id } = change else { return Ok(()) };
-        let now = match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
+        let now = match self.quorum.call(&Ask::Status, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Status(now) => now,
             other => return Err(unexpected(&other)),
         };
@@ -234,14 +239,14 @@ impl Api {
     }
 
     async fn revocations(&self) -> Result<Vec<(String, Revocation)>, Status> {
-        match self.quorum.call(&Ask::ListRevocations, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::ListRevocations, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Revocations { revoked, .. } => Ok(revoked),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn limits(&self) -> Result<v1::Limits, Status> {
-        match self.quorum.call(&Ask::GetLimits, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::GetLimits, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Limits(now) => {
                 let users = now.limits.users;
                 Ok(v1::Limits {

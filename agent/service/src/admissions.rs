@@ -2,7 +2,7 @@
 //! `ListAdmissions`.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::arguments::node_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
@@ -38,7 +38,7 @@ pub(super) async fn remove(api: &Api, request: Request<v1::RemoveNodeRequest>) -
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListAdmissionsRequest>) -> Result<v1::ListAdmissionsResponse, Status> {
     api.operator(&request).await?;
-    match api.quorum.call(&Ask::ListAdmissions, ANSWER).await.map_err(|e| status(&e))? {
+    match api.quorum.call(&Ask::ListAdmissions, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Admissions(now) => Ok(v1::ListAdmissionsResponse {
             waiting: now.waiting.into_iter().map(waiting).collect(),
             admitted: now.admitted.into_iter().map(admitted).collect(),

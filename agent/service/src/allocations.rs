@@ -1,7 +1,7 @@
 //! `AllocationService`: submissions and their life cycle. Output and launches have files of their
 //! own.
 
-use super::api::{ANSWER, Streamed};
+use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::arguments::node_id;
 use super::isolation;
 use super::networks::unenforced;
@@ -22,7 +22,7 @@ use lattice_model::{
     Timestamp, hostlist,
 };
 use lattice_node::Event;
-use lattice_placing::Proposed;
+use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// How long a submission waits for its turn to read its image.
-const DIGEST_TURN: Duration = Duration::from_secs(30);
+const DIGEST_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many allocations one answer lists at most.
 const LIST_MAX: u32 = 1000;
 
@@ -68,7 +68,7 @@ impl AllocationService for Api {
                 let own = self.limits.own_digests.of(user.uid).acquire_owned().await?;
                 Ok::<_, AcquireError>((own, Arc::clone(&self.limits.digests).acquire_owned().await?))
             };
-            let turn = tokio::time::timeout(DIGEST_TURN, turn).await;
+            let turn = tokio::time::timeout(DIGEST_WAIT_MAX, turn).await;
             let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;
             let reading = CancelOnDrop::default();
             let cancelled = Arc::clone(&reading.0);
@@ -101,10 +101,10 @@ impl AllocationService for Api {
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
-        let (revision, desired) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+        let (revision, desired) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Submitted { revision, desired, claimed } => {
                 if let (Some(queue), Some(claimed)) = (queue, claimed) {
-                    self.placing.rounds.proposed(&queue, if claimed { Proposed::Accepted } else { Proposed::Rejected });
+                    self.placing.rounds.record_claim(&queue, if claimed { ClaimResult::Accepted } else { ClaimResult::Rejected });
                 }
                 (revision, desired)
             }
@@ -202,7 +202,7 @@ impl AllocationService for Api {
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
-        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {
                 let state = if allocation.state.is_terminal() { allocation.state } else { AllocationState::Cancelled };
                 Ok(Response::new(v1::CancelResponse { id: allocation.id.to_string(), state: state.to_string() }))
@@ -382,7 +382,7 @@ impl Api {
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.
     /// Both are `None` if the quorum does not answer: the caller still gets the other explanations.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
-        let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
+        let refused = match self.quorum.call(&Ask::RefusedClaim { id }, QUORUM_TIMEOUT).await {
             Ok(Answer::RefusedClaim(Some(refused))) => refused,
             Err(CallError::Refused(refusal @ Refusal::DiskFull { .. })) => return (None, Some(refusal)),
             Ok(_) | Err(_) => return (None, None),

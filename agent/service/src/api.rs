@@ -1,13 +1,13 @@
 //! What all handlers share: the handles of this agent, and the common requests to the quorum.
 
 use super::heads::Heads;
-use super::looks::Looks;
+use super::measurement_reads::MeasurementReads;
 use super::refusal::{status, unexpected};
 use super::submitted::Submitted;
 use crate::user_shares::UserShares;
 use lattice_agent_common::config::work::WorkMay;
-use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_meshd::context::Shared;
@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 /// Timeout of one request to the quorum; then the caller gets the status `unavailable`.
-pub(super) const ANSWER: Duration = Duration::from_secs(3);
+pub(super) const QUORUM_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait until the agent's watch shows an allocation just submitted here, before the
 /// quorum is asked.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
@@ -52,11 +52,11 @@ pub struct Limits {
     /// The same for each user.
     pub own_digests: UserShares,
     /// Counts the watches of each user.
-    pub watches: Places,
+    pub watches: UserQuota,
     /// Recent reads of other users' measurements.
-    pub looks: Looks,
+    pub measurement_reads: MeasurementReads,
     /// Counts the log streams of each user.
-    pub log_streams: Places,
+    pub log_streams: UserQuota,
     /// Largest number of log streams of one user.
     pub log_streams_max: usize,
 }
@@ -103,7 +103,7 @@ impl Api {
     /// greatest age of that answer, in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };
-        match self.quorum.call(&question, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&question, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Stale { age_ms, answer } => Ok((*answer, Some(age_ms))),
             answer => Ok((answer, None)),
         }
@@ -111,7 +111,7 @@ impl Api {
 
     /// One allocation, by id or prefix, from the quorum.
     pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
-        match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Allocation(allocation) => Ok(*allocation),
             other => Err(unexpected(&other)),
         }
@@ -140,7 +140,7 @@ impl Api {
 
     /// Sends a request whose only answer is [`Answer::Done`].
     pub(super) async fn done(&self, ask: &Ask) -> Result<(), Status> {
-        match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -149,8 +149,8 @@ impl Api {
     /// A node's mesh address: from the allocation's list of nodes if the allocation is on this
     /// node, or else from the directory of nodes.
     pub(super) async fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
-        let local = self.context.work.workers.get(allocation);
-        let listed = local.and_then(|w| self.context.work.workers.mesh_address(&w.share, node));
+        let local = self.context.work.allocations.get(allocation);
+        let listed = local.and_then(|w| self.context.work.allocations.mesh_address(&w.share, node));
         match listed {
             Some(address) => Some(address),
             None => self.context.work.directory.mesh(node).await,

@@ -32,21 +32,21 @@ impl Api {
         let within = caller.within.ok_or_else(|| {
             Status::permission_denied("this process belongs to no allocation: only work that runs on this node is asked to save itself")
         })?;
-        let worker = self.context.work.workers.get(within);
+        let handle = self.context.work.allocations.get(within);
         // Its processes are alive: the agent has just started, or the work is about to end.
-        let worker = worker.ok_or_else(|| {
+        let handle = handle.ok_or_else(|| {
             Status::unavailable(format!(
                 "allocation {} is not yet known to this node's agent, which was restarted: call again in a moment",
                 within.short()
             ))
         })?;
-        caller.check(within, &worker.share.owner)?;
-        match worker.share.spec.checkpoint {
+        caller.check(within, &handle.share.owner)?;
+        match handle.share.spec.checkpoint {
             Some(CheckpointPolicy { by: AskBy::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
                 "allocation {} is called at its own port, {port} (--checkpoint-port): it answers there",
                 within.short()
             ))),
-            Some(policy) if policy.by == AskBy::Call => Ok(Work { share: worker.share, standing: worker.standing }),
+            Some(policy) if policy.by == AskBy::Call => Ok(Work { share: handle.share, standing: handle.standing }),
             Some(policy) => Err(Status::failed_precondition(format!(
                 "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
                 within.short(),
@@ -60,7 +60,7 @@ impl Api {
     async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
         let checkpoints = self.context.work.checkpoint.checkpoints.clone();
         // Waits here, not on a blocking thread: all allocations share those threads.
-        let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
+        let turn = checkpoints.callers().lock_answers((work.share.allocation, work.share.epoch)).await;
         let turn = turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation are pending: send one at a time"))?;
         // In the background: an answer counts even if its caller disconnects meanwhile.
         let written = tokio::task::spawn_blocking(move || {

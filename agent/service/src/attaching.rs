@@ -1,9 +1,9 @@
 //! `AllocationService.Attach`: a user's terminal in an allocation, on this node or another.
 
-use super::access::{Whose, shown};
+use super::access::{AccessTarget, shown};
 use super::target::{Target, target};
 use super::{Api, command};
-use lattice_agent_common::places::Place;
+use lattice_agent_common::user_quota::UserSlot;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::{Ended, Started, What as Shown};
 use lattice_api::v1::attach_request::{Start, What as Typed};
@@ -19,7 +19,7 @@ use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
 /// How many events are queued for a slow caller.
-const QUEUE: usize = 16;
+const ITEMS_QUEUE_LEN: usize = 16;
 /// How long a caller may take to send its first message.
 const START_WAIT: Duration = Duration::from_secs(5);
 /// The largest piece of input, in bytes.
@@ -53,20 +53,20 @@ pub(super) async fn attach(
     let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name).to_string()))?;
     let open = wanted(start, &target, &asker)?;
     let session = Uuid::new_v4();
-    let whose = Whose { allocation, owner: &target.owner, node: Some(&node) };
+    let whose = AccessTarget { allocation, owner: &target.owner, node: Some(&node) };
     let what = format!("session {}: {}", session.simple(), shown(&open.argv));
     let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
-    let (out, events) = mpsc::channel(QUEUE);
+    let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
     // A task of its own: the end of a recorded session is recorded even if the caller disconnects.
     let begun = api.tasks.clone().spawn(async move {
-        api.written_down(access.clone()).await?;
+        api.record_access(access.clone()).await?;
         let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
         let ends = match connected(&api, allocation, &node, open, asker).await {
             Ok(ends) => ends,
             Err(why) => return Err(recorded.refused(why)),
         };
-        api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
+        api.tasks.spawn(relay_terminal(ends, requests, out, started, place, recorded));
         Ok(())
     });
     begun.await.map_err(|error| Status::internal(error.to_string()))??;
@@ -155,8 +155,15 @@ pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
 }
 
 /// Carries input and output until the session ends or its caller disconnects. Until then the
-/// session counts towards its user's limit of terminals (`place`).
-async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
+/// session counts towards its user's limit of terminals (`slot`).
+async fn relay_terminal(
+    ends: Ends,
+    requests: Streaming<v1::AttachRequest>,
+    out: Events,
+    started: Started,
+    slot: UserSlot,
+    recorded: Recorded,
+) {
     let node = started.node.clone();
     let Ends { keyboard, mut screen } = ends;
     let typing = AbortOnDropHandle::new(tokio::spawn(type_on(requests, keyboard)));
@@ -188,7 +195,7 @@ async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, 
         }
     }
     drop(typing);
-    drop(place);
+    drop(slot);
     recorded.ended(over.as_deref().unwrap_or("its caller disconnected")).await;
 }
 

@@ -1,7 +1,7 @@
 //! The audit log, for operators.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tonic::{Request, Status};
 
 /// How many parts are queued for a slow caller.
-const QUEUE: usize = 2;
+const ITEMS_QUEUE_LEN: usize = 2;
 /// How many walks a change of members may interrupt before verification is given up.
 const WALKS_MAX: usize = 3;
 
@@ -25,7 +25,7 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     let request = request.into_inner();
     let filter = filter_to_model(request.filter.as_ref())?;
     let ask = operator.asks(Ask::QueryAudit { filter, after: request.after, limit: request.limit });
-    match api.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+    match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
             let records = page.records.iter().map(record_to_proto).collect();
             Ok(v1::AuditPage { records, upto: page.upto, end: page.end })
@@ -37,13 +37,13 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
 /// `AdminService.VerifyAudit`: the walk continues where it stopped, on the same member.
 pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) -> Result<Parts<v1::VerifyAuditProgress>, Status> {
     api.operator(&request).await?;
-    let (out, parts) = mpsc::channel(QUEUE);
+    let (out, parts) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
         let mut from: Option<Box<AuditWalk>> = None;
         let mut left = WALKS_MAX;
         loop {
-            let part = match api.quorum.call(&Ask::VerifyAudit { from: from.clone() }, ANSWER).await {
+            let part = match api.quorum.call(&Ask::VerifyAudit { from: from.clone() }, QUORUM_TIMEOUT).await {
                 Ok(Answer::AuditVerified(walk)) => {
                     from = Some(walk.clone());
                     Ok(walk)
@@ -87,14 +87,14 @@ pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) 
     let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
     let filter = filter_to_model(request.into_inner().filter.as_ref())?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
-    api.written_down(api.export_access(by, &what)).await?;
-    let (out, parts) = mpsc::channel(QUEUE);
+    api.record_access(api.export_access(by, &what)).await?;
+    let (out, parts) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
         let (mut after, mut end) = (0, 0);
         loop {
             let ask = operator.asks(Ask::ExportAudit { filter: filter.clone(), after, end });
-            let part = match api.quorum.call(&ask, ANSWER).await {
+            let part = match api.quorum.call(&ask, QUORUM_TIMEOUT).await {
                 Ok(Answer::AuditExported(page)) => {
                     (after, end) = (page.upto, page.end);
                     Ok(v1::SignedAuditPage { body: page.body, member: page.member.0, key: page.key, signature: page.signature })

@@ -100,7 +100,7 @@ impl Following {
 
     fn worth_while(&self) -> Result<(), LaunchOver> {
         let here = self.target.head == self.api.context.setup.me;
-        if here && self.api.context.work.workers.of_epoch(self.target.allocation, self.target.epoch).is_some() {
+        if here && self.api.context.work.allocations.of_epoch(self.target.allocation, self.target.epoch).is_some() {
             return Ok(());
         }
         let cluster = self.api.cluster.borrow();
@@ -117,7 +117,7 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
     let text = |id: [u8; 16]| CheckpointId(Uuid::from_bytes(id)).to_string();
     match item {
         CheckpointItem::Refused { why } => Err(Status::failed_precondition(format!("no checkpoint is made: {why}"))),
-        CheckpointItem::Stands { id, state, detail } => Ok(v1::CheckpointEvent { id: text(id), state, detail, ..Default::default() }),
+        CheckpointItem::Progress { id, state, detail } => Ok(v1::CheckpointEvent { id: text(id), state, detail, ..Default::default() }),
         CheckpointItem::Ended { id, state, why, complete, step, bytes } => {
             Ok(v1::CheckpointEvent { id: text(id), state, detail: why, over: true, complete, step, bytes })
         }
@@ -219,15 +219,15 @@ fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::Checkpo
         bytes,
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == manifest.id),
         nodes: manifest.nodes.iter().map(node).collect(),
-        goes_at_ms: goes_at_ms(api, allocation),
+        goes_at_ms: expires_at_ms(api, allocation),
         damaged: String::new(),
         time_seconds: None,
     }
 }
 
 /// When the checkpoints of an ended allocation will be removed.
-fn goes_at_ms(api: &Api, allocation: &Allocation) -> Option<u64> {
-    retention::goes_at_ms(api.context.work.checkpoint.checkpoints.settings(), allocation.ended_at?.0)
+fn expires_at_ms(api: &Api, allocation: &Allocation) -> Option<u64> {
+    retention::expires_at_ms(api.context.work.checkpoint.checkpoints.settings(), allocation.ended_at?.0)
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>) -> Result<v1::ListCheckpointsResponse, Status> {
@@ -239,7 +239,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>
         id: id.to_string(),
         allocation: allocation.id.to_string(),
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == id),
-        goes_at_ms: goes_at_ms(api, &allocation),
+        goes_at_ms: expires_at_ms(api, &allocation),
         damaged: why,
         ..Default::default()
     };

@@ -121,7 +121,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
         allocations.push(allocation);
     }
     for allocation in &allocations {
-        api.looked_at(&caller.principal, allocation, "compare").await?;
+        api.audit_measurements_read(&caller.principal, allocation, "compare").await?;
     }
     let longest_ms = allocations.iter().map(ran_ms).max().unwrap_or(0);
     let step_ms = longest_ms.div_ceil(POINTS).div_ceil(WINDOW_MS).max(1) * WINDOW_MS;

@@ -1,7 +1,7 @@
 //! The socket's connections, limited for each user: any user may connect, and none may take all
 //! descriptors. A connection that does not send the opening of HTTP/2 in time is closed.
 
-use lattice_agent_common::places::{Place, Places};
+use lattice_agent_common::user_quota::{UserQuota, UserSlot};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -20,44 +20,44 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 /// How many connections one user may have at once.
-const OF_ONE_USER: usize = 128;
+const USER_CONNECTIONS_MAX: usize = 128;
 /// How many connections root may have at once: services that act for many.
-const OF_ROOT: usize = 1024;
+const ROOT_CONNECTIONS_MAX: usize = 1024;
 /// The pause after a connection that could not be accepted, for example for lack of descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// What every HTTP/2 client sends at once: 24 bytes that identify the protocol, and the head of its
 /// settings.
 const OPENING_BYTES: usize = 24 + 9;
 /// How long that may take.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Accepts connections and counts them in `places`; those beyond a user's limit are closed. `cut`
+/// Accepts connections and counts them in `quota`; those beyond a user's limit are closed. `cut`
 /// breaks all of them.
-pub(super) fn accept(listener: UnixListener, places: Places, cut: CancellationToken) -> impl Stream<Item = io::Result<Connection>> {
-    futures::stream::unfold((listener, places, cut), |(listener, places, cut)| async {
+pub(super) fn accept(listener: UnixListener, quota: UserQuota, cut: CancellationToken) -> impl Stream<Item = io::Result<Connection>> {
+    futures::stream::unfold((listener, quota, cut), |(listener, quota, cut)| async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let Ok(credentials) = stream.peer_cred() else { continue };
-                    if let Some(place) = take(&places, credentials.uid()) {
+                    if let Some(place) = take(&quota, credentials.uid()) {
                         let peer = Peer { credentials, process: Process::of(&stream) };
                         let opening = Some(Opening { left: OPENING_BYTES, until: Box::pin(sleep(OPENING_TIME_MAX)) });
                         let cut_off = Box::pin(cut.child_token().cancelled_owned());
-                        return Some((Ok(Connection { stream, peer, opening, cut_off, _place: place }), (listener, places, cut)));
+                        return Some((Ok(Connection { stream, peer, opening, cut_off, _slot: place }), (listener, quota, cut)));
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection to the socket cannot be accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 }
             }
         }
     })
 }
 
-fn take(places: &Places, uid: u32) -> Option<Place> {
-    let most = if uid == 0 { OF_ROOT } else { OF_ONE_USER };
-    let place = places.take(uid, most);
+fn take(quota: &UserQuota, uid: u32) -> Option<UserSlot> {
+    let most = if uid == 0 { ROOT_CONNECTIONS_MAX } else { USER_CONNECTIONS_MAX };
+    let place = quota.take(uid, most);
     if place.is_none() {
         tracing::debug!(uid, most, "one user has too many connections: the newest is closed");
     }
@@ -111,7 +111,7 @@ pub(super) struct Connection {
     /// Completes when the agent breaks the connection. Otherwise the caller could mistake an answer
     /// whose task was stopped for a complete one.
     cut_off: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: Place,
+    _slot: UserSlot,
 }
 
 impl Connection {
@@ -190,15 +190,15 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lattice-connections-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
-        let most = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_ONE_USER };
-        let places = Places::default();
-        let mut accepted = std::pin::pin!(accept(listener, places.clone(), CancellationToken::new()));
-        // Both ends are this process's, whose soft limit may be 1024: the places are taken without
+        let most = if nix::unistd::geteuid().is_root() { ROOT_CONNECTIONS_MAX } else { USER_CONNECTIONS_MAX };
+        let quota = UserQuota::default();
+        let mut accepted = std::pin::pin!(accept(listener, quota.clone(), CancellationToken::new()));
+        // Both ends are this process's, whose soft limit may be 1024: the slots are taken without
         // descriptors.
         let first = UnixStream::connect(&path).await.unwrap();
         let one = accepted.next().await.unwrap().unwrap();
         let uid = nix::unistd::geteuid().as_raw();
-        let rest: Vec<Place> = (1..most).map(|_| places.take(uid, most).unwrap()).collect();
+        let rest: Vec<UserSlot> = (1..most).map(|_| quota.take(uid, most).unwrap()).collect();
         let mut refused = UnixStream::connect(&path).await.unwrap();
         let mut nothing = [0; 1];
         tokio::select! {
@@ -217,7 +217,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lattice-cut-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let cut = CancellationToken::new();
-        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default(), cut.clone()));
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), UserQuota::default(), cut.clone()));
         let mut client = UnixStream::connect(&path).await.unwrap();
         let mut connection = accepted.next().await.unwrap().unwrap();
         connection.write_all(b"before").await.unwrap();
@@ -238,7 +238,7 @@ mod tests {
     async fn a_peer_whose_process_ended_is_gone_even_if_a_child_holds_the_connection() {
         let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default(), CancellationToken::new()));
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), UserQuota::default(), CancellationToken::new()));
         // The client hands the connection on to a process that outlives it.
         let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
                         if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tonic::{Request, Status};
 
 /// How many nodes are asked at once.
-const AT_ONCE: usize = 64;
+const NODES_AT_ONCE_MAX: usize = 64;
 
 pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -> Result<v1::DiagnoseResponse, Status> {
     let caller = api.caller(&request).await?;
@@ -23,7 +23,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
-    api.looked_at(&caller.principal, &allocation, "diag").await?;
+    api.audit_measurements_read(&caller.principal, &allocation, "diag").await?;
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = DiagnosisOpen {
@@ -50,7 +50,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
             }
         }
     });
-    let (mut nodes, gpus): (Vec<v1::NodeDiagnosis>, Vec<DiagnosisGpus>) = stream::iter(asked).buffered(AT_ONCE).unzip().await;
+    let (mut nodes, gpus): (Vec<v1::NodeDiagnosis>, Vec<DiagnosisGpus>) = stream::iter(asked).buffered(NODES_AT_ONCE_MAX).unzip().await;
     compare_gpus(&mut nodes, &gpus);
     Ok(v1::DiagnoseResponse { allocation: allocation.id.to_string(), nodes })
 }

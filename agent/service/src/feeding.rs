@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 /// How many acknowledgements are queued for a slow caller.
-const QUEUE: usize = 16;
+const ITEMS_QUEUE_LEN: usize = 16;
 
 type Answers = mpsc::Sender<Result<v1::LaunchInputResponse, Status>>;
 
 /// The connection to a launch's standard input.
-enum Way {
+enum InputConnection {
     Here(InputPort),
     There { send: quinn::SendStream, recv: quinn::RecvStream },
 }
@@ -34,21 +34,21 @@ pub(super) async fn feed(
     let head = &target.head;
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {head}: {e}"));
     let way = if *head == api.context.setup.me {
-        Way::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
+        InputConnection::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
     } else {
         let address = api.mesh_address(target.allocation, head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.work.mesh.open(head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Input(open)).await.map_err(|e| unavailable(&e))?;
         match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
-            HeadAnswer::Done => Way::There { send, recv },
+            HeadAnswer::Done => InputConnection::There { send, recv },
             HeadAnswer::Refused { why } => return Err(Status::failed_precondition(why)),
         }
     };
-    let (out, stream) = mpsc::channel(QUEUE);
+    let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {
         let ended = match way {
-            Way::Here(port) => here(requests, port, &out).await,
-            Way::There { send, recv } => there(requests, send, recv, &out).await,
+            InputConnection::Here(port) => feed_locally(requests, port, &out).await,
+            InputConnection::There { send, recv } => feed_remotely(requests, send, recv, &out).await,
         };
         if let Err(status) = ended {
             let _ = out.send(Err(status)).await;
@@ -57,7 +57,7 @@ pub(super) async fn feed(
     Ok(stream)
 }
 
-async fn here(
+async fn feed_locally(
     mut requests: Streaming<v1::LaunchInputRequest>,
     InputPort { pieces, mut taken }: InputPort,
     out: &Answers,
@@ -79,7 +79,7 @@ async fn here(
     tokio::select! { ended = comes => ended, ended = goes => ended }
 }
 
-async fn there(
+async fn feed_remotely(
     mut requests: Streaming<v1::LaunchInputRequest>,
     mut send: quinn::SendStream,
     mut recv: quinn::RecvStream,

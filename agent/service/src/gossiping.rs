@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 /// How many changes are queued for a reader, besides those that the membership queues.
-const QUEUE: usize = 4;
+const ITEMS_QUEUE_LEN: usize = 4;
 
 impl Api {
     pub(super) fn gossip_view(&self) -> v1::GossipMembersResponse {
@@ -41,7 +41,7 @@ impl Api {
         let place = self.watching(uid)?;
         let mut changes = self.membership.follow();
         let me = self.context.setup.me.to_string();
-        let (out, events) = mpsc::channel(QUEUE);
+        let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
         self.context.work.tasks.spawn(async move {
             loop {
                 let change = tokio::select! {

@@ -16,7 +16,7 @@ use super::connections::Peer;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_agent_checkpoint::app_message;
-use lattice_agent_common::places::Places;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -67,12 +67,12 @@ const HEAD_BYTES: usize = 5;
 pub struct Intake {
     users: UserShares,
     all: Arc<Semaphore>,
-    calls: Places,
+    calls: UserQuota,
 }
 
 impl Intake {
     pub(super) fn new() -> Self {
-        Self { users: UserShares::new(USER_BYTES), all: Arc::new(Semaphore::new(ALL_BYTES)), calls: Places::default() }
+        Self { users: UserShares::new(USER_BYTES), all: Arc::new(Semaphore::new(ALL_BYTES)), calls: UserQuota::default() }
     }
 
     /// Wraps the service, which then gets no more than callers may send.

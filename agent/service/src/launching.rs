@@ -31,9 +31,9 @@ use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
 /// How many events are queued for a slow caller.
-const QUEUE: usize = 32;
+const ITEMS_QUEUE_LEN: usize = 32;
 /// How many ranks' ends one event has.
-const EXITS_AT_ONCE: usize = 8192;
+const EXITS_PER_ITEM_MAX: usize = 8192;
 
 type Events = mpsc::Sender<Result<v1::LaunchEvent, Status>>;
 
@@ -50,7 +50,7 @@ pub(super) async fn launch(
     check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |text, other| text + " : " + &shown(&other.argv));
-    api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
+    api.audit_unless_owner(id.0, &caller.principal, AccessKind::LaunchStarted, &target.access_target(), &what).await?;
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
     stdin.map_err(|unknown: NoSuchStdin| Status::invalid_argument(unknown.to_string()))?;
@@ -70,7 +70,7 @@ pub(super) async fn launch(
         user: caller.principal.name.clone(),
     };
     let received = received(&request.received, target.epoch);
-    let (out, stream) = mpsc::channel(QUEUE);
+    let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
     api.context.work.tasks.spawn(run.run(out));
     Ok(stream)
@@ -83,7 +83,7 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
     let what = format!("launch {id}");
-    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::LaunchAborted, &target.whose(), &what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LaunchAborted, &target.access_target(), &what).await?;
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -124,7 +124,7 @@ pub(super) async fn type_on(
     let target = target(api, &caller, &start.allocation).await?;
     let id = given.unwrap_or_else(|| entry_launch_id(target.allocation, target.epoch));
     let what = format!("the {} of launch {id}", if start.standard { "standard input" } else { "keyboard" });
-    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::AttachStarted, &target.whose(), &what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::AttachStarted, &target.access_target(), &what).await?;
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -139,20 +139,20 @@ pub(super) async fn type_on(
     let way = if target.head == api.context.setup.me {
         let launch = meshd::launch_of(&api.context, &open);
         let (handle, id) = launch.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        Way::Here { handle, id }
+        InputConnection::Here { handle, id }
     } else {
         let address = api.mesh_address(target.allocation, &target.head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.work.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Keyboard(open)).await.map_err(|e| unavailable(&e))?;
         match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
-            HeadAnswer::Done => Way::There(send),
+            HeadAnswer::Done => InputConnection::There(send),
             HeadAnswer::Refused { why } => return Err(Status::failed_precondition(why)),
         }
     };
     let (out, stream) = mpsc::channel(1);
     let _ = out.try_send(Ok(v1::LaunchInputResponse { taken: None }));
     api.context.work.tasks.spawn(async move {
-        if let Err(status) = carry(requests, way).await {
+        if let Err(status) = relay_input(requests, way).await {
             let _ = out.send(Err(status)).await;
         }
     });
@@ -160,7 +160,7 @@ pub(super) async fn type_on(
 }
 
 /// Carries keyboard input to the head until there is no more.
-async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) -> Result<(), Status> {
+async fn relay_input(mut requests: Streaming<v1::LaunchInputRequest>, mut way: InputConnection) -> Result<(), Status> {
     use v1::launch_input_request::What;
     while let Some(request) = requests.message().await? {
         let message = match request.what {
@@ -175,8 +175,8 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
             None => continue,
         };
         match &mut way {
-            Way::Here { handle, id } => handle.type_at(*id, message).await,
-            Way::There(send) => {
+            InputConnection::Here { handle, id } => handle.send_input(*id, message).await,
+            InputConnection::There(send) => {
                 frame::write(send, &message).await.map_err(|e| Status::unavailable(format!("the launch's head: {e}")))?;
             }
         }
@@ -185,7 +185,7 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
 }
 
 /// The connection to a launch's terminal.
-enum Way {
+enum InputConnection {
     Here { handle: AllocationHandle, id: LaunchId },
     There(quinn::SendStream),
 }
@@ -221,7 +221,7 @@ impl Run {
                 Err(why) => {
                     let text = format!("the launch's head {} cannot be reached: {why}", self.target.head);
                     tracing::debug!(launch = %self.id, %text);
-                    if let Err(over) = self.again(&out).await {
+                    if let Err(over) = self.wait_for_retry(&out).await {
                         let _ = out.send(Err(Status::failed_precondition(format!("{text}; {over}")))).await;
                         return;
                     }
@@ -258,7 +258,7 @@ impl Run {
                         if let Some(output) = output {
                             let _ = output.await;
                         }
-                        for some in exits.chunks(EXITS_AT_ONCE) {
+                        for some in exits.chunks(EXITS_PER_ITEM_MAX) {
                             let exits = some.iter().map(|(rank, place, outcome)| rank_exit(*rank, names.get(*place as usize), *outcome));
                             let what = What::Exits(Exits { exits: exits.collect() });
                             if out.send(Ok(v1::LaunchEvent { what: Some(what) })).await.is_err() {
@@ -274,7 +274,7 @@ impl Run {
                     }
                 }
             }
-            if let Err(over) = self.again(&out).await {
+            if let Err(over) = self.wait_for_retry(&out).await {
                 let text = format!("the connection to the launch's head {} broke; {over}", self.target.head);
                 let _ = out.send(Err(Status::failed_precondition(text))).await;
                 return;
@@ -285,13 +285,13 @@ impl Run {
     /// After the head became unreachable: waits a moment, and gives an error if a retry is useless.
     /// The caller must not retry then either: its launch would begin a second time, in the next
     /// attempt.
-    async fn again(&self, out: &Events) -> Result<(), LaunchOver> {
+    async fn wait_for_retry(&self, out: &Events) -> Result<(), LaunchOver> {
         tokio::select! {
             () = out.closed() => return Err(LaunchOver::CallerGone),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
         if self.target.head == self.api.context.setup.me {
-            let here = self.api.context.work.workers.of_epoch(self.target.allocation, self.target.epoch);
+            let here = self.api.context.work.allocations.of_epoch(self.target.allocation, self.target.epoch);
             return here.map(drop).ok_or(LaunchOver::NotHere { allocation: self.target.allocation });
         }
         let cluster = self.api.cluster.borrow();
@@ -364,7 +364,7 @@ impl Run {
         let nodes: Vec<NodeId> = names.iter().filter_map(|n| n.parse().ok()).collect();
         let (api, over, out) = (self.api.clone(), over.clone(), out.clone());
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            let (chunks, mut gathered) = mpsc::channel(QUEUE);
+            let (chunks, mut gathered) = mpsc::channel(ITEMS_QUEUE_LEN);
             let gather = async {
                 gather(&api, &nodes, &selection, over, &chunks).await;
                 drop(chunks);

@@ -2,7 +2,7 @@
 //! with the requesting user.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
@@ -47,7 +47,7 @@ impl LeaseService for Api {
 
     async fn list(&self, request: Request<v1::ListLeasesRequest>) -> Result<Response<v1::ListLeasesResponse>, Status> {
         let viewer = self.user(&request).await?;
-        let leases = match self.quorum.call(&Ask::ListLeases, ANSWER).await.map_err(|e| status(&e))? {
+        let leases = match self.quorum.call(&Ask::ListLeases, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Leases(leases) => leases,
             other => return Err(unexpected(&other)),
         };
@@ -72,7 +72,7 @@ pub(super) fn visible_token(viewer: &Principal, user: Option<&str>, token: u64) 
 
 impl Api {
     async fn held(&self, ask: &Ask, name: String, user: String) -> Result<Response<v1::Lease>, Status> {
-        match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Lease { token, ttl_ms } => {
                 let holder = self.context.setup.me.to_string();
                 Ok(Response::new(v1::Lease { name, holder, user, token: Some(token), ttl_ms, left_ms: Some(ttl_ms), bad: String::new() }))

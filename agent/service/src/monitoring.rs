@@ -16,7 +16,7 @@ use lattice_agent_common::clock::now;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
-use lattice_meshd::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
+use lattice_meshd::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, MonitorError};
 use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId, millis};
 use lattice_telemetry::alert::rules::MEASURES;
 use lattice_telemetry::names::meant;
@@ -26,11 +26,11 @@ use tokio::task::JoinSet;
 use tonic::{Request, Status};
 
 /// The interval if the caller gives none.
-const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
 /// How many events of all nodes together are queued for a slow caller.
-const QUEUE: usize = 64;
+const ITEMS_QUEUE_LEN: usize = 64;
 /// The pauses between tries of an unreachable node.
-const AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// After how many tries a node that answers without data is reported as such: usually its work has
 /// ended and the allocation ends in a moment.
 const TRIES_UNREPORTED: u32 = 4;
@@ -46,7 +46,7 @@ pub(super) async fn stream(
 ) -> Result<mpsc::Receiver<Result<v1::MetricsEvent, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let v1::StreamMetricsRequest { key, interval_ms, alerts_only, metrics } = request.into_inner();
-    let interval = if interval_ms == 0 { INTERVAL } else { Duration::from_millis(interval_ms) };
+    let interval = if interval_ms == 0 { INTERVAL_DEFAULT } else { Duration::from_millis(interval_ms) };
     if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
         let text = format!("interval: {} s to {} s are possible", INTERVAL_MIN.as_secs(), INTERVAL_MAX.as_secs());
         return Err(Status::invalid_argument(text));
@@ -65,7 +65,7 @@ pub(super) async fn stream(
         let text = format!("allocation {} is {}: it is no longer measured", allocation.id.short(), allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    api.looked_at(&caller.principal, &allocation, "watch").await?;
+    api.audit_measurements_read(&caller.principal, &allocation, "watch").await?;
     let place = api.watching(caller.principal.uid)?;
     let interval_ms = if alerts_only { 0 } else { millis(interval) };
     let open = MonitorOpen {
@@ -75,7 +75,7 @@ pub(super) async fn stream(
         user: caller.principal.name,
         what: MonitorWhat::Follow { interval_ms, metrics },
     };
-    let (out, events) = mpsc::channel(QUEUE);
+    let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
         tokio::select! {
@@ -126,12 +126,12 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 
 /// Follows one node until this is dropped, however often the node becomes unreachable.
 async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
-    let (mut tries, mut away, mut pauses) = (0, false, AGAIN);
+    let (mut tries, mut away, mut pauses) = (0, false, RETRY_BACKOFF);
     let mut begun = false;
     loop {
         let address = api.mesh_address(allocation.id, &node).await;
         let mut items = monitoring::items(&api.context, &node, address, open.clone());
-        let mut gone = NoMore::Refused("its work there has ended".to_owned());
+        let mut gone = MonitorError::Refused("its work there has ended".to_owned());
         while let Some(item) = items.recv().await {
             let what = match item {
                 Err(why) => {
@@ -172,8 +172,8 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
         }
         tries += 1;
         let (why, is_reported) = match gone {
-            NoMore::Away(why) => (why, true),
-            NoMore::Refused(why) => (why, tries >= TRIES_UNREPORTED),
+            MonitorError::Unreachable(why) => (why, true),
+            MonitorError::Refused(why) => (why, tries >= TRIES_UNREPORTED),
         };
         if is_reported && !away {
             away = true;

@@ -1,7 +1,7 @@
 //! Network domains and services: which names a caller may see, and where a domain is not enforced.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use lattice_agent_common::config::work::WorkMay;
@@ -21,7 +21,7 @@ impl Api {
         let caller = self.caller(request).await?;
         if let Some(id) = caller.within {
             let missing = || Status::unavailable(format!("allocation {} is not known here yet; try again in a moment", id.short()));
-            let own = self.context.work.workers.get(id).ok_or_else(missing)?.share.spec.tenant.clone();
+            let own = self.context.work.allocations.get(id).ok_or_else(missing)?.share.spec.tenant.clone();
             match &named {
                 Some(tenant) if *tenant != own && caller.work_may == WorkMay::OwnAllocation => {
                     let text =
@@ -45,7 +45,7 @@ impl Api {
     }
 
     pub(super) async fn vni_pool(&self) -> Result<v1::VniPool, Status> {
-        match self.quorum.call(&Ask::GetVniPool, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::GetVniPool, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::VniPool(now) => Ok(v1::VniPool {
                 start: now.pool.start,
                 end: now.pool.end,
@@ -68,7 +68,7 @@ impl Api {
     pub(super) async fn domains(&self, request: Request<v1::ListNetworkDomainsRequest>) -> Result<v1::ListNetworkDomainsResponse, Status> {
         let tenants = self.tenants_of(&request, request.get_ref().tenant.clone()).await?;
         let name = Some(request.into_inner().name).filter(|name| !name.is_empty());
-        let found = match self.quorum.call(&Ask::ListDomains { tenants, name }, ANSWER).await.map_err(|e| status(&e))? {
+        let found = match self.quorum.call(&Ask::ListDomains { tenants, name }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Domains(found) => found,
             other => return Err(unexpected(&other)),
         };
@@ -90,7 +90,7 @@ impl Api {
 
     pub(super) async fn services(&self, request: Request<v1::ListServicesRequest>) -> Result<v1::ListServicesResponse, Status> {
         let tenants = self.tenants_of(&request, request.get_ref().tenant.clone()).await?;
-        let (services, more) = match self.quorum.call(&Ask::ListServices { tenants }, ANSWER).await.map_err(|e| status(&e))? {
+        let (services, more) = match self.quorum.call(&Ask::ListServices { tenants }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Services { services, more } => (services, more),
             other => return Err(unexpected(&other)),
         };
@@ -106,7 +106,7 @@ impl Api {
     pub(super) async fn lookup(&self, request: Request<v1::LookupServiceRequest>) -> Result<v1::LookupServiceResponse, Status> {
         let tenants = self.tenants_of(&request, request.get_ref().tenant.clone()).await?;
         let ask = Ask::LookupService { name: request.into_inner().name, tenants };
-        let (endpoints, more) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+        let (endpoints, more) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Endpoints { endpoints, more } => (endpoints, more),
             other => return Err(unexpected(&other)),
         };

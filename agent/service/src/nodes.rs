@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::admissions;
-use super::api::{ANSWER, Streamed};
+use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::arguments::node_id;
 use super::gossiping::liveness;
 use super::privacy::Viewer;
@@ -69,7 +69,8 @@ impl NodeService for Api {
             .locals
             .iter()
             .map(|local| {
-                let detail = self.context.work.workers.get(local.share.allocation).map(|w| w.detail.borrow().clone()).unwrap_or_default();
+                let detail =
+                    self.context.work.allocations.get(local.share.allocation).map(|w| w.detail.borrow().clone()).unwrap_or_default();
                 let full = v1::LocalAllocation {
                     id: local.share.allocation.to_string(),
                     epoch: local.share.epoch.0,
@@ -171,7 +172,7 @@ impl NodeService for Api {
         let node = if asked.is_empty() { self.context.setup.me.clone() } else { node_id(asked)? };
         if node == self.context.setup.me {
             self.operator_here(&request).await?;
-            return Ok(Response::new(conforms(&node, &*self.context.machine.conformance.again().await)));
+            return Ok(Response::new(conforms(&node, &*self.context.machine.conformance.look_again().await)));
         }
         self.operator(&request).await?;
         let found = over_mesh::ask(&self.context.work.mesh, &self.context.work.directory, &node).await;
@@ -245,7 +246,7 @@ impl NodeService for Api {
 }
 
 /// How many shares of one node an answer lists.
-const WAITS_MAX: usize = status_texts::ASKED_MAX;
+const WAITS_MAX: usize = status_texts::ALLOCATIONS_MAX;
 
 /// A share whose work has not ended.
 fn wait_for(allocation: &Allocation) -> v1::NodeWait {
@@ -288,7 +289,7 @@ impl Api {
     /// A share whose work has ended. Details that the quorum has forgotten are left out.
     async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: Viewer) -> Result<v1::NodeWait, Status> {
         let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
-        match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, ANSWER).await {
+        match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, QUORUM_TIMEOUT).await {
             Ok(Answer::Allocation(known)) => {
                 wait.owner = known.owner.name.clone();
                 wait.name = known.spec.name.clone();
@@ -347,8 +348,8 @@ impl Api {
         let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
         let disk = disk::shortage(&self.context.setup.state_dir);
         let gossip = self.membership.contradiction(&self.context.setup.me).map(|text| format!("gossip: {text}"));
-        let now = self.context.work.spools.trouble().into_iter().chain(disk).chain(certificate).chain(gossip);
-        let now = now.chain(self.context.work.troubles.lines());
+        let now = self.context.work.spools.problem().into_iter().chain(disk).chain(certificate).chain(gossip);
+        let now = now.chain(self.context.work.problems.lines());
         self.degraded.iter().cloned().chain(now).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Merges the output of allocations and launches from the nodes that have it.
 
 use super::Api;
-use super::access::Whose;
+use super::access::AccessTarget;
 use super::heads::Entry;
 use super::watching::AllocationWatch;
 use lattice_agent_common::clock::now;
@@ -28,10 +28,10 @@ use uuid::Uuid;
 
 const NOTHING_HERE: &str = "there is no output here: there was none, or it was removed since (logs.spool_max_bytes)";
 /// How many pieces are queued for a slow caller.
-const QUEUE: usize = 32;
+const ITEMS_QUEUE_LEN: usize = 32;
 /// How long a node that does not answer is retried for output that is not followed, or after the
 /// work has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const NODE_RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The requested output.
 #[derive(Clone)]
@@ -92,9 +92,9 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
             "{most} of your {most} log streams at this agent are open\nhint: end a `lattice logs` or `launch` to open another"
         ))
     })?;
-    let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
+    let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
     let what = if request.follow { "its output, and what follows" } else { "its output" };
-    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
     let waiting = last_written(&allocation).filter(|_| is_without_nodes(&allocation));
     let epoch = former.as_ref().or(waiting).map_or(allocation.epoch, |attempt| attempt.epoch);
     let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < epoch.0);
@@ -115,9 +115,9 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         dated: request.timestamps,
         tenant: allocation.spec.tenant.clone(),
         project: allocation.spec.project.clone(),
-        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= millis(spool::KEPT_AFTER_END)),
+        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= millis(spool::RETENTION_AFTER_END)),
     };
-    let (out, stream) = mpsc::channel(QUEUE);
+    let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
         if let Some(attempt) = former {
@@ -346,7 +346,7 @@ async fn pull(
         };
         let since = *silent_since.get_or_insert_with(std::time::Instant::now);
         let wait = selection.follow && !*over.borrow();
-        if !wait && since.elapsed() > PATIENCE {
+        if !wait && since.elapsed() > NODE_RETRY_MAX {
             let missing = format!("the node does not answer ({why}); what is not in the log store is missing here, and still on the node");
             return from_store(&api, &node, &mut selection, &out, Some(&missing)).await;
         }
@@ -392,7 +392,7 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     let address = api.mesh_address(selection.allocation, node).await.ok_or_else(|| OpenError::NoAddress { node: node.clone() })?;
     let (mut send, mut recv) = api.context.work.mesh.open(node, &address).await?;
     frame::write(&mut send, &Open::Logs(Box::new(open))).await?;
-    let (items, receiver) = mpsc::channel(QUEUE);
+    let (items, receiver) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {
         // The sending half stays open as long as there is a reader.
         let _send = send;
@@ -457,7 +457,7 @@ async fn from_store(
         until_ms: selection.until_ms,
         dated: selection.dated,
     };
-    let (items, mut receiver) = mpsc::channel(QUEUE);
+    let (items, mut receiver) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(logs::archived(Spool::in_store(index), store, wanted, items));
     pass_on(&mut receiver, node, selection, out).await;
 }

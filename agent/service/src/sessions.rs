@@ -1,7 +1,7 @@
 //! `SessionService`: interactive sessions, which the quorum keeps.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
@@ -57,7 +57,7 @@ impl SessionService for Api {
 
 impl Api {
     async fn sessions(&self) -> Result<Vec<InteractiveSession>, Status> {
-        match self.quorum.call(&Ask::ListSessions, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&Ask::ListSessions, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Sessions(sessions) => Ok(sessions),
             other => Err(unexpected(&other)),
         }

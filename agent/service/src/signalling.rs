@@ -1,7 +1,7 @@
 //! `AllocationService.Signal` and `Requeue`: what users do to running work besides ending it.
 
 use super::Api;
-use super::access::Whose;
+use super::access::AccessTarget;
 use super::usage::runs;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
@@ -46,8 +46,8 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
     runs(&allocation)?;
     let user = caller.principal;
     if !user.owns(&allocation.owner) {
-        let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
-        api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
+        let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
+        api.audit_unless_owner(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
     }
     // The script runs on the head only.
     let nodes: Vec<_> = match whom {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long a caller who follows a submission waits for it to arrive.
-const ABOUT_TO_COME: Duration = Duration::from_millis(500);
+const ARRIVAL_WAIT: Duration = Duration::from_millis(500);
 /// How many submissions are noted at most; a watch that lags lets them accumulate.
 const SUBMITTED_MAX: usize = 1024;
 
@@ -40,7 +40,7 @@ impl Submitted {
         let mut all = self.0.subscribe();
         if being_submitted {
             let began = all.wait_for(|all| all.contains_key(&id));
-            tokio::time::timeout(ABOUT_TO_COME, began).await.ok()?.ok()?;
+            tokio::time::timeout(ARRIVAL_WAIT, began).await.ok()?.ok()?;
         }
         let answered = all.wait_for(|all| all.get(&id) != Some(&None)).await.ok()?;
         answered.get(&id).copied().flatten()

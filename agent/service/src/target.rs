@@ -1,7 +1,7 @@
 //! Finds the running allocation that a call refers to.
 
 use super::Api;
-use super::access::Whose;
+use super::access::AccessTarget;
 use super::caller::Caller;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Principal};
 use thiserror::Error;
@@ -19,8 +19,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn whose(&self) -> Whose<'_> {
-        Whose { allocation: self.allocation, owner: &self.owner, node: Some(&self.head) }
+    pub(super) fn access_target(&self) -> AccessTarget<'_> {
+        AccessTarget { allocation: self.allocation, owner: &self.owner, node: Some(&self.head) }
     }
 }
 
@@ -38,10 +38,10 @@ pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Targ
 
 async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     // For an allocation of this node, no quorum is needed.
-    if let Some(worker) = key.parse().ok().and_then(|id| api.context.work.workers.get(id))
-        && let Some((head, _)) = worker.share.nodes.first()
+    if let Some(handle) = key.parse().ok().and_then(|id| api.context.work.allocations.get(id))
+        && let Some((head, _)) = handle.share.nodes.first()
     {
-        let share = &worker.share;
+        let share = &handle.share;
         return Ok(Target {
             allocation: share.allocation,
             epoch: share.epoch,

@@ -12,7 +12,7 @@ use tonic::{Request, Status};
 use uuid::Uuid;
 
 /// How many pieces are queued for a slow caller, and the bytes of one: far below a message's limit.
-const QUEUE: usize = 2;
+const ITEMS_QUEUE_LEN: usize = 2;
 const PIECE_BYTES: usize = 1 << 20;
 /// How many unreadable items an error names.
 const NAMED_MAX: usize = 8;
@@ -76,11 +76,11 @@ pub(super) async fn read(
         let text = "the agent that was asked has no logs.store, where raw measurements are\nhint: ask another one with --endpoint";
         return Err(Status::failed_precondition(text));
     };
-    api.looked_at(&caller.principal, &allocation, "telemetry --read").await?;
+    api.audit_measurements_read(&caller.principal, &allocation, "telemetry --read").await?;
     let held = api.watching(caller.principal.uid)?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };
-    let (out, pieces) = mpsc::channel(QUEUE);
+    let (out, pieces) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {
         if let Err(status) = send(&store, &place, node, TRACES_MAX, &out).await {
             let _gone = out.send(Err(status)).await;

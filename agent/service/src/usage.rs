@@ -9,7 +9,7 @@ pub use stored::tail;
 pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
-use asking::{AT_ONCE, open};
+use asking::{NODES_AT_ONCE_MAX, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_mesh::gpu_usage::{WireGpu, WireGpus};
@@ -38,7 +38,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     if !has_ended {
         runs(&allocation)?;
     }
-    api.looked_at(&caller.principal, &allocation, "top").await?;
+    api.audit_measurements_read(&caller.principal, &allocation, "top").await?;
     if has_ended {
         return stored::of_ended(api, &allocation, asked).await;
     }
@@ -77,7 +77,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
             }
         }
     });
-    stream::iter(asked).buffered(AT_ONCE).collect().await
+    stream::iter(asked).buffered(NODES_AT_ONCE_MAX).collect().await
 }
 
 /// Adds what each GPU does, for the nodes that reported their usage.
@@ -93,7 +93,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
             gpus_of_node(&api.context.work.measuring, &node, address, open).await
         }
     });
-    let answers: Vec<Result<WireGpus, UsageError>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let answers: Vec<Result<WireGpus, UsageError>> = stream::iter(asked).buffered(NODES_AT_ONCE_MAX).collect().await;
     for (usage, answer) in usages.into_iter().zip(answers) {
         match answer {
             Ok(WireGpus { age_ms, gpus }) => {

@@ -1,7 +1,7 @@
 //! `VClusterService`: queues and their nodes.
 
 use super::Api;
-use super::api::ANSWER;
+use super::api::QUORUM_TIMEOUT;
 use super::arguments::node_id;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
@@ -20,7 +20,7 @@ const SHOWN_MAX: usize = 1000;
 impl VClusterService for Api {
     async fn list(&self, request: Request<v1::ListVClustersRequest>) -> Result<Response<v1::ListVClustersResponse>, Status> {
         self.user(&request).await?;
-        let all = match self.quorum.call(&Ask::ListVClusters, ANSWER).await.map_err(|e| status(&e))? {
+        let all = match self.quorum.call(&Ask::ListVClusters, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::VClusters(all) => all,
             other => return Err(unexpected(&other)),
         };

@@ -1,14 +1,14 @@
 //! `WatchService`: changes of nodes, allocations or leases. The agent forwards the quorum's
 //! changes. If a member fails, the watch continues with another one, and the caller notices
-//! nothing. The caller gets an error if no member can be reached for `ANSWER`, or if the quorum
+//! nothing. The caller gets an error if no member can be reached for `QUORUM_TIMEOUT`, or if the quorum
 //! refuses. What a caller may see is the same as in lists.
 
 use super::Api;
-use super::api::{ANSWER, Streamed};
+use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::leases::visible_token;
 use super::privacy::Viewer;
 use super::refusal::status;
-use lattice_agent_common::places::Place;
+use lattice_agent_common::user_quota::UserSlot;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_server::WatchService;
@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 /// How many watches one user may have at this agent: each is a stream from the quorum.
 const WATCHES_PER_USER: usize = 16;
 /// Largest number of events queued for a reader.
-const QUEUE: usize = 4;
+const ITEMS_QUEUE_LEN: usize = 4;
 /// Largest number of changes in one event.
 const CHANGES_MAX: usize = 500;
 
@@ -61,7 +61,7 @@ impl WatchService for Api {
         };
         let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
         let place = self.watching(caller.principal.uid)?;
-        let (out, events) = mpsc::channel(QUEUE);
+        let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
         // A connection of its own: a reader that stops reading must not block this agent's own
         // requests.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
@@ -78,7 +78,7 @@ impl WatchService for Api {
 
 impl Api {
     /// Counts one more watch of this user until the result is dropped.
-    pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
+    pub(super) fn watching(&self, uid: u32) -> Result<UserSlot, Status> {
         self.limits.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
             Status::resource_exhausted(format!(
                 "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
@@ -111,7 +111,7 @@ impl Watch {
                     away = None;
                     self.send_news(news).await
                 }
-                Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < ANSWER => {
+                Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < QUORUM_TIMEOUT => {
                     tracing::debug!(%error, "a watch broke; it is opened again");
                     tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
                     Ok(())

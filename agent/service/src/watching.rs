@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 /// The pause between two queries for an allocation that the watch lacks, while the quorum has
 /// nothing newer or does not answer.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const QUERY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Follows one allocation on the agent's own watch of the cluster; while the quorum is unreachable,
 /// the last known state stays.
@@ -65,7 +65,7 @@ impl AllocationWatch {
                 Seen::Gone => match self.api.allocation(&self.now.id.to_string()).await {
                     Ok(ended) if ended.revision > self.now.revision => Some(ended),
                     Ok(_) | Err(_) => {
-                        tokio::time::sleep(ASK_AGAIN).await;
+                        tokio::time::sleep(QUERY_PAUSE).await;
                         None
                     }
                 },

@@ -22,9 +22,9 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Timeout of the connection to the program that listens at the metrics port, and of each read.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the GPUs' drivers may take to answer.
-const GPUS_WITHIN: Duration = Duration::from_secs(10);
+const GPUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the counters of an empty allocation. Reports where each number comes from, which programs
 /// count in the kernel, and whether work can be audited.
@@ -113,11 +113,11 @@ pub fn energy(root: &Path) -> Look {
 pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
     let (simulated, devices) = (simulated.to_vec(), devices.to_vec());
     let read = move || GpuLoadReader::new(Files::below(Path::new("/")), &simulated).read(&devices);
-    match OF_GPUS.ask(GPUS_WITHIN, read) {
+    match OF_GPUS.ask(GPUS_TIMEOUT, read) {
         Asked::Answered(loads) => describe_gpus(&loads),
         Asked::Silent => {
             let text =
-                format!("their driver does not answer within {} s: nvidia-smi or rocm-smi shows whether it hangs", GPUS_WITHIN.as_secs());
+                format!("their driver does not answer within {} s: nvidia-smi or rocm-smi shows whether it hangs", GPUS_TIMEOUT.as_secs());
             (Health::Degraded, text)
         }
         Asked::TooMany => (Health::Degraded, "no thread could be started to ask their drivers".to_owned()),
@@ -183,8 +183,8 @@ fn build_info(listen: SocketAddr) -> Option<String> {
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(ip, listen.port()), ANSWER).ok()?;
-    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(ip, listen.port()), ANSWER_TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     let mut page = Vec::new();
     // The listener may answer anything.

@@ -17,8 +17,8 @@ use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::clock;
 use lattice_agent_common::config::Role;
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_machine::facts;
 use lattice_machine::gpu_standings::Offer;
 use lattice_machine::health::Finds;
@@ -42,9 +42,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// How many images may be hashed at once for submissions.
-const DIGESTS: usize = 4;
+const DIGESTS_MAX: usize = 4;
 /// How many of these may be for one user.
-const DIGESTS_OF_ONE_USER: usize = 2;
+const DIGESTS_PER_USER_MAX: usize = 2;
 /// How long shims that do not answer may delay the notice to the service manager that the agent is
 /// ready.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Adopted {
         context.work.tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
         tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.work.checkpoint), stop.child_token()));
         tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
-        tasks.spawn(peers.keep(me.clone(), quorum.clone(), membership.clone(), cluster.clone(), stop.child_token()));
+        tasks.spawn(peers.run(me.clone(), quorum.clone(), membership.clone(), cluster.clone(), stop.child_token()));
         tasks.spawn(facts::follow(context.machine.facts.clone(), offer, membership.clone(), stop.child_token()));
         let (held, leases) = watch::channel(placing::Leases::new());
         let (rounds, requests) = (Rounds::default(), service::Requests::default());
@@ -118,7 +118,7 @@ impl Adopted {
             Some(held)
         };
         tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
-        tasks.spawn(traces.flush(context.work.troubles.clone(), stop.child_token()));
+        tasks.spawn(traces.flush(context.work.problems.clone(), stop.child_token()));
         let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(requests.clone())];
         let counted = (self.journal_counts, counted);
         metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
@@ -132,11 +132,11 @@ impl Adopted {
             placing,
             site: service::Site { vouches: config.has(Role::Api), work_may: config.work.may, private: config.private },
             limits: service::Limits {
-                digests: Arc::new(Semaphore::new(DIGESTS)),
-                own_digests: UserShares::new(DIGESTS_OF_ONE_USER),
-                watches: Places::default(),
-                looks: service::Looks::default(),
-                log_streams: Places::default(),
+                digests: Arc::new(Semaphore::new(DIGESTS_MAX)),
+                own_digests: UserShares::new(DIGESTS_PER_USER_MAX),
+                watches: UserQuota::default(),
+                measurement_reads: service::MeasurementReads::default(),
+                log_streams: UserQuota::default(),
                 log_streams_max: config.logs.max_concurrent,
             },
             past: service::Past { store: Arc::new(service::past(&config)), tail: service::stored_tail(&config) },
@@ -166,7 +166,7 @@ fn report_ready(
 ) {
     let context = Arc::clone(context);
     tasks.spawn(async move {
-        let adopted = context.work.adoption.over(ADOPTION_MAX).await;
+        let adopted = context.work.adoption.wait_until_over(ADOPTION_MAX).await;
         supervisor::ready(adopted);
         if adopted.all > 0 {
             tracing::info!(?adopted, "the node's work is taken up again");

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use lattice_agent_common::config::AgentConfig;
-use lattice_agent_common::troubles::Troubles;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_gossip::{Core, Identity, Key, Keyring};
 use lattice_machine::fabric::Fabric;
 use lattice_membership as membership;
@@ -31,7 +31,7 @@ pub struct Connections {
     pub quorum: QuorumClient,
     pub mesh: Mesh,
     pub incoming: mpsc::Receiver<Incoming>,
-    pub troubles: Troubles,
+    pub problems: NodeProblems,
     pub fabric: Fabric,
     pub revocations: Revocations,
     /// The keys that seal gossip.
@@ -55,14 +55,14 @@ impl Connections {
     ) -> anyhow::Result<Self> {
         let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
         let (mesh, incoming) = Mesh::listen(config.mesh.listen().parse()?, credentials, stop.child_token())?;
-        let troubles = Troubles::default();
-        let fabric = Fabric::open(config, troubles.clone())?;
-        let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), degraded);
-        let keys = GossipKeys::open(&config.state_dir, gossip_key, troubles.clone(), degraded);
+        let problems = NodeProblems::default();
+        let fabric = Fabric::open(config, problems.clone())?;
+        let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), problems.clone(), degraded);
+        let keys = GossipKeys::open(&config.state_dir, gossip_key, problems.clone(), degraded);
         let peers = Peers::open(&config.state_dir);
         let membership = gossip(config, &peers, keys.keyring(), life, tasks, stop.child_token()).await?;
         let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
-        Ok(Self { quorum, mesh, incoming, troubles, fabric, revocations, keys, peers, membership, listener })
+        Ok(Self { quorum, mesh, incoming, problems, fabric, revocations, keys, peers, membership, listener })
     }
 }
 

@@ -78,7 +78,7 @@ fn without_strays(context: &Context, mut brain: Brain) -> Brain {
             "work of allocation {} does not end: its resources stay held; end its processes, and restart the agent",
             ids.join(", ")
         );
-        context.work.troubles.set("work of an earlier agent process", text);
+        context.work.problems.set("work of an earlier agent process", text);
     }
     brain.could_not_end(alive);
     brain

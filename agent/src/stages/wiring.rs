@@ -8,10 +8,10 @@ use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::driver_queue::DriverQueue;
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::places::Places;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::tasks::Tasks;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::adoption::Adoption;
 use lattice_allocation::handles::Handles;
 use lattice_allocation::latencies::Latencies;
@@ -30,7 +30,7 @@ use lattice_machine::image_cache::ImageCache;
 use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
 use lattice_membership::directory::Directory;
-use lattice_membership::relay::Carried;
+use lattice_membership::relay::RelayedAgents;
 use lattice_meshd::context::Context;
 use lattice_meshd::diagnosis_slots::DiagnosisSlots;
 use lattice_model::fact::NodeFact;
@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 /// How many events are queued for the driver.
-const EVENTS: usize = 1024;
+const EVENTS_QUEUE_LEN: usize = 1024;
 
 /// Channels between tasks that begin later.
 pub struct Channels {
@@ -75,7 +75,7 @@ pub struct DriverEnds {
 
 impl Channels {
     pub fn new() -> (Self, DriverEnds) {
-        let (driver, queue) = DriverQueue::new(EVENTS);
+        let (driver, queue) = DriverQueue::new(EVENTS_QUEUE_LEN);
         let (beats, acknowledged) = watch::channel(None);
         let (cluster_out, cluster) = watch::channel(Arc::new(Cluster::default()));
         let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
@@ -129,14 +129,14 @@ pub struct Wiring<'a> {
 impl Wiring<'_> {
     /// The context that all tasks hold.
     pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
-        let (workers, gpu_readings, tasks) = (Allocations::default(), GpuReadings::default(), Tasks::default());
+        let (allocations, gpu_readings, tasks) = (Allocations::default(), GpuReadings::default(), Tasks::default());
         let directory = self.directory();
         let facts = Facts::new(self.own_fact(), self.for_facts(&directory));
         let config = &self.base.config;
-        let for_measuring = self.for_measuring(&workers, &gpu_readings);
+        let for_measuring = self.for_measuring(&allocations, &gpu_readings);
         let measuring = Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, for_measuring);
-        let launches = Launches::new(self.for_launches(&workers, &tasks));
-        let checkpoint = Arc::new(self.for_checkpoints(&workers, &tasks));
+        let launches = Launches::new(self.for_launches(&allocations, &tasks));
+        let checkpoint = Arc::new(self.for_checkpoints(&allocations, &tasks));
         let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
         let Stores { traces, spools, images, .. } = stores;
         let setup = Arc::new(Setup {
@@ -170,7 +170,7 @@ impl Wiring<'_> {
         let work = Arc::new(Handles {
             setup: Arc::clone(&setup),
             machine: Arc::clone(&machine),
-            workers,
+            allocations,
             spools,
             checkpoint,
             launches,
@@ -181,7 +181,7 @@ impl Wiring<'_> {
             cluster: channels.cluster.clone(),
             directory,
             view: channels.view.clone(),
-            troubles: connections.troubles.clone(),
+            problems: connections.problems.clone(),
             acknowledged: channels.acknowledged.clone(),
             driver: channels.driver.clone(),
             tasks,
@@ -193,10 +193,10 @@ impl Wiring<'_> {
             traces,
             diagnosis_slots: DiagnosisSlots::default(),
             peers: connections.peers.clone(),
-            carried: Carried::new(config.relay_max, channels.session.clone()),
+            carried: RelayedAgents::new(config.relay_max, channels.session.clone()),
             growth: Growth::start().context("inotify")?,
             parents: Parents::default(),
-            attached: Places::default(),
+            attached: UserQuota::default(),
         })
     }
 
@@ -240,29 +240,29 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_measuring(&self, workers: &Allocations, gpu_readings: &GpuReadings) -> measuring::Handles {
+    fn for_measuring(&self, allocations: &Allocations, gpu_readings: &GpuReadings) -> measuring::Handles {
         measuring::Handles {
             me: self.base.me.clone(),
             state_dir: self.base.config.state_dir.clone(),
             slice: self.slice.clone(),
             bounds: self.bounds.clone(),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             view: self.channels.view.clone(),
             topology: self.gpus.topology(),
             gpus: self.gpus.standings(),
             gpu_readings: gpu_readings.clone(),
             traces: self.stores.traces.clone(),
-            troubles: self.connections.troubles.clone(),
+            problems: self.connections.problems.clone(),
             mesh: self.connections.mesh.clone(),
         }
     }
 
-    fn for_launches(&self, workers: &Allocations, tasks: &Tasks) -> launch::Handles {
+    fn for_launches(&self, allocations: &Allocations, tasks: &Tasks) -> launch::Handles {
         let config = &self.base.config;
         launch::Handles {
             me: self.base.me.clone(),
             mesh: self.connections.mesh.clone(),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             fabric: self.connections.fabric.clone(),
             fence_timeout: Duration::from_secs(config.launch.fence_timeout_seconds),
             fanout: (config.launch.fanout > 0).then_some(config.launch.fanout),
@@ -270,16 +270,16 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_checkpoints(&self, workers: &Allocations, tasks: &Tasks) -> checkpoint::Handles {
+    fn for_checkpoints(&self, allocations: &Allocations, tasks: &Tasks) -> checkpoint::Handles {
         checkpoint::Handles {
             me: self.base.me.clone(),
             checkpoints: self.stores.checkpoints.clone(),
-            workers: workers.clone(),
+            allocations: allocations.clone(),
             slice: self.slice.clone(),
             bounds: self.bounds.clone(),
             mesh: self.connections.mesh.clone(),
             cluster: self.channels.cluster.clone(),
-            troubles: self.connections.troubles.clone(),
+            problems: self.connections.problems.clone(),
             driver: self.channels.driver.clone(),
             tasks: tasks.clone(),
         }

@@ -20,7 +20,7 @@ impl AllocationTask {
         let failure = match result {
             Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
-                    self.look_after_logs(false);
+                    self.begin_log_upload(false);
                     self.handle_phase(TaskEvent::ShimGreeted).await;
                     failpoint::pass(Point::ShimGreeted);
                     None
@@ -39,7 +39,7 @@ impl AllocationTask {
     }
 
     /// From now on its output is sent to the log store.
-    pub(super) fn look_after_logs(&self, adopted: bool) {
+    pub(super) fn begin_log_upload(&self, adopted: bool) {
         let own = self.own.clone();
         let report = move |files| -> BoxFuture<'static, bool> {
             let own = own.clone();
@@ -69,7 +69,7 @@ impl AllocationTask {
             tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
             return;
         }
-        self.stand();
+        self.publish_standing();
         if !self.connect().await {
             return;
         }
@@ -160,7 +160,7 @@ impl AllocationTask {
         self.context.tasks.spawn(async move {
             let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
             if let Some(end) = end {
-                let _ = own.send(Command::EntryOver { end }).await;
+                let _ = own.send(Command::EntryEnded { end }).await;
             }
         });
     }

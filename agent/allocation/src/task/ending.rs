@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 /// How long a shim may take to quit before it is killed with its scope.
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two tries to remove an allocation.
-const UNDO_AGAIN: Duration = Duration::from_secs(1);
+const UNDO_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl AllocationTask {
     pub(super) async fn handle_walltime(&mut self, event: WalltimeEvent) {
@@ -105,7 +105,7 @@ impl AllocationTask {
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.set_detail("ending its processes");
         self.senders.standing.send_replace(Standing::Ending);
-        self.context.launches.drop_of(self.share.allocation);
+        self.context.launches.drop_launches(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;
         }
@@ -156,7 +156,7 @@ impl AllocationTask {
         self.give_up_preparing().await;
         self.set_detail("taking away what was made");
         self.senders.standing.send_replace(Standing::Ending);
-        self.context.launches.drop_of(self.share.allocation);
+        self.context.launches.drop_launches(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;
         }
@@ -170,7 +170,7 @@ impl AllocationTask {
         }
         failpoint::pass(Point::ShimGone);
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
-        self.insist(move || undo::kill_scope(&context, allocation)).await;
+        self.retry_until_done(move || undo::kill_scope(&context, allocation)).await;
         let used = {
             let context = Arc::clone(&self.context);
             tokio::task::spawn_blocking(move || final_usage(&context, allocation)).await.ok().flatten()
@@ -178,17 +178,17 @@ impl AllocationTask {
         self.epilogue().await;
         failpoint::pass(Point::EpilogueOver);
         let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
-        self.insist(move || undo::undo(&context, &share, &dir)).await;
+        self.retry_until_done(move || undo::undo(&context, &share, &dir)).await;
         failpoint::pass(Point::Undone);
-        self.context.workers.forget(&self.share);
+        self.context.allocations.forget(&self.share);
         // A launch that arrived meanwhile has no task to run it.
-        self.context.launches.drop_of(self.share.allocation);
+        self.context.launches.drop_launches(self.share.allocation);
         self.send_event(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
-        self.context.machine.checks.again();
+        self.context.machine.checks.look_again();
     }
 
     /// Repeats `act` until it succeeds.
-    async fn insist(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
+    async fn retry_until_done(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
         let act = Arc::new(act);
         loop {
             let act = Arc::clone(&act);
@@ -202,7 +202,7 @@ impl AllocationTask {
                 }
                 Err(panic) => tracing::error!(%panic, "the removal of an allocation panicked; it is tried again"),
             }
-            tokio::time::sleep(UNDO_AGAIN).await;
+            tokio::time::sleep(UNDO_RETRY_INTERVAL).await;
         }
     }
 
@@ -219,12 +219,12 @@ impl AllocationTask {
             .await
         {
             Ok(()) => {
-                context.troubles.over("epilogue");
+                context.problems.clear("epilogue");
                 self.set_detail("taking away what was made");
             }
             Err(failure) => {
                 tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is released without it");
-                context.troubles.set("epilogue", format!("after allocation {}, {failure}", share.allocation));
+                context.problems.set("epilogue", format!("after allocation {}, {failure}", share.allocation));
                 self.set_detail(&failure.to_string());
             }
         }

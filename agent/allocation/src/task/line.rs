@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The pause before another attempt to connect to a shim: after the connection broke, and while
 /// this agent lacks descriptors or memory to connect.
-const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The shortest and longest pause before the ends that a dead shim recorded are read again, and how
 /// often they are tried.
 const EXITS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -32,7 +32,7 @@ impl AllocationTask {
         self.line = ShimLine::Replaying { link, is_fresh: fresh };
         self.renew().await;
         self.image = image;
-        self.stand();
+        self.publish_standing();
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl AllocationTask {
                 }
                 Err(Missing::Unreachable(error)) => {
                     tracing::warn!(allocation = %self.share.allocation, %error, "a shim cannot be reached now; it is tried again");
-                    tokio::time::sleep(CONNECT_AGAIN).await;
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
             }
         }
@@ -92,7 +92,7 @@ impl AllocationTask {
             tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
             self.line = ShimLine::Broken;
             self.signals.lost();
-            self.stand();
+            self.publish_standing();
         }
     }
 
@@ -100,14 +100,14 @@ impl AllocationTask {
     pub(super) async fn link_ended(&mut self) {
         self.line = ShimLine::Absent;
         self.signals.lost();
-        self.stand();
+        self.publish_standing();
         self.handle_phase(TaskEvent::LineBroken).await;
     }
 
     /// Waits before it connects again: a shim that sends invalid data would send it after each
     /// connect.
     pub(super) async fn reconnect(&mut self) {
-        tokio::time::sleep(CONNECT_AGAIN).await;
+        tokio::time::sleep(RECONNECT_PAUSE).await;
         self.connect().await;
     }
 
@@ -128,13 +128,13 @@ impl AllocationTask {
         for record in records {
             match record {
                 ExitRecord::OutOfMemory { launch: None, kill } => self.script_kill = Some(kill),
-                ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
+                ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.with_launch(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
                 ExitRecord::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::LapseRecorded).await,
-                ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
+                ExitRecord::Rank { launch, rank, outcome } => self.with_launch(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
-                ExitRecord::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
+                ExitRecord::Aborted { launch, code, why } => self.with_launch(launch, |l| l.aborted(code, why)),
                 ExitRecord::Script { .. } | ExitRecord::Stopped { .. } => {}
             }
         }
@@ -155,7 +155,7 @@ impl AllocationTask {
         } else if self.is_head() {
             self.begin_entry();
         }
-        self.stand();
+        self.publish_standing();
     }
 
     /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for

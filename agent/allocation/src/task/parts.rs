@@ -56,7 +56,7 @@ impl AllocationTask {
             ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
             ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
             ToPart::Forget => {
-                if self.launches.get(&launch).is_some_and(|l| l.over(&self.context.setup.me)) {
+                if self.launches.get(&launch).is_some_and(|l| l.is_over(&self.context.setup.me)) {
                     self.launches.remove(&launch);
                     self.send(ToShim::Forget { launch }).await;
                 }
@@ -89,7 +89,7 @@ impl AllocationTask {
     }
 
     /// Applies a change to the launch, and publishes its end here if that was the last rank.
-    pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
+    pub(super) fn with_launch(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
         // After a lapse of the lease nothing is reported: the ranks were killed, and the head learns
         // that from the quorum.
         if self.lease.is_lapsed() {
@@ -97,20 +97,20 @@ impl AllocationTask {
         }
         let Some(local) = self.launches.get_mut(&launch) else { return };
         change(local);
-        if local.over(&self.context.setup.me) {
+        if local.is_over(&self.context.setup.me) {
             let number = local.spec.number;
-            self.over(number);
+            self.mark_over(number);
         }
     }
 
     /// The shim started none of the launch's ranks here.
     pub(super) fn refused(&mut self, launch: LaunchId, why: &str) {
         let me = self.context.setup.me.clone();
-        self.of(launch, |local| local.refused(&me, why));
+        self.with_launch(launch, |local| local.refused(&me, why));
     }
 
     /// No rank of this launch is left here: readers may reach the end of its output.
-    pub(super) fn over(&self, number: u32) {
+    pub(super) fn mark_over(&self, number: u32) {
         self.senders.activity.send_if_modified(|activity| activity.over.insert(number));
     }
 }

@@ -38,7 +38,7 @@ fn work(change: impl FnOnce(&mut DesiredShare)) -> Work {
     change(&mut share);
     let mut made = None;
     let context = Arc::clone(&bench.handles);
-    let handle = context.workers.ensure(&context.setup.state_dir, &share, |ends| made = Some(AllocationTask::new(&context, ends)));
+    let handle = context.allocations.ensure(&context.setup.state_dir, &share, |ends| made = Some(AllocationTask::new(&context, ends)));
     std::fs::create_dir_all(&handle.dir().0).unwrap();
     let (task, queue) = made.unwrap();
     let (shim, _) = UnixStream::pair().unwrap();
@@ -78,7 +78,7 @@ impl Work {
         }
         let (allocation, epoch) = (id(1), Epoch(1));
         assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Ok(()) }]);
-        work.task.obey(Command::Start(Box::new(work.handle.share.as_ref().clone()))).await;
+        work.task.execute(Command::Start(Box::new(work.handle.share.as_ref().clone()))).await;
         work.sent();
         work
     }
@@ -154,7 +154,7 @@ async fn a_shim_of_another_claim_is_not_adopted() {
 #[tokio::test]
 async fn a_stranger_in_the_place_of_a_shim_that_ends_the_work_does_not_keep_the_share() {
     let mut work = Work::running(script).await;
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     assert_eq!(work.sent(), [ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 }]);
     assert_eq!(work.reported(), []);
     work.task.handle_message(work.hello(2)).await;
@@ -166,7 +166,7 @@ async fn a_stranger_in_the_place_of_a_shim_that_ends_the_work_does_not_keep_the_
 #[tokio::test]
 async fn a_shim_that_dies_while_it_ends_the_work_does_not_keep_the_share() {
     let mut work = Work::running(script).await;
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     work.task.link_ended().await;
     assert_eq!(work.reported(), [stopped()]);
 }
@@ -175,14 +175,14 @@ async fn a_shim_that_dies_while_it_ends_the_work_does_not_keep_the_share() {
 async fn a_shim_that_cannot_be_asked_to_end_the_work_does_not_keep_the_share() {
     let mut work = Work::running(script).await;
     (work.shim, _) = UnixStream::pair().unwrap();
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     assert_eq!(work.reported(), [stopped()]);
 }
 
 #[tokio::test]
 async fn a_shim_that_does_not_end_the_work_by_its_deadline_does_not_keep_the_share() {
     let mut work = Work::running(script).await;
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     work.task.publish_what_is_left().await;
     assert_eq!(work.reported(), [], "it has time yet");
     work.task.phase = TaskPhase::Stopping { look_at_ms: 0, shim_until_ms: 0 };
@@ -194,9 +194,9 @@ async fn a_shim_that_does_not_end_the_work_by_its_deadline_does_not_keep_the_sha
 async fn after_a_failed_send_the_line_is_over_and_the_next_one_gets_what_may_be_lost() {
     let mut work = Work::running(script).await;
     let (answer, processes) = oneshot::channel();
-    work.task.obey(Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer })).await;
+    work.task.execute(Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer })).await;
     (work.shim, _) = UnixStream::pair().unwrap();
-    work.task.obey(Command::LogsFlushed { files: vec![] }).await;
+    work.task.execute(Command::LogsFlushed { files: vec![] }).await;
     assert!(!work.task.line.is_there());
     assert_eq!((work.standing(), processes.await.is_err()), (Standing::NotYet, true));
     assert_eq!(work.task.line.next().await, None, "the task learns of it as of any other end");
@@ -212,7 +212,7 @@ async fn after_a_failed_send_the_line_is_over_and_the_next_one_gets_what_may_be_
 #[tokio::test]
 async fn work_without_a_shim_is_stopped_by_its_scope_alone() {
     let mut work = work(|_| {});
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     assert_eq!((work.reported(), work.standing()), (vec![stopped()], Standing::Ending));
 }
 
@@ -287,7 +287,7 @@ async fn the_end_of_a_script_ends_the_allocation_unless_it_is_being_ended() {
     killed.task.handle_message(ended(137)).await;
     assert_eq!(killed.ends(), [EndReason::OutOfMemory { node: me(), kill: KILL }]);
     let mut stopping = Work::running(script).await;
-    stopping.task.obey(Command::Stop).await;
+    stopping.task.execute(Command::Stop).await;
     stopping.task.handle_message(ended(143)).await;
     assert_eq!(stopping.ends(), []);
     let mut over = Work::running(script).await;
@@ -310,7 +310,7 @@ async fn how_an_inline_commands_launch_ended_is_how_the_allocation_ended() {
     ];
     for (end, reason) in cases {
         let mut work = Work::running(|_| {}).await;
-        work.task.obey(Command::EntryOver { end }).await;
+        work.task.execute(Command::EntryEnded { end }).await;
         assert_eq!(work.ends(), [reason]);
     }
 }
@@ -335,14 +335,14 @@ async fn nothing_is_started_before_the_shim_is_ready_or_while_it_ends() {
     work.connect(true).await;
     work.task.handle_phase(TaskEvent::ShimGreeted).await;
     let share = Box::new(work.handle.share.as_ref().clone());
-    work.task.obey(Command::Start(share.clone())).await;
+    work.task.execute(Command::Start(share.clone())).await;
     assert_eq!((work.sent(), work.reported(), work.standing()), (vec![], vec![], Standing::NotYet));
     work.task.handle_message(FromShim::Ready { failed: Some("no image".into()) }).await;
     let (allocation, epoch) = (id(1), Epoch(1));
     assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err(NotPrepared::Shim("no image".into())) }]);
-    work.task.obey(Command::Stop).await;
+    work.task.execute(Command::Stop).await;
     work.sent();
-    work.task.obey(Command::Start(share)).await;
+    work.task.execute(Command::Start(share)).await;
     assert_eq!((work.sent(), work.standing()), (vec![], Standing::Ending));
 }
 
@@ -352,13 +352,13 @@ async fn a_script_begins_once_with_its_walltime_first() {
     let mut share = work.handle.share.as_ref().clone();
     script(&mut share);
     share.spec.walltime = Some(Duration::from_secs(60));
-    work.task.obey(Command::Start(Box::new(share.clone()))).await;
+    work.task.execute(Command::Start(Box::new(share.clone()))).await;
     let sent = work.sent();
     assert_eq!(sent[0], ToShim::Go { walltime_ms: 60_000 });
     assert!(matches!(&sent[1], ToShim::StartScript { text, .. } if text == "true"), "{sent:?}");
     assert_eq!(sent.len(), 2);
     share.spec.walltime = None;
-    work.task.obey(Command::ChangeWalltime(Box::new(share))).await;
+    work.task.execute(Command::ChangeWalltime(Box::new(share))).await;
     assert_eq!(work.sent(), [ToShim::Go { walltime_ms: u64::MAX }]);
 }
 
@@ -371,11 +371,11 @@ async fn a_signal_is_sent_on_a_line_whose_shim_reported_everything_and_never_twi
         (Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer }), processes, work.sent())
     };
     let (command, processes, _) = signal(&mut work);
-    work.task.obey(command).await;
+    work.task.execute(command).await;
     assert_eq!((work.sent(), processes.await.is_err()), (vec![], true), "nobody knows whether it would reach the ranks");
     work.task.handle_message(FromShim::Synced).await;
     let (command, mut processes, _) = signal(&mut work);
-    work.task.obey(command).await;
+    work.task.execute(command).await;
     let sent = work.sent();
     let [ToShim::Signal { request, signal: 10, to: SignalWhom::Ranks }] = sent[..] else { panic!("{sent:?}") };
     work.task.handle_message(FromShim::Signalled { request: request.wrapping_add(1), processes: 9 }).await;
@@ -389,7 +389,7 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
     let mut work = work(|_| {});
     work.connect(false).await;
     let (to_head, mut head) = mpsc::channel(16);
-    work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
+    work.task.execute(Command::Attach { launch: Box::new(launch()), to_head }).await;
     assert_eq!(work.sent(), [], "the shim may have it already");
     work.task.handle_message(FromShim::Synced).await;
     let sent = work.sent();
@@ -409,7 +409,7 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
     // The head repeats its request on a new connection: the shim repeats what its ranks
     // reported.
     let (to_head, _head) = mpsc::channel(16);
-    work.task.obey(Command::Attach { launch: Box::new(launch()), to_head }).await;
+    work.task.execute(Command::Attach { launch: Box::new(launch()), to_head }).await;
     assert_eq!(work.sent(), [ToShim::AskAgain { launch: launch().id }]);
 }
 
@@ -435,9 +435,9 @@ async fn what_is_typed_ahead_waits_in_order_and_beyond_the_bound_the_oldest_is_d
     work.connect(false).await;
     let piece = |n: u8| ToTerminal::Input(vec![n; 20 * 1024]);
     for n in 1..=4 {
-        work.task.obey(Command::Typed { launch: launch().id, message: piece(n) }).await;
+        work.task.execute(Command::Typed { launch: launch().id, message: piece(n) }).await;
     }
-    work.task.obey(Command::Typed { launch: launch().id, message: ToTerminal::EndOfInput }).await;
+    work.task.execute(Command::Typed { launch: launch().id, message: ToTerminal::EndOfInput }).await;
     assert_eq!(work.sent(), []);
     work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
     let typed = |n: u8| ToShim::Typed { launch: launch().id, bytes: vec![n; 20 * 1024] };
@@ -450,10 +450,10 @@ async fn a_launch_is_forgotten_only_after_its_last_rank() {
     work.task.handle_message(FromShim::LaunchStarted { launch: launch() }).await;
     let forget = || Command::FromHead { launch: launch().id, message: lattice_mesh::launch::ToPart::Forget };
     work.sent();
-    work.task.obey(forget()).await;
+    work.task.execute(forget()).await;
     assert_eq!(work.sent(), []);
     work.task.handle_message(FromShim::Aborted { launch: launch().id, code: REFUSED_CODE, why: "its number is taken".into() }).await;
-    work.task.obey(forget()).await;
-    work.task.obey(forget()).await;
+    work.task.execute(forget()).await;
+    work.task.execute(forget()).await;
     assert_eq!(work.sent(), [ToShim::Forget { launch: launch().id }]);
 }

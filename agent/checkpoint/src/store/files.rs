@@ -34,7 +34,7 @@ impl CheckpointStore {
     ) -> Result<Saved, StoreError> {
         // Recorded first. If the checkpoint fails and its objects are not removed then, they are
         // removed after the end of the allocation.
-        self.note_kept(&part.owner).await?;
+        self.record_allocation(&part.owner).await?;
         self.remove_left_over(uploads).await;
         // A file counts as stored by an earlier run only if its object is in the store.
         let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };

@@ -21,7 +21,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
     let found = tokio::select! {
         // The caller is gone.
         _ = send.stopped() => return Ok(()),
-        found = conformity.again() => found,
+        found = conformity.look_again() => found,
     };
     frame::write(send, &FingerprintAnswer::Answered(WireFound::from(&*found))).await
 }

@@ -18,18 +18,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the next reading: a little longer than the interval between two.
-const NEXT_LOOK: Duration = Duration::from_millis(1500);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const NEXT_READING_WAIT: Duration = Duration::from_millis(1500);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Reasons for reduced clocks that show a problem of cooling or power supply. The others are
 /// settings, or the power limit, which every busy GPU reaches.
 const HARMFUL: &[&str] = &["hardware_slowdown", "hardware_thermal", "hardware_power_brake", "software_thermal"];
-/// A GPU below `IDLE` is reported as idle if another GPU of the same work reaches `BUSY`.
-const IDLE: f64 = 0.1;
-const BUSY: f64 = 0.5;
+/// A GPU below `IDLE_MAX` is reported as idle if another GPU of the same work reaches `BUSY_MIN`.
+const IDLE_MAX: f64 = 0.1;
+const BUSY_MIN: f64 = 0.5;
 
 /// A GPU of the work.
 #[derive(Clone, Debug)]
-pub struct Its {
+pub struct WorkGpu {
     id: String,
     vendor: Option<GpuVendor>,
     /// Its problems, or why it is not offered to work; empty: neither is known.
@@ -37,27 +37,27 @@ pub struct Its {
 }
 
 /// The GPUs that the allocation has on this node.
-pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) -> Vec<Its> {
+pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) -> Vec<WorkGpu> {
     let view = context.work.view.borrow();
     let local = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
     let (topology, standings) = (context.machine.topology(), context.machine.gpus.borrow().clone());
     let its = local.and_then(|local| local.assignment.as_ref()).into_iter().flat_map(|assignment| &assignment.gpus).map(|id| {
         let device = topology.gpu.by_id(id);
         let standing = device.map(|gpu| standings.why(gpu_key(gpu))).unwrap_or_default();
-        Its { id: id.clone(), vendor: device.map(|gpu| gpu.vendor), standing }
+        WorkGpu { id: id.clone(), vendor: device.map(|gpu| gpu.vendor), standing }
     });
     its.collect()
 }
 
 /// Returns the findings, and the reading that the first of them are from. `first`: the newest
 /// reading when the diagnosis began. `all`: return all findings, not only those about links.
-pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, all: bool) -> (Vec<WireFact>, DiagnosisGpus) {
+pub fn read(its: &[WorkGpu], first: Option<&Arc<Looked>>, readings: &GpuReadings, all: bool) -> (Vec<WireFact>, DiagnosisGpus) {
     let links = |looked: &Arc<Looked>| its.iter().filter_map(|of| looked.loads.gpus.get(&of.id)).any(has_links);
     let second = first.filter(|first| links(first)).and_then(|first| next(readings, first.at));
     let now = second.as_ref().or(first);
-    let load = |looked: Option<&Arc<Looked>>, of: &Its| looked.and_then(|looked| looked.loads.gpus.get(&of.id).cloned());
+    let load = |looked: Option<&Arc<Looked>>, of: &WorkGpu| looked.and_then(|looked| looked.loads.gpus.get(&of.id).cloned());
     let source = now.and_then(|looked| its.iter().find_map(|of| looked.loads.sources.get(&of.id).copied())).unwrap_or("gpu");
-    let reported: Vec<(&Its, GpuLoad)> = its.iter().filter_map(|of| Some((of, load(now, of)?))).collect();
+    let reported: Vec<(&WorkGpu, GpuLoad)> = its.iter().filter_map(|of| Some((of, load(now, of)?))).collect();
     let mut facts = Vec::new();
     if all {
         facts.extend([busy(&reported, source), memory_errors(&reported, source), clocks(&reported, source)].into_iter().flatten());
@@ -66,7 +66,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
         let loads = reported.iter().map(|(of, _)| load(Some(first), of)).collect();
         (second.at.saturating_duration_since(first.at), loads)
     });
-    facts.extend(moved(&reported, before, source));
+    facts.extend(nvlink_traffic(&reported, before, source));
     // The facts up to here are from the newest reading; those added below are not.
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
@@ -85,9 +85,9 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     (facts, looked)
 }
 
-/// Waits up to [`NEXT_LOOK`] for a reading later than `then`.
+/// Waits up to [`NEXT_READING_WAIT`] for a reading later than `then`.
 fn next(readings: &GpuReadings, then: Instant) -> Option<Arc<Looked>> {
-    let until = Instant::now() + NEXT_LOOK;
+    let until = Instant::now() + NEXT_READING_WAIT;
     loop {
         if let Some(newer) = readings.newest().filter(|looked| looked.at > then) {
             return Some(newer);
@@ -95,7 +95,7 @@ fn next(readings: &GpuReadings, then: Instant) -> Option<Arc<Looked>> {
         if Instant::now() >= until {
             return None;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -113,7 +113,7 @@ fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, values.iter().copied().reduce(f64::max)?))
 }
 
-fn busy(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+fn busy(reported: &[(&WorkGpu, GpuLoad)], source: &str) -> Option<WireFact> {
     let each = |of: fn(&GpuLoad) -> Option<f64>| reported.iter().filter_map(|(_, load)| of(load)).collect::<Vec<f64>>();
     let mut parts = Vec::new();
     let utilization = each(|load| load.utilization);
@@ -138,13 +138,13 @@ fn busy(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
 }
 
 /// Lists the GPUs whose counter is above zero, with the counts.
-fn counted(reported: &[(&Its, GpuLoad)], of: Counter) -> Option<String> {
+fn counted(reported: &[(&WorkGpu, GpuLoad)], of: Counter) -> Option<String> {
     let all: Vec<(&str, u64)> = reported.iter().filter_map(|(its, load)| Some((its.id.as_str(), of(load)?))).collect();
     let some: Vec<String> = all.iter().filter(|(_, count)| *count > 0).map(|(id, count)| format!("{count} of {id}")).collect();
     (!all.is_empty()).then(|| if some.is_empty() { "none".to_owned() } else { some.join(", ") })
 }
 
-fn memory_errors(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+fn memory_errors(reported: &[(&WorkGpu, GpuLoad)], source: &str) -> Option<WireFact> {
     let (lost, mended) = (counted(reported, |load| load.ecc_uncorrected), counted(reported, |load| load.ecc_corrected));
     let wrong = reported.iter().any(|(_, load)| load.ecc_uncorrected.is_some_and(|count| count > 0));
     let parts = [("not corrected", lost), ("corrected", mended)].into_iter().filter_map(|(what, of)| Some(format!("{what}: {}", of?)));
@@ -152,7 +152,7 @@ fn memory_errors(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact>
     (!parts.is_empty()).then(|| fact("gpus", "ECC errors", source, parts.join("; "), wrong))
 }
 
-fn clocks(reported: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+fn clocks(reported: &[(&WorkGpu, GpuLoad)], source: &str) -> Option<WireFact> {
     let all: Vec<(&str, &Vec<String>)> =
         reported.iter().filter_map(|(its, load)| Some((its.id.as_str(), load.throttled.as_ref()?))).collect();
     let held = all.iter().filter(|(_, reasons)| !reasons.is_empty()).map(|(id, reasons)| format!("{id} by {}", reasons.join(", ")));
@@ -175,7 +175,7 @@ fn grown(of: Counter, load: &GpuLoad, before: Option<&GpuLoad>) -> Option<u64> {
 }
 
 /// NVLink traffic: per second between two readings, or the total since the drivers were loaded.
-fn moved(reported: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
+fn nvlink_traffic(reported: &[(&WorkGpu, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
     let (sent, received): (Counter, Counter) = (|load| load.nvlink_sent_bytes, |load| load.nvlink_received_bytes);
     let with: Vec<usize> = (0..reported.len()).filter(|at| has_links(&reported[*at].1)).collect();
     if with.is_empty() {
@@ -202,9 +202,11 @@ fn moved(reported: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuL
 /// names these and the busiest GPU; nothing if no GPU is busy.
 pub fn uneven(nodes: &[(&str, &DiagnosisGpus)]) -> Vec<(usize, String)> {
     let all = || nodes.iter().flat_map(|(node, of)| of.busy.iter().map(move |(id, busy)| (*node, id, *busy)));
-    let Some((node, id, most)) = all().max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, most)| *most >= BUSY) else { return Vec::new() };
+    let Some((node, id, most)) = all().max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, most)| *most >= BUSY_MIN) else {
+        return Vec::new();
+    };
     let idle = |of: &DiagnosisGpus| {
-        let idle = of.busy.iter().filter(|(_, busy)| *busy < IDLE).map(|(id, busy)| format!("{id} ({})", percent(*busy)));
+        let idle = of.busy.iter().filter(|(_, busy)| *busy < IDLE_MAX).map(|(id, busy)| format!("{id} ({})", percent(*busy)));
         idle.collect::<Vec<_>>()
     };
     let found = nodes.iter().enumerate().filter_map(|(at, (_, of))| {
@@ -222,8 +224,8 @@ mod tests {
     use lattice_model::gpu_load::GpuLoads;
     use std::collections::BTreeMap;
 
-    fn its(id: &str, standing: &str) -> Its {
-        Its { id: id.to_owned(), vendor: Some(GpuVendor::Nvidia), standing: standing.to_owned() }
+    fn its(id: &str, standing: &str) -> WorkGpu {
+        WorkGpu { id: id.to_owned(), vendor: Some(GpuVendor::Nvidia), standing: standing.to_owned() }
     }
 
     fn looked(each: &[(&str, GpuLoad)]) -> Arc<Looked> {
@@ -287,7 +289,7 @@ mod tests {
         let reported = [(&a, load(8192)), (&b, load(0))];
         let before = |each: [u64; 2]| Some((Duration::from_secs(2), each.map(|sent| Some(load(sent))).to_vec()));
         // The counter of B has restarted.
-        let text = |before| moved(&reported, before, "nvml").unwrap().text;
+        let text = |before| nvlink_traffic(&reported, before, "nvml").unwrap().text;
         assert_eq!(text(before([4096, 50])), "2 KiB/s sent, 0 KiB/s received, by 2 GPUs");
         assert_eq!(text(None), "8 KiB sent, 8 KiB received since their drivers were loaded");
     }

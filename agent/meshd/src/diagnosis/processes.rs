@@ -18,7 +18,7 @@ const THREADS_MAX: usize = 128;
 /// How long to wait for an earlier read of the ranks, and then for this one.
 const RANKS_WITHIN: Duration = Duration::from_millis(500);
 /// Interval of the checks whether the earlier read has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The share of the limit from which open files are reported as short.
 const FILES_SHORT: f64 = 0.9;
 
@@ -111,7 +111,7 @@ impl Question {
             if Instant::now() >= until {
                 return None;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Some(Self(work.to_owned()))
     }

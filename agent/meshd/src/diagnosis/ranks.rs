@@ -7,7 +7,7 @@
 
 use super::fact::text_of;
 use super::processes::{self, Listed};
-use super::{ANSWER, DiagnosisError, HERE, running};
+use super::{DiagnosisError, LOCAL_TIMEOUT, MESH_TIMEOUT, running};
 use crate::context::{Context, Shared};
 use lattice_mesh::UnansweredNode;
 use lattice_mesh::diagnosis::plain;
@@ -37,7 +37,7 @@ type Key = (u32, u32);
 /// What ranks do on `node`, for a user who has been authorized.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireRanks, DiagnosisError> {
     if *node == context.setup.me {
-        return here(context, &open).await;
+        return read_locally(context, &open).await;
     }
     let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
@@ -45,7 +45,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
         frame::write(&mut send, &Open::Ranks(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
         frame::read::<RanksAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    let answer = timeout(MESH_TIMEOUT, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
         RanksAnswer::Answered(ranks) => Ok(ranks.checked().map_err(|_| UnansweredNode::UnknownForm)?),
         RanksAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
@@ -54,7 +54,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 
 /// Answers the request of another agent.
 pub async fn answer(context: &Shared, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = match here(context, open).await {
+    let answer = match read_locally(context, open).await {
         Ok(ranks) => RanksAnswer::Answered(ranks),
         Err(error) => RanksAnswer::Refused { why: error.to_string() },
     };
@@ -65,14 +65,14 @@ fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-async fn here(context: &Context, open: &UsageOpen) -> Result<WireRanks, DiagnosisError> {
+async fn read_locally(context: &Context, open: &UsageOpen) -> Result<WireRanks, DiagnosisError> {
     let work = running(context, key(open))?;
-    let slot = context.diagnosis_slots.take(super::HERE).await?;
+    let slot = context.diagnosis_slots.take(super::LOCAL_TIMEOUT).await?;
     let reading = tokio::task::spawn_blocking(move || {
         let _slot = slot;
         measure(&work)
     });
-    match timeout(HERE, reading).await {
+    match timeout(LOCAL_TIMEOUT, reading).await {
         Ok(Ok(ranks)) => Ok(ranks),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DiagnosisError::KernelTimeout),

@@ -16,7 +16,7 @@ const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout of the query of one mount.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The used share above which a file system is reported as a problem.
-const FULL: f64 = 0.95;
+const FULL_SHARE: f64 = 0.95;
 /// File system types without a capacity of their own.
 const WITHOUT_CAPACITY: &[&str] = &[
     "autofs",
@@ -102,7 +102,7 @@ fn query(pid: i32, mount: &Mount) -> (String, bool) {
         Asked::Answered(Ok((free, all, no_inodes))) => {
             let used = if all == 0 { 0.0 } else { 1.0 - free as f64 / all as f64 };
             let inodes = if no_inodes { "; no more files can be created" } else { "" };
-            (format!("{} of {} free{inodes}", bytes_text(free), bytes_text(all)), used > FULL || no_inodes)
+            (format!("{} of {} free{inodes}", bytes_text(free), bytes_text(all)), used > FULL_SHARE || no_inodes)
         }
         Asked::Answered(Err(error)) => (format!("cannot be queried: {}", error.desc()), true),
         Asked::Silent => (format!("does not answer within {} s: processes that use it wait", TIMEOUT.as_secs()), true),

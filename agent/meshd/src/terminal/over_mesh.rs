@@ -1,6 +1,6 @@
 //! Terminal sessions over the mesh: the caller's agent is not the agent of the allocation's node.
 
-use super::{Asker, AttachError, Ends, QUEUE, attach};
+use super::{Asker, AttachError, Ends, OUTPUT_QUEUE_LEN, attach};
 use crate::context::Shared;
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::frame::{self, FrameError};
@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, UnreachedNode> {
     let (mut send, recv) = context.work.mesh.open(node, address).await?;
     frame::write(&mut send, &Open::Attach(open)).await?;
-    let (keyboard, mut typed) = mpsc::channel(QUEUE);
-    let (to_screen, screen) = mpsc::channel(QUEUE);
+    let (keyboard, mut typed) = mpsc::channel(OUTPUT_QUEUE_LEN);
+    let (to_screen, screen) = mpsc::channel(OUTPUT_QUEUE_LEN);
     context.work.tasks.spawn(async move {
         while let Some(message) = typed.recv().await {
             if frame::write(&mut send, &message).await.is_err() {

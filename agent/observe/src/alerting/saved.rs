@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// Bytes of the file that are read at most.
 const BYTES_MAX: u64 = 16 << 20;
 /// Pause between attempts to write it.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An allocation under one claim.
 pub type Key = (AllocationId, Epoch);
@@ -142,7 +142,7 @@ impl SavedAlerts {
     }
 
     /// Stores this state, if it differs from the last one.
-    pub fn keep(&mut self, allocations: Vec<Saved>) {
+    pub fn store(&mut self, allocations: Vec<Saved>) {
         let contents = Contents { version: VERSION, allocations };
         let nothing = self.last.is_none() && contents.allocations.is_empty();
         if nothing || self.last.as_ref().is_some_and(|last| same(last, &contents)) {
@@ -181,7 +181,7 @@ impl Desk {
                     tracing::debug!(path = %path.display(), %error, "alerts cannot be stored now");
                     wanted.contents.get_or_insert(contents);
                     if !wanted.over {
-                        self.changed.wait_for(&mut wanted, AGAIN);
+                        self.changed.wait_for(&mut wanted, RETRY_INTERVAL);
                         continue;
                     }
                     return;
@@ -242,9 +242,9 @@ mod tests {
         alerts.decide(1, Verdict::Hangs, 20_000, 10_000);
         let (mut file, nothing) = SavedAlerts::open(&dir);
         assert!(nothing.is_empty());
-        file.keep(vec![]);
+        file.store(vec![]);
         assert!(!dir.join("alerts.json").exists(), "of nothing there is no file");
-        file.keep(alerts.saved(key, 10_000).into_iter().collect());
+        file.store(alerts.saved(key, 10_000).into_iter().collect());
         drop(file);
         let bytes = fs::read(dir.join("alerts.json")).unwrap();
         let (_, mut known) = SavedAlerts::open(&dir);

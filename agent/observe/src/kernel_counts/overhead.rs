@@ -8,9 +8,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time from the end of one accounting period to the beginning of the next.
-const APART: Duration = Duration::from_secs(59);
+const REST_LENGTH: Duration = Duration::from_secs(59);
 /// Least length of an accounting period, which ends at the first look after it.
-const LENGTH: Duration = Duration::from_millis(900);
+const PERIOD_MIN: Duration = Duration::from_millis(900);
 
 /// The measured share. `Clock`: a guard that keeps the kernel's accounting on.
 pub(super) struct Overhead<Clock> {
@@ -53,7 +53,7 @@ impl<Clock> Overhead<Clock> {
         total: impl FnOnce() -> Duration,
     ) {
         match &self.state {
-            State::Resting(since) if since.is_some_and(|since| now.saturating_duration_since(since) < APART) => {}
+            State::Resting(since) if since.is_some_and(|since| now.saturating_duration_since(since) < REST_LENGTH) => {}
             State::Resting(_) => match begin() {
                 Ok(clock) => self.state = State::Counting { since: now, before: total(), _clock: clock },
                 Err(why) => {
@@ -63,7 +63,7 @@ impl<Clock> Overhead<Clock> {
             },
             State::Counting { since, before, .. } => {
                 let took = now.saturating_duration_since(*since);
-                if took >= LENGTH {
+                if took >= PERIOD_MIN {
                     let of_all = took.as_secs_f64() * processors() as f64;
                     self.percent = Some(total().saturating_sub(*before).as_secs_f64() / of_all * 100.0);
                     self.state = State::Resting(Some(now));

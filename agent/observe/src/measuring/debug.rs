@@ -18,11 +18,11 @@ struct Raw {
 impl Measuring {
     /// Records the look at `at_ms`, if that is requested.
     pub(super) fn record(&self, recorder: &mut Recorder, audits: &Traces, key: Key, at_ms: u64) {
-        if recorder.wants(key) {
+        if recorder.is_recording(key) {
             let raw = self.known().raw(key.0, at_ms);
             match raw {
                 // The look took too long to give rates.
-                None => recorder.missed(key, 1),
+                None => recorder.count_lost(key, 1),
                 // There are no rates before the second look.
                 Some(Raw { shown, .. }) if shown.is_empty() => {}
                 Some(Raw { ago, shown, gpus }) => {

@@ -63,7 +63,7 @@ impl Measuring {
 pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<WireGpus, UsageError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
-        if measuring.0.handles.workers.of_epoch(key.0, key.1).is_none() {
+        if measuring.0.handles.allocations.of_epoch(key.0, key.1).is_none() {
             return Err(UsageError::NotHere { allocation: key.0 });
         }
         return measuring.wire_gpus(key).checked().map_err(|_| UsageError::OddGpuReadings);
@@ -87,7 +87,7 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
 /// Answers the request of another agent.
 pub async fn answer_gpus(measuring: &Measuring, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let answer = match measuring.0.handles.workers.of_epoch(key.0, key.1) {
+    let answer = match measuring.0.handles.allocations.of_epoch(key.0, key.1) {
         Some(_) => GpusAnswer::Answered(measuring.wire_gpus(key)),
         None => GpusAnswer::Refused { why: UsageError::NotHere { allocation: key.0 }.to_string() },
     };

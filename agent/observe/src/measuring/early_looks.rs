@@ -51,7 +51,7 @@ impl EarlyLooks {
     }
 
     /// A regular look covers everything that was wanted.
-    pub(super) fn over(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.wanted.clear();
     }
 }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(due(&mut early_looks, after(60_000)), [key(1)].into());
         assert_eq!(early_looks.recent.len(), 2, "older ones are removed");
         early_looks.note(vec![key(4)], after(60_000));
-        early_looks.over();
+        early_looks.clear();
         assert!(due(&mut early_looks, after(60_000)).is_empty(), "it was looked at with everything");
     }
 

@@ -119,7 +119,7 @@ impl Energy {
     }
 
     /// Stores new values, before anybody sees them.
-    pub fn keep(&mut self) {
+    pub fn store(&mut self) {
         if self.node.microjoules().is_none() && self.accounts.is_empty() && self.written.is_empty() {
             return;
         }
@@ -194,7 +194,7 @@ mod tests {
             let (mut usage, mut text) = (Usage::default(), Text::default());
             energy.look(Instant::now(), true, &mut text);
             energy.add(&share, None, &mut usage);
-            energy.keep();
+            energy.store();
             usage.get(Measure::EnergyCpu)
         };
         let mut energy = Energy::open(&root, &root);
@@ -224,7 +224,7 @@ mod tests {
         let mut usage = Usage::default();
         energy.look(Instant::now(), true, &mut Text::default());
         energy.add(&super::super::tests::share(1, 1), None, &mut usage);
-        energy.keep();
+        energy.store();
         assert_eq!((usage.get(Measure::EnergyCpu), root.join(FILE).exists()), (None, false));
         fs::remove_dir_all(&root).unwrap();
     }

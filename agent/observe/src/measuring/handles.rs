@@ -1,8 +1,8 @@
 //! The parts of the agent that measuring needs.
 
 use crate::traces::Traces;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::troubles::Troubles;
 use lattice_machine::bounds::Bounds;
 use lattice_machine::gpu_loads::GpuReadings;
 use lattice_machine::gpu_standings::GpuStandings;
@@ -22,13 +22,13 @@ pub struct Handles {
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     /// The allocations on this node.
-    pub workers: Allocations,
+    pub allocations: Allocations,
     /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
     pub gpu_readings: GpuReadings,
     pub traces: Traces,
-    pub troubles: Troubles,
+    pub problems: NodeProblems,
     pub mesh: Mesh,
 }

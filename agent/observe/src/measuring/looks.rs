@@ -3,9 +3,9 @@
 use super::early_looks::{self, EarlyLooks};
 use super::handles::Handles;
 use super::histories::export_delay;
-use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
+use super::{ALLOCATIONS_MAX, LOOK_INTERVAL, Measuring, gpu_numbers};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
-use crate::alerting::{IDLE_EVERY, NetworkErrors};
+use crate::alerting::{IDLE_CHECK_INTERVAL, NetworkErrors};
 use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
 use lattice_model::{AllocationId, DesiredShare, TelemetryMode, millis};
@@ -82,7 +82,7 @@ impl<'a> Looks<'a> {
             file,
             saved,
             energy: Energy::open(Path::new("/"), &handles.state_dir),
-            recorder: handles.traces.recorder(TelemetryMode::Debug, handles.me.clone(), handles.view.clone(), handles.troubles.clone()),
+            recorder: handles.traces.recorder(TelemetryMode::Debug, handles.me.clone(), handles.view.clone(), handles.problems.clone()),
             early_looks: EarlyLooks::default(),
         }
     }
@@ -95,10 +95,10 @@ impl<'a> Looks<'a> {
             let (now, before) = (Instant::now(), processor_time());
             let used = || processor_time().saturating_sub(before).saturating_mul(PAUSE_TIMES);
             if now >= next {
-                self.early_looks.over();
+                self.early_looks.clear();
                 self.look_at_all(now);
                 // Missed looks are skipped.
-                next = (now + EVERY).max(Instant::now() + used());
+                next = (now + LOOK_INTERVAL).max(Instant::now() + used());
                 continue;
             }
             let (due, later) = self.early_looks.due(now, |key| self.measuring.known().looked(key));
@@ -109,7 +109,7 @@ impl<'a> Looks<'a> {
                 continue;
             }
             // Waits in short steps, so that `stop` is noticed.
-            let until = later.into_iter().fold(next.min(now + EVERY), Instant::min);
+            let until = later.into_iter().fold(next.min(now + LOOK_INTERVAL), Instant::min);
             std::thread::park_timeout(until.saturating_duration_since(now));
         }
     }
@@ -120,30 +120,30 @@ impl<'a> Looks<'a> {
         // Read before the running allocations: an allocation that is prepared in between is not in
         // this list, so its counts are not removed.
         let mut gone = measuring.0.kernel.tracked();
-        let mut workers = handles.workers.all();
-        let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
+        let mut allocations = handles.allocations.all();
+        let left_out = allocations.len().saturating_sub(ALLOCATIONS_MAX);
         // Allocations that are not measured are still counted in the kernel.
-        let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+        let run: BTreeSet<Key> = allocations.iter().map(|handle| (handle.share.allocation, handle.share.epoch)).collect();
         gone.retain(|key| !run.contains(key));
-        workers.truncate(ALLOCATIONS_MAX);
+        allocations.truncate(ALLOCATIONS_MAX);
         measuring.0.left_out.store(left_out as u64, Ordering::Relaxed);
-        let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+        let present: BTreeSet<Key> = allocations.iter().map(|handle| (handle.share.allocation, handle.share.epoch)).collect();
         self.meters.retain(|key, _| present.contains(key));
         for (key, last) in measuring.0.kernel.end(gone) {
             measuring.known().last_of_kernel(key, &last);
         }
-        measuring.known().keep(now, (self.ended_for, measuring.0.smoothing), |tracked| {
+        measuring.known().retain_recent(now, (self.ended_for, measuring.0.smoothing), |tracked| {
             present.contains(&(tracked.share.allocation, tracked.share.epoch))
         });
         self.saved.retain(|key, _| present.contains(key));
-        let measures = !workers.is_empty();
+        let measures = !allocations.is_empty();
         let looks_at_launches = measures && now >= self.next_idle;
         if looks_at_launches {
-            self.next_idle = now + IDLE_EVERY;
+            self.next_idle = now + IDLE_CHECK_INTERVAL;
             self.network.look(&mut self.text);
             measuring.known().network_errors = self.network.ratio();
         }
-        self.look(&workers, now, looks_at_launches);
+        self.look(&allocations, now, looks_at_launches);
         self.energy.retain(handles.slice.as_ref(), |key| present.contains(key));
         if measures {
             measuring.0.seconds.observe(now.elapsed());
@@ -154,21 +154,21 @@ impl<'a> Looks<'a> {
 
     /// Looks at these allocations only.
     fn look_at_some(&mut self, keys: &BTreeSet<Key>, now: Instant) {
-        let mut workers = self.handles.workers.all();
-        workers.truncate(ALLOCATIONS_MAX);
-        workers.retain(|worker| keys.contains(&(worker.share.allocation, worker.share.epoch)));
-        self.look(&workers, now, false);
+        let mut allocations = self.handles.allocations.all();
+        allocations.truncate(ALLOCATIONS_MAX);
+        allocations.retain(|handle| keys.contains(&(handle.share.allocation, handle.share.epoch)));
+        self.look(&allocations, now, false);
     }
 
-    fn look(&mut self, workers: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
+    fn look(&mut self, allocations: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
         let Self { measuring, handles, .. } = *self;
-        let scanned = if workers.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
+        let scanned = if allocations.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
         let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
         let mut looks = Vec::new();
-        self.energy.look(now, !workers.is_empty(), &mut self.text);
+        self.energy.look(now, !allocations.is_empty(), &mut self.text);
         let gpus = handles.gpu_readings.newest();
-        for worker in workers {
-            let share = &worker.share;
+        for handle in allocations {
+            let share = &handle.share;
             let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
             // `None`: its cgroup does not exist yet, or is being removed. Earlier numbers are shown
             // until its task ends.
@@ -181,8 +181,8 @@ impl<'a> Looks<'a> {
             }
         }
         // Counts are stored before they are shown, so that no counter decreases after a kill.
-        measuring.0.kernel.keep();
-        self.energy.keep();
+        measuring.0.kernel.store();
+        self.energy.store();
         measuring.known().node_energy.clone_from(self.energy.node());
         for (share, look, mine, at_ms, parts) in looks {
             let restored = self.saved.remove(&(share.allocation, share.epoch));
@@ -194,7 +194,7 @@ impl<'a> Looks<'a> {
             measuring.record(&mut self.recorder, &handles.traces, (share.allocation, share.epoch), at_ms);
         }
         let keep = measuring.known().decided(&measuring.0.alerts).chain(self.saved.values().cloned()).collect();
-        self.file.keep(keep);
+        self.file.store(keep);
     }
 }
 

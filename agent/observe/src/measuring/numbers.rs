@@ -1,6 +1,6 @@
 //! The numbers of an allocation's work, by the names of `lattice top` and of alert rules.
 
-use crate::traces::Kept;
+use crate::traces::TraceCounts;
 use lattice_mesh::usage::Shown;
 use lattice_telemetry::window::History;
 
@@ -31,7 +31,7 @@ impl Number<'_> {
 }
 
 /// The numbers of `lattice top` about work in debug mode and in audit mode.
-pub(super) fn trace_counts(kept: Option<Kept>, audited: Option<Kept>) -> impl Iterator<Item = Shown> {
+pub(super) fn trace_counts(kept: Option<TraceCounts>, audited: Option<TraceCounts>) -> impl Iterator<Item = Shown> {
     let counts = kept.into_iter().flat_map(|kept| [(POINTS, kept.points), (POINTS_LOST, kept.lost)]);
     let counts = counts.chain(audited.into_iter().flat_map(|kept| [(EVENTS, kept.points), (EVENTS_LOST, kept.lost)]));
     counts.map(|(name, count)| Number { name, unit: "count", now: count as f64, source: "agent", history: None }.shown(None))

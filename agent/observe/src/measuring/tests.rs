@@ -42,20 +42,20 @@ fn ended_work_is_reported_for_a_while_with_its_last_window() {
     known.take(&first, look(after(1), 0, 1.0), 1000);
     let window = |tracked: &Tracked| tracked.histories.cpu_cores.whole().exported(Smoothing::None, None);
     assert!(known.all().all(|(tracked, _)| window(tracked).is_none()));
-    known.keep(after(2), while_ended, |_| false);
+    known.retain_recent(after(2), while_ended, |_| false);
     let windows: Vec<_> = known.all().filter_map(|(tracked, _)| window(tracked)).map(|window| (window.count, window.mean)).collect();
     assert_eq!((known.running.len(), windows), (0, vec![(1, 1.0)]));
     // The allocation's next run has the series now.
     known.take(&again, look(after(3), 0, 0.0), 3000);
     assert_eq!((known.all().count(), known.ended.len()), (1, 0));
-    known.keep(after(4), while_ended, |_| false);
-    known.keep(after(64), while_ended, |_| false);
+    known.retain_recent(after(4), while_ended, |_| false);
+    known.retain_recent(after(64), while_ended, |_| false);
     assert_eq!(known.ended.len(), 1);
-    known.keep(after(65), while_ended, |_| false);
+    known.retain_recent(after(65), while_ended, |_| false);
     assert_eq!(known.all().count(), 0);
     for n in 0..=ALLOCATIONS_MAX as u64 {
         known.take(&share(u128::from(n), 1), look(after(70 + n), 0, 0.0), 0);
-        known.keep(after(70), while_ended, |_| false);
+        known.retain_recent(after(70), while_ended, |_| false);
     }
     assert_eq!(known.ended.len(), ALLOCATIONS_MAX);
 }
@@ -79,7 +79,7 @@ fn measurements_raise_an_alert_and_a_restart_clears_none() {
     again.alert(&settings, share.allocation, 5000, None, saved.into_iter().next());
     assert_eq!(again.running[&share.allocation].alerts.raised(&settings).len(), 1, "there are no rates yet");
     // The end of the work clears them.
-    again.keep(began + Duration::from_secs(6), (Duration::from_secs(60), Smoothing::None), |_| false);
+    again.retain_recent(began + Duration::from_secs(6), (Duration::from_secs(60), Smoothing::None), |_| false);
     assert!(again.all().all(|(tracked, _)| tracked.alerts.raised(&settings).is_empty()));
 }
 

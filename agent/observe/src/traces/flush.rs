@@ -2,7 +2,7 @@
 
 use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
-use lattice_agent_common::troubles::Troubles;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_model::{Backoff, TelemetryMode, with_causes};
 use lattice_output::log_store::{LogStore, Place, StoreError};
 use std::collections::BTreeSet;
@@ -15,9 +15,9 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Backoff while not everything can be stored.
-const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+const STORE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How often to check for complete files without a notification.
-const IDLE: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Compression level: a fast one, because the cores belong to the work.
 const ZSTD_LEVEL: i32 = 1;
 /// A smaller file counts with this size, in bytes: it uses a block and a directory entry.
@@ -37,10 +37,10 @@ enum FlushError {
 
 impl Traces {
     /// Stores complete files until `stop`. The next run of the agent stores the rest.
-    pub async fn flush(self, troubles: Troubles, stop: CancellationToken) {
+    pub async fn flush(self, problems: NodeProblems, stop: CancellationToken) {
         let mut away: Option<Backoff> = None;
         loop {
-            let wait = away.as_mut().map_or(IDLE, Backoff::next_pause);
+            let wait = away.as_mut().map_or(CHECK_INTERVAL, Backoff::next_pause);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.0.closed.notified() => {}
@@ -51,17 +51,17 @@ impl Traces {
                 if is_new {
                     tracing::warn!(error = %with_causes(error), "raw measurements and audits stay on this node");
                 }
-                troubles.set(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
+                problems.set(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
             };
             match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,
                 Some(true) => {
                     if away.take().is_some() {
-                        troubles.over(SUBJECT);
+                        problems.clear(SUBJECT);
                     }
                 }
                 Some(false) => {
-                    away.get_or_insert(AWAY);
+                    away.get_or_insert(STORE_BACKOFF);
                 }
             }
         }

@@ -9,10 +9,10 @@
 use super::chunk::{Chunk, Declared, Header, Number, VERSION};
 use super::folders::folders;
 use super::pending::{PENDING_BYTES_MAX, Pending};
-use super::{CHUNK_BYTES, Kept, Traces, name};
+use super::{CHUNK_BYTES, TraceCounts, Traces, name};
 use crate::kernel_counts::Key;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::troubles::Troubles;
 use lattice_mesh::usage::Shown;
 use lattice_model::{DesiredShare, NodeId, TelemetryMode, TelemetryOrder};
 use lattice_runtime::shim::boottime_ms;
@@ -46,7 +46,7 @@ pub struct Recorder {
     pub(super) mode: TelemetryMode,
     pub(super) me: NodeId,
     view: watch::Receiver<Arc<NodeView>>,
-    troubles: Troubles,
+    problems: NodeProblems,
     /// The headers' text about the lines.
     about: String,
     pub(super) recordings: BTreeMap<Key, Recording>,
@@ -85,16 +85,22 @@ struct Saved {
 
 impl Traces {
     /// The recorder of this mode: create only one for each mode.
-    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
-        Recorder::new(self.clone(), mode, me, view, troubles)
+    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, problems: NodeProblems) -> Recorder {
+        Recorder::new(self.clone(), mode, me, view, problems)
     }
 }
 
 impl Recorder {
-    pub(super) fn new(traces: Traces, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Self {
+    pub(super) fn new(
+        traces: Traces,
+        mode: TelemetryMode,
+        me: NodeId,
+        view: watch::Receiver<Arc<NodeView>>,
+        problems: NodeProblems,
+    ) -> Self {
         let about = if mode == TelemetryMode::Audit { OF_AUDITS.to_owned() } else { String::new() };
         let (recordings, unfinished) = (BTreeMap::new(), Vec::new());
-        Self { traces, mode, me, view, troubles, about, recordings, unfinished, dropping: false, swept: false, troubled: false }
+        Self { traces, mode, me, view, problems, about, recordings, unfinished, dropping: false, swept: false, troubled: false }
     }
 
     /// Names in the headers what this node's lines lack, besides what such lines lack on every
@@ -204,13 +210,13 @@ impl Recorder {
     }
 
     /// Whether this work is being recorded.
-    pub fn wants(&self, key: Key) -> bool {
+    pub fn is_recording(&self, key: Key) -> bool {
         self.recordings.get(&key).is_some_and(|recording| !recording.over)
     }
 
     /// The counts of a recording, while it lasts.
-    pub fn kept(&self, key: Key) -> Option<Kept> {
-        self.wants(key).then(|| self.traces.of(self.mode).kept().get(&key).copied().unwrap_or_default())
+    pub fn kept(&self, key: Key) -> Option<TraceCounts> {
+        self.is_recording(key).then(|| self.traces.of(self.mode).kept().get(&key).copied().unwrap_or_default())
     }
 
     /// All recordings that are going on.
@@ -219,12 +225,12 @@ impl Recorder {
     }
 
     /// Until when an earlier run of the agent was recording; returned once.
-    pub fn take_before(&mut self, key: Key) -> Option<SystemTime> {
+    pub fn take_earlier_end(&mut self, key: Key) -> Option<SystemTime> {
         self.recordings.get_mut(&key).and_then(|recording| recording.before.take())
     }
 
     /// Stores until when this run was recording: the next run reports the gap since then.
-    pub fn is_at(&self, key: Key, until: SystemTime) {
+    pub fn store_recorded_until(&self, key: Key, until: SystemTime) {
         let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
         if let Err(error) = file.and_then(|file| file.set_modified(until)) {
             tracing::debug!(allocation = %key.0, %error, "the time until which it was recorded cannot be stored");
@@ -232,7 +238,7 @@ impl Recorder {
     }
 
     /// Counts events that could not be recorded, for example because a look had no rates.
-    pub fn missed(&self, key: Key, count: u64) {
+    pub fn count_lost(&self, key: Key, count: u64) {
         self.traces.lost(self.mode, key, count);
     }
 
@@ -277,12 +283,12 @@ impl Recorder {
             TelemetryMode::Debug | TelemetryMode::Prod => "are lost".to_owned(),
         };
         tracing::warn!(%dir, %mode, %error, "records cannot be written and {what}");
-        self.troubles.set(self.subject(), format!("{what}: {dir}: {error}"));
+        self.problems.set(self.subject(), format!("{what}: {dir}: {error}"));
     }
 
     pub(super) fn end_trouble(&mut self) {
         if std::mem::take(&mut self.troubled) {
-            self.troubles.over(self.subject());
+            self.problems.clear(self.subject());
         }
     }
 }

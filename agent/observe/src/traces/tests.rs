@@ -1,8 +1,8 @@
 use super::*;
 use crate::measuring::tests::share as measuring_share;
 use lattice_agent_common::config::logs::StoreSettings;
+use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
-use lattice_agent_common::troubles::Troubles;
 use lattice_mesh::usage::Shown;
 use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
 use lattice_node::{Local, Phase};
@@ -60,7 +60,7 @@ impl Bed {
     }
 
     fn recorder(&self) -> Recorder {
-        Recorder::new(self.traces.clone(), TelemetryMode::Debug, "n1".parse().unwrap(), self.view.subscribe(), Troubles::default())
+        Recorder::new(self.traces.clone(), TelemetryMode::Debug, "n1".parse().unwrap(), self.view.subscribe(), NodeProblems::default())
     }
 
     /// The files below a folder with this extension, in order.
@@ -98,11 +98,11 @@ fn looks_become_lines_with_allocation_and_measures() {
     let bed = Bed::new("lines");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(None, 0), 5000);
-    assert!(!recorder.wants(key()));
+    assert!(!recorder.is_recording(key()));
     take(&mut recorder, 7, 1.0);
     assert_eq!(recorder.kept(key()), None, "nobody asked");
     recorder.follow_at(&view(Some(1), 60_000), 5000);
-    assert!(recorder.wants(key()));
+    assert!(recorder.is_recording(key()));
     for at_ms in [7, 1007] {
         take(&mut recorder, at_ms, at_ms as f64);
     }
@@ -110,7 +110,7 @@ fn looks_become_lines_with_allocation_and_measures() {
     take(&mut recorder, 3007, 3007.0);
     let gpu = |id: &str, source: &str| (id.to_owned(), vec![shown("gpu_utilization", source, 0.5)]);
     recorder.take(key(), 4007, &[shown("cpu_cores", "cgroup2", 1.0)], &[gpu("G1", "nvml"), gpu("G2", "sysfs")]);
-    assert_eq!(recorder.kept(key()), Some(Kept { points: 5, lost: 0 }));
+    assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 5, lost: 0 }));
     recorder.follow_at(&view(None, 0), 6000);
     let files = bed.files("traces", "jsonl");
     assert_eq!((files.len(), bed.files("traces", "json").len()), (1, 0), "the request is forgotten");
@@ -156,17 +156,17 @@ fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
     assert_eq!((bed.files("traces", "open").len(), bed.files("traces", "jsonl").len()), (0, 1));
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(Some(1), 60_000), 64_999);
-    assert!(recorder.wants(key()));
+    assert!(recorder.is_recording(key()));
     recorder.follow_at(&view(Some(1), 60_000), 65_000);
-    assert!(!recorder.wants(key()), "the quorum is away, and its time is over");
+    assert!(!recorder.is_recording(key()), "the quorum is away, and its time is over");
     take(&mut recorder, 2, 2.0);
     drop(recorder);
     bed.again();
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(Some(1), 60_000), 70_000);
-    assert!(!recorder.wants(key()), "and stays over");
+    assert!(!recorder.is_recording(key()), "and stays over");
     recorder.follow_at(&view(Some(2), 60_000), 70_000);
-    assert!(recorder.wants(key()), "another request has its own time");
+    assert!(recorder.is_recording(key()), "another request has its own time");
     // Events that ended while no agent was running.
     drop(recorder);
     bed.again();
@@ -180,7 +180,7 @@ fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_whi
     let mut bed = Bed::new("ending");
     let mode = TelemetryMode::Audit;
     let audits = |bed: &Bed| {
-        let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), Troubles::default());
+        let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), NodeProblems::default());
         recorder.lacks(&["io_uring: why".to_owned()]);
         recorder
     };
@@ -198,8 +198,8 @@ fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_whi
     let mut recorder = audits(&bed);
     assert_eq!(recorder.follow_at(&asked, 70_000), [key()]);
     assert_eq!(recorder.ending(&asked, 70_000), [key()]);
-    assert!(recorder.take_before(key()).is_some() && recorder.take_lines(key(), 8, 1, b"{\"at_ms\":8}\n".to_vec()));
-    assert!(recorder.follow_at(&asked, 70_000).is_empty() && !recorder.wants(key()));
+    assert!(recorder.take_earlier_end(key()).is_some() && recorder.take_lines(key(), 8, 1, b"{\"at_ms\":8}\n".to_vec()));
+    assert!(recorder.follow_at(&asked, 70_000).is_empty() && !recorder.is_recording(key()));
     assert_eq!((recorder.ending(&asked, 70_000), bed.files("traces", "jsonl").len()), (vec![], 2));
 }
 
@@ -209,7 +209,7 @@ fn audits_without_disk(bed: &Bed) -> (Recorder, NodeView) {
     let mode = TelemetryMode::Audit;
     let mut asked = view(Some(1), 60_000);
     asked.locals[0].share.telemetry.as_mut().unwrap().mode = mode;
-    let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), Troubles::default());
+    let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), NodeProblems::default());
     assert_eq!(recorder.follow_at(&asked, 5000), [key()]);
     (recorder, asked)
 }
@@ -224,10 +224,10 @@ fn lines_of_an_audit_wait_for_the_disk_in_order_and_those_beyond_the_bound_count
     let (mut recorder, _) = audits_without_disk(&bed);
     assert!(recorder.take_mark(key(), 1, line(1, "begun")) && recorder.take_lines(key(), 2, 1, line(2, "open")));
     assert!(recorder.is_behind(key()) && recorder.has_pending());
-    assert_eq!(recorder.kept(key()), Some(Kept { points: 0, lost: 0 }));
+    assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 0, lost: 0 }));
     let large = line(3, &"x".repeat(pending::PENDING_BYTES_MAX - 200));
     assert!(recorder.take_lines(key(), 3, 10, large) && !recorder.take_lines(key(), 4, 5, line(4, &"y".repeat(200))));
-    assert_eq!(recorder.kept(key()), Some(Kept { points: 0, lost: 5 }));
+    assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 0, lost: 5 }));
     // Where no more events may wait, a mark does.
     assert!(recorder.take_mark(key(), 5, line(5, &"z".repeat(200))));
     assert_eq!(recorder.events_pending(), 13);
@@ -237,7 +237,7 @@ fn lines_of_an_audit_wait_for_the_disk_in_order_and_those_beyond_the_bound_count
     recorder.retry(6);
     assert!(!recorder.has_pending());
     assert!(recorder.take_lines(key(), 7, 1, line(7, "open")));
-    assert_eq!(recorder.kept(key()), Some(Kept { points: 14, lost: 5 }));
+    assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 14, lost: 5 }));
     recorder.follow_at(&view(None, 0), 6000);
     let all = bed.files("traces", "jsonl").iter().flat_map(|file| parsed(&chunk::read(file).unwrap().lines)).collect::<Vec<_>>();
     let mut at: Vec<u64> = all.iter().filter_map(|line| line["at_ms"].as_u64()).collect();
@@ -253,7 +253,7 @@ fn the_last_line_of_an_audit_that_ends_on_a_full_disk_is_written_later() {
     assert_eq!(recorder.ending(&NodeView::default(), 6000), [key()]);
     assert!(recorder.take_mark(key(), 2, line(2, "ended")));
     recorder.follow_at(&NodeView::default(), 6000);
-    assert!(!recorder.wants(key()) && recorder.has_pending() && !recorder.is_behind(key()));
+    assert!(!recorder.is_recording(key()) && recorder.has_pending() && !recorder.is_behind(key()));
     // The same work is audited again meanwhile.
     let mut again = asked;
     again.locals[0].share.telemetry.as_mut().unwrap().id = Uuid::from_u128(2);
@@ -279,7 +279,7 @@ async fn complete_files_are_uploaded_and_removed_and_torn_ones_do_no_harm() {
     fs::write(folder.join("1-0000000000001-ab.jsonl"), b"{\"at_ms\":1}\n{\"at").unwrap();
     fs::write(folder.join("no name"), b"").unwrap();
     let stop = CancellationToken::new();
-    let flushing = tokio::spawn(bed.traces.clone().flush(Troubles::default(), stop.clone()));
+    let flushing = tokio::spawn(bed.traces.clone().flush(NodeProblems::default(), stop.clone()));
     let came = async {
         while bed.files("traces", "jsonl").len() + usize::from(bed.files("objects", "zst").is_empty()) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -316,8 +316,8 @@ fn the_oldest_go_where_too_many_wait() {
     assert!(left[0].path.ends_with("1-0000000000003-ab.jsonl"), "{left:?}");
     assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.debug.lost.load(Ordering::Relaxed)), (7, 6));
     assert_eq!([recorder.take_dropped(key()), recorder.take_dropped(key())], [6, 0], "the record can say so, once");
-    recorder.missed(key(), 1);
-    let lost = Some(Kept { points: 0, lost: 7 });
+    recorder.count_lost(key(), 1);
+    let lost = Some(TraceCounts { points: 0, lost: 7 });
     assert_eq!(recorder.kept(key()), lost, "its owner is told");
     recorder.follow_at(&view(Some(2), 60_000), 6000);
     assert_eq!(recorder.kept(key()), lost, "also who asks anew");
@@ -339,8 +339,8 @@ async fn one_allocations_refused_file_does_not_hold_back_others() {
         chunk.append(b"{\"at_ms\":1}\n").unwrap();
         chunk.close().unwrap();
     }
-    let (troubles, stop) = (Troubles::default(), CancellationToken::new());
-    let flushing = tokio::spawn(bed.traces.clone().flush(troubles.clone(), stop.clone()));
+    let (problems, stop) = (NodeProblems::default(), CancellationToken::new());
+    let flushing = tokio::spawn(bed.traces.clone().flush(problems.clone(), stop.clone()));
     let came = async {
         while bed.files("traces", "jsonl").len() != 1 || bed.files("objects/physics", "zst").is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -351,5 +351,5 @@ async fn one_allocations_refused_file_does_not_hold_back_others() {
     flushing.await.unwrap();
     let left = bed.files("traces", "jsonl");
     assert_eq!(left[0].parent(), Some(bed.traces.dir((AllocationId(Uuid::from_u128(1)), Epoch(3))).as_path()));
-    assert!(troubles.lines()[0].contains("stay on this node"), "{:?}", troubles.lines());
+    assert!(problems.lines()[0].contains("stay on this node"), "{:?}", problems.lines());
 }

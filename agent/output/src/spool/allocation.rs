@@ -64,12 +64,12 @@ impl Spool {
                 if (bytes, written_ns) == (seen.bytes, seen.written_ns) {
                     seen.print = print;
                 } else if bytes <= seen.bytes && print.is_some() {
-                    let now = files::print(&self.path(seen.stream), bytes)?;
+                    let now = files::tail_checksum(&self.path(seen.stream), bytes)?;
                     seen.rewritten = now.is_some() && now != print;
                 }
             }
             if seen.print.is_none() {
-                seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
+                seen.print = files::tail_checksum(&self.path(seen.stream), seen.bytes)?;
             }
             let mut index = self.index();
             let (_, truncated) = index.see(seen, now().0);

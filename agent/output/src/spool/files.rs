@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// How many bytes a [`print()`] covers at most.
+/// How many bytes a [`tail_checksum()`] covers at most.
 const PRINT_BYTES: u64 = 64;
 
 /// The result of a read.
@@ -99,7 +99,7 @@ fn data_start(file: &File, bytes: u64) -> io::Result<u64> {
 
 /// A checksum of the last bytes before `end`. It distinguishes a file that only grew from a file
 /// that was truncated and written again. `None`: the bytes do not exist, or were punched out.
-pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
+pub fn tail_checksum(path: &Path, end: u64) -> io::Result<Option<u32>> {
     let most = end.min(PRINT_BYTES);
     if most == 0 {
         // Most files of most launches are empty, and are not opened.

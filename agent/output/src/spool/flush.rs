@@ -20,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Interval of looks at files that grow.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of looks at files that do not grow.
-pub(super) const LOOK_IDLE: Duration = Duration::from_secs(5);
+pub(super) const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Looking takes at most one part in this many of the time.
-const LOOKS_SHARE: u32 = 50;
+const LOOK_PAUSE_TIMES: u32 = 50;
 /// Looks without growth after which looks become rarer.
 const IDLE_LOOKS: u32 = 10;
 /// Backoff while the store is unreachable.
-const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+const STORE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Compression level: output is mostly text, and the cores belong to the work.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -75,12 +75,12 @@ enum Wait {
 }
 
 impl Inner {
-    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, report: Option<ReportFlushed>, adopted: bool) {
+    pub(super) async fn run_spool(self: Arc<Self>, spool: Arc<Spool>, report: Option<ReportFlushed>, adopted: bool) {
         let stop = self.stop.clone();
         let worked = stop.run_until_cancelled(self.work(&spool, report, adopted)).await;
         if worked.is_none() {
             // The agent stops: save the times that are known.
-            let _ = spool.write_down().await;
+            let _ = spool.save_record().await;
         }
         self.live.lock().remove(&spool.dir.0);
         if worked.is_some() {
@@ -92,7 +92,7 @@ impl Inner {
     async fn work(&self, spool: &Arc<Spool>, report: Option<ReportFlushed>, mut adopted: bool) {
         let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
         let (mut known, mut behind, mut reported) = (0u64, true, Vec::new());
-        let mut wait = Wait::For(LOOK.min(self.settings.flush));
+        let mut wait = Wait::For(LOOK_INTERVAL.min(self.settings.flush));
         loop {
             // Most work is short: it is looked at only when it has ended.
             let mut ended = spool.ended.is_cancelled();
@@ -137,7 +137,7 @@ impl Inner {
                     }
                     let bytes = seen.iter().map(|s| s.bytes).sum();
                     if ended && !whole {
-                        Wait::For(away.insert(AWAY).next_pause())
+                        Wait::For(away.insert(STORE_BACKOFF).next_pause())
                     } else if ended {
                         match self.complete(spool).await {
                             Ok(()) | Err(Halt::Gone) => return,
@@ -146,10 +146,10 @@ impl Inner {
                     } else {
                         idle = if bytes == known { idle.saturating_add(1) } else { 0 };
                         known = bytes;
-                        let often = if idle < IDLE_LOOKS { LOOK } else { LOOK_IDLE };
+                        let often = if idle < IDLE_LOOKS { LOOK_INTERVAL } else { IDLE_LOOK_INTERVAL };
                         // Thousands of launches leave thousands of files.
-                        let time = often.min(self.settings.flush).max(look_took * LOOKS_SHARE);
-                        if time == LOOK_IDLE { Wait::Round } else { Wait::For(time) }
+                        let time = often.min(self.settings.flush).max(look_took * LOOK_PAUSE_TIMES);
+                        if time == IDLE_LOOK_INTERVAL { Wait::Round } else { Wait::For(time) }
                     }
                 }
                 Err(Halt::Gone) => {
@@ -191,7 +191,7 @@ impl Inner {
         }
         if put && !ended {
             *behind = true;
-            match spool.write_down().await {
+            match spool.save_record().await {
                 Ok(()) => failpoint::pass(Point::SpoolWritten),
                 // If the disk is full, only the store frees space, and its index is enough.
                 Err(error) => tracing::debug!(dir = %spool.dir.0.display(), %error, "what was flushed cannot be written down here"),
@@ -235,7 +235,7 @@ impl Inner {
     /// Everything is stored, and nothing will follow: marks the output as complete.
     async fn complete(&self, spool: &Arc<Spool>) -> Result<(), Halt> {
         let Some(store) = &self.store else {
-            return spool.write_down().await.map_err(Halt::Disk);
+            return spool.save_record().await.map_err(Halt::Disk);
         };
         spool.index().complete = true;
         let index = spool.snapshot();
@@ -246,7 +246,7 @@ impl Inner {
             }
             let path = spool.dir.flushed();
             let written = async {
-                spool.write_down().await?;
+                spool.save_record().await?;
                 failpoint::pass(Point::LastSpoolWritten);
                 blocking(move || std::fs::write(path, b"")).await?;
                 failpoint::pass(Point::FlushedMarked);
@@ -284,7 +284,7 @@ impl Inner {
     /// Logs the problem once; returns how long to wait.
     fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Backoff>) -> Duration {
         let first = away.is_none();
-        let wait = away.get_or_insert(AWAY).next_pause();
+        let wait = away.get_or_insert(STORE_BACKOFF).next_pause();
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
@@ -314,7 +314,7 @@ impl Spool {
         of_look(blocking(move || spool.look(None)).await)
     }
 
-    async fn write_down(self: &Arc<Self>) -> io::Result<()> {
+    async fn save_record(self: &Arc<Self>) -> io::Result<()> {
         let spool = Arc::clone(self);
         match blocking(move || record::write(&spool.dir, &spool.snapshot(), record::Sync::Now)).await {
             // The directory of an allocation without output is removed at its end.

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 /// Logs that the store lacks and whose allocation ended less than this ago are removed only if the
 /// disk is short of space: somebody may be about to read them.
-pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
+pub const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
 /// At least as long as a block of any file system that stores logs.
 const BLOCK_BYTES: u64 = 64 * 1024;
 /// Size that a directory counts in the spool, whatever it contains.
@@ -61,7 +61,7 @@ fn ended(path: PathBuf) -> Option<Ended> {
 impl Ended {
     /// Whether it ended so recently that somebody is about to read it.
     fn is_waited_for(&self, now: SystemTime) -> bool {
-        !now.duration_since(self.at).is_ok_and(|ago| ago >= KEPT_AFTER_END)
+        !now.duration_since(self.at).is_ok_and(|ago| ago >= RETENTION_AFTER_END)
     }
 }
 

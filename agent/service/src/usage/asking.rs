@@ -5,7 +5,7 @@ use lattice_model::{Allocation, Principal, millis};
 use std::time::Duration;
 
 /// How many nodes are asked at once.
-pub(super) const AT_ONCE: usize = 64;
+pub(super) const NODES_AT_ONCE_MAX: usize = 64;
 
 pub(super) fn open(user: &Principal, allocation: &Allocation, duration: Duration) -> UsageOpen {
     UsageOpen {

@@ -1,7 +1,7 @@
 //! What each rank of an allocation's launches does, as reported by the agents of its nodes.
 
 use super::Api;
-use super::asking::{AT_ONCE, open};
+use super::asking::{NODES_AT_ONCE_MAX, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_mesh::ranks::{WireRank, WireRanks};
@@ -17,7 +17,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
         let open = open(user, allocation, Duration::ZERO);
         async move { ranks::of_node(&api.context, &node, api.mesh_address(allocation.id, &node).await, open).await }
     });
-    stream::iter(asked).buffered(AT_ONCE).collect().await
+    stream::iter(asked).buffered(NODES_AT_ONCE_MAX).collect().await
 }
 
 /// Adds the ranks to the usage of their nodes; both are in the order of the allocation's nodes.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tonic::Status;
 
 /// How many queries run at once.
-const AT_ONCE: usize = 8;
+const QUERIES_AT_ONCE_MAX: usize = 8;
 const NODE: &str = "node_id";
 const SOURCE: &str = "store";
 
@@ -141,7 +141,7 @@ async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Foun
         }
     }
     // After one error the store is not queried further.
-    let answers: BTreeMap<_, _> = stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+    let answers: BTreeMap<_, _> = stream::iter(asked).buffer_unordered(QUERIES_AT_ONCE_MAX).try_collect().await?;
     let mut found = Found::default();
     for pushed in PUSHED {
         let of = |what: What| answers.get(&(pushed.name, what));

@@ -21,13 +21,13 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// How long to wait for a call of the work: after a restart of its agent, the work must call again.
-const CALLS_AGAIN: Duration = Duration::from_secs(5);
+const CALL_WAIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether processes of the work are alive.
-const LIVES: Duration = Duration::from_millis(500);
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why an allocation's work on this node cannot be asked, or its answer is unknown.
 #[derive(Debug, Error)]
-pub enum WayError {
+pub enum RequestError {
     #[error("its submission asks for no checkpoints")]
     NoPolicy,
     #[error(transparent)]
@@ -52,9 +52,9 @@ pub enum WayError {
     Broke(#[from] SavingBroke),
 }
 
-/// The way to ask one allocation's work on this node.
+/// How to ask one allocation's work on this node.
 #[derive(Clone)]
-pub enum Way {
+pub enum RequestMethod {
     Signal(AskSignal),
     Page(Arc<Page>),
     Call { callers: Callers, key: (AllocationId, Epoch) },
@@ -84,10 +84,10 @@ pub enum AskedFor {
     Port { callers: Callers, key: (AllocationId, Epoch), _asking: Asking, calling: Calling },
 }
 
-impl Way {
-    /// The way that the submission names.
-    pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, WayError> {
-        let policy = share.spec.checkpoint.ok_or(WayError::NoPolicy)?;
+impl RequestMethod {
+    /// The method that the submission names.
+    pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, RequestError> {
+        let policy = share.spec.checkpoint.ok_or(RequestError::NoPolicy)?;
         match policy.by {
             AskBy::Signal => Ok(Self::Signal(policy.signal)),
             AskBy::SharedMemory => {
@@ -106,7 +106,7 @@ impl Way {
 
     /// Whether the work is alive, and whether it would notice a request. For work that waits in
     /// calls, [`Self::complete`] completes the result. Blocks.
-    pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, WayError> {
+    pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, RequestError> {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
@@ -126,14 +126,14 @@ impl Way {
         Ok(Found { lives, deaf, targets: None })
     }
 
-    /// Completes `found` for work that is asked in calls: waits up to `CALLS_AGAIN` for a call.
+    /// Completes `found` for work that is asked in calls: waits up to `CALL_WAIT` for a call.
     /// `asked`: the same request may have been made before. Then it does not wait, because work
     /// that has received the request no longer waits in a call.
     pub async fn complete(&self, found: Found, asked: bool) -> Found {
         match self {
             Self::Call { callers, key } if found.lives && !asked => {
                 let mut waiting = callers.waiting(*key);
-                let called = matches!(tokio::time::timeout(CALLS_AGAIN, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
+                let called = matches!(tokio::time::timeout(CALL_WAIT, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
                 let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
                            call ApplicationService.Register, with `lattice checkpoint await` for one";
                 Found { deaf: (!called).then(|| why.to_owned()), ..found }
@@ -143,7 +143,7 @@ impl Way {
     }
 
     /// The answer to this token, if there is one. Blocks.
-    pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, WayError> {
+    pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, RequestError> {
         Ok(match self {
             Self::Signal(_) | Self::Call { .. } | Self::Port { .. } => place.answer(token)?,
             Self::Page(page) => match page.asked(token)? {
@@ -156,7 +156,7 @@ impl Way {
     /// Withdraws a request that got no answer: otherwise the application would save itself although
     /// nobody waits, and its answer would be acknowledged. A signal cannot be withdrawn. Blocks; no
     /// thread may make a request for this token afterwards.
-    pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), WayError> {
+    pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), RequestError> {
         match self {
             Self::Signal(_) => {}
             Self::Page(page) => page.withdraw(token)?,
@@ -171,7 +171,7 @@ impl Way {
 pub struct Request {
     pub context: Shared,
     pub share: Arc<DesiredShare>,
-    pub way: Way,
+    pub method: RequestMethod,
     pub place: Arc<Place>,
     pub token: String,
     pub deadline_ms: u64,
@@ -190,7 +190,7 @@ pub struct Request {
 impl Request {
     /// Makes the request. If it was made before by a signal and the work has begun to save, the
     /// signal is not sent again while any process still catches it. Blocks.
-    pub fn make(mut self) -> Result<AskedFor, WayError> {
+    pub fn make(mut self) -> Result<AskedFor, RequestError> {
         let asking = Arc::clone(&self.asking);
         let _turn = asking.lock();
         self.goes_on()?;
@@ -209,7 +209,7 @@ impl Request {
             self.prepare()
         })?;
         let asked = self.send(again)?;
-        if matches!(self.way, Way::Page(_))
+        if matches!(self.method, RequestMethod::Page(_))
             && let Err(why) = self.place.request(&self.token, self.deadline_ms)
         {
             tracing::warn!(allocation = %self.share.allocation, %why, "the request is on the page alone: its file cannot be written");
@@ -222,32 +222,34 @@ impl Request {
 
     /// An error once the request is no longer wanted: a thread may outlive its round, and must not
     /// change the request of a later round.
-    fn goes_on(&self) -> Result<(), WayError> {
-        if self.stop.is_cancelled() { Err(WayError::GivenUp) } else { Ok(()) }
+    fn goes_on(&self) -> Result<(), RequestError> {
+        if self.stop.is_cancelled() { Err(RequestError::GivenUp) } else { Ok(()) }
     }
 
-    fn forget_earlier(&self) -> Result<(), WayError> {
-        self.place.forget_all_but(&self.token).map_err(WayError::ForgetEarlier)
+    fn forget_earlier(&self) -> Result<(), RequestError> {
+        self.place.forget_all_but(&self.token).map_err(RequestError::ForgetEarlier)
     }
 
     /// Creates everything that must exist before the work is asked: the token's directory, and the
     /// request's file, except for work that reads its request from the page.
-    fn prepare(&self) -> Result<(), WayError> {
+    fn prepare(&self) -> Result<(), RequestError> {
         self.place.make_room(&self.token)?;
-        match self.way {
-            Way::Page(_) => {}
-            Way::Signal(_) | Way::Call { .. } | Way::Port { .. } => self.place.request(&self.token, self.deadline_ms)?,
+        match self.method {
+            RequestMethod::Page(_) => {}
+            RequestMethod::Signal(_) | RequestMethod::Call { .. } | RequestMethod::Port { .. } => {
+                self.place.request(&self.token, self.deadline_ms)?;
+            }
         }
         Ok(())
     }
 
     /// `again`: the request was made before, and the work has begun to save.
-    fn send(&mut self, again: bool) -> Result<AskedFor, WayError> {
+    fn send(&mut self, again: bool) -> Result<AskedFor, RequestError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
         let seen = self.targets.take();
         self.goes_on()?;
-        match &self.way {
-            Way::Signal(signal) => {
+        match &self.method {
+            RequestMethod::Signal(signal) => {
                 let work = (&*self.context, allocation, shim_of(&self.context, allocation));
                 // One of the ranks that were asked together may no longer catch the signal: that is
                 // no error now.
@@ -258,12 +260,12 @@ impl Request {
                 };
                 Ok(AskedFor::Processes(asked))
             }
-            Way::Page(page) => Ok(AskedFor::Page(Arc::clone(page), page.ask(&token, deadline_ms)?)),
-            Way::Call { callers, key } => {
+            RequestMethod::Page(page) => Ok(AskedFor::Page(Arc::clone(page), page.ask(&token, deadline_ms)?)),
+            RequestMethod::Call { callers, key } => {
                 let _asking = callers.ask(*key, Asked { token, deadline_ms });
                 Ok(AskedFor::Call { callers: callers.clone(), key: *key, _asking })
             }
-            Way::Port { callers, key, port } => {
+            RequestMethod::Port { callers, key, port } => {
                 let asked = Asked { token, deadline_ms };
                 let _asking = callers.ask(*key, asked.clone());
                 let calling = Calling::begin(self.context.checkpoints.clone(), Arc::clone(&self.share), port.clone(), asked);
@@ -275,7 +277,7 @@ impl Request {
 
 impl AskedFor {
     /// Why no answer can arrive any more; `None`: an answer may still arrive.
-    pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, WayError> {
+    pub async fn why_no_answer(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, RequestError> {
         match self {
             Self::Processes(asked) => {
                 let ended = asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true));
@@ -283,7 +285,7 @@ impl AskedFor {
             }
             Self::Page(page, _) => {
                 let page = Arc::clone(page);
-                let listened = blocking(move || page.is_listened().map_err(WayError::from)).await?;
+                let listened = blocking(move || page.is_listened().map_err(RequestError::from)).await?;
                 Ok((!listened).then(|| "no process listens on the page any more, and none reported that it had saved".to_owned()))
             }
             Self::Port { calling, .. } => Ok(calling.over()),
@@ -291,18 +293,18 @@ impl AskedFor {
                 let (context, allocation) = (Arc::clone(context), share.allocation);
                 let lives = move || {
                     let lives = catching::lives(&context, allocation, shim_of(&context, allocation));
-                    lives.map_err(|error| WayError::Signal(CatchingError::Look(error)))
+                    lives.map_err(|error| RequestError::Signal(CatchingError::Look(error)))
                 };
                 Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it reported that it had saved".to_owned()))
             }
         }
     }
 
-    /// Least time between two calls of [`Self::in_vain`].
+    /// Least time between two calls of [`Self::why_no_answer`].
     pub fn pause(&self) -> Duration {
         match self {
             Self::Processes(_) | Self::Page(..) | Self::Port { .. } => Duration::ZERO,
-            Self::Call { .. } => LIVES,
+            Self::Call { .. } => LIVENESS_INTERVAL,
         }
     }
 
@@ -313,7 +315,7 @@ impl AskedFor {
             Self::Page(page, number) => {
                 let (page, number) = (Arc::clone(page), *number);
                 // The same error also occurs when the answer is read, and is reported there.
-                blocking(move || page.progress(number).map_err(WayError::from)).await.ok().flatten()
+                blocking(move || page.progress(number).map_err(RequestError::from)).await.ok().flatten()
             }
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),
         }
@@ -321,5 +323,5 @@ impl AskedFor {
 }
 
 fn shim_of(context: &Handles, allocation: AllocationId) -> Option<u32> {
-    context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
+    context.allocations.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }

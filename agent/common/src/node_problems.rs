@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 /// The latest line of each subject. All clones share one table.
 #[derive(Clone, Debug, Default)]
-pub struct Troubles(Arc<Mutex<BTreeMap<&'static str, String>>>);
+pub struct NodeProblems(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
-impl Troubles {
+impl NodeProblems {
     /// Sets the problem of a subject; it replaces the subject's earlier one.
     pub fn set(&self, subject: &'static str, text: String) {
         self.0.lock().insert(subject, text);
     }
 
     /// Clears the problem of a subject.
-    pub fn over(&self, subject: &'static str) {
+    pub fn clear(&self, subject: &'static str) {
         self.0.lock().remove(subject);
     }
 
     /// All problems, one line each, for people.
     pub fn lines(&self) -> Vec<String> {
-        let troubles = self.0.lock();
-        troubles.iter().map(|(subject, text)| format!("{subject}: {text}")).collect()
+        let problems = self.0.lock();
+        problems.iter().map(|(subject, text)| format!("{subject}: {text}")).collect()
     }
 }

@@ -22,18 +22,18 @@ use serde::{Deserialize, Serialize};
 const FOLDER: &str = ".kept";
 const VERSION: u32 = 1;
 /// Size at most of an object that is read.
-const BYTES_MAX: u64 = 64 << 10;
+const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A cluster's identity, as it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Whose {
+struct ClusterIdentity {
     name: String,
     /// BLAKE3 of the authorities' certificates, in hexadecimal. During a change of authority both
     /// are listed.
     authorities: Vec<String>,
 }
 
-impl Whose {
+impl ClusterIdentity {
     fn of(name: &str, ca_pem: &str) -> Self {
         let certificates = CertificateDer::pem_slice_iter(ca_pem.as_bytes()).flatten();
         let mut authorities: Vec<String> = certificates.map(|der| blake3::hash(&der).to_hex().to_string()).collect();
@@ -42,29 +42,29 @@ impl Whose {
     }
 
     /// Two records are of the same cluster if the name is equal and they share an authority.
-    fn is(&self, other: &Self) -> bool {
+    fn matches(&self, other: &Self) -> bool {
         self.name == other.name && self.authorities.iter().any(|one| other.authorities.contains(one))
     }
 }
 
 /// One such file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct AllocationRecord {
     version: u32,
     tenant: String,
     project: String,
     allocation: AllocationId,
-    cluster: Whose,
+    cluster: ClusterIdentity,
     /// When the allocation ended, by the quorum; milliseconds since 1970. `None`: no agent has seen
     /// that it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seen_at_ms: Option<u64>,
 }
 
-impl Kept {
+impl AllocationRecord {
     fn of(owner: &Owner) -> Self {
         let (tenant, project) = (owner.tenant.clone(), owner.project.clone());
-        Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: Whose::default(), end_seen_at_ms: None }
+        Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: ClusterIdentity::default(), end_seen_at_ms: None }
     }
 
     /// The same record with this end.
@@ -79,41 +79,41 @@ impl Kept {
 }
 
 impl CheckpointStore {
-    fn kept_key(&self, allocation: AllocationId) -> Key {
+    fn record_key(&self, allocation: AllocationId) -> Key {
         self.objects.key([FOLDER.to_owned(), format!("{allocation}.json")])
     }
 
     /// Records that an allocation has something in the store. Idempotent.
-    pub(super) async fn note_kept(&self, owner: &Owner) -> Result<(), StoreError> {
-        self.put_kept(&Kept::of(owner)).await
+    pub(super) async fn record_allocation(&self, owner: &Owner) -> Result<(), StoreError> {
+        self.put_record(&AllocationRecord::of(owner)).await
     }
 
-    fn whose(&self) -> Whose {
-        let of = |ours: &Ours| Whose::of(&ours.name, &ours.material.borrow().pem.ca);
+    fn cluster_identity(&self) -> ClusterIdentity {
+        let of = |ours: &Ours| ClusterIdentity::of(&ours.name, &ours.material.borrow().pem.ca);
         self.ours.as_ref().map(of).unwrap_or_default()
     }
 
     /// Whether the record is of this cluster. A record without an identity belongs to no cluster.
-    pub fn is_ours(&self, kept: &Kept) -> bool {
-        kept.cluster.is(&self.whose())
+    pub fn is_ours(&self, record: &AllocationRecord) -> bool {
+        record.cluster.matches(&self.cluster_identity())
     }
 
     /// Whether this cluster's identity has changed since the record was written, for example by a
     /// new authority.
-    pub fn has_changed_identity(&self, kept: &Kept) -> bool {
-        kept.cluster != self.whose()
+    pub fn has_changed_identity(&self, record: &AllocationRecord) -> bool {
+        record.cluster != self.cluster_identity()
     }
 
     /// Writes the record with this cluster's present identity.
-    pub async fn put_kept(&self, kept: &Kept) -> Result<(), StoreError> {
-        let kept = &Kept { cluster: self.whose(), ..kept.clone() };
-        let json = serde_json::to_vec(kept).map_err(|e| StoreError::Unfit(e.to_string()))?;
-        self.objects.store.put(&self.kept_key(kept.allocation), PutPayload::from(json)).await?;
+    pub async fn put_record(&self, record: &AllocationRecord) -> Result<(), StoreError> {
+        let record = &AllocationRecord { cluster: self.cluster_identity(), ..record.clone() };
+        let json = serde_json::to_vec(record).map_err(|e| StoreError::Unfit(e.to_string()))?;
+        self.objects.store.put(&self.record_key(record.allocation), PutPayload::from(json)).await?;
         Ok(())
     }
 
     /// The allocations that have checkpoints, as the store lists them page by page.
-    pub fn all_kept(&self) -> impl Stream<Item = Result<AllocationId, StoreError>> + Send + '_ {
+    pub fn recorded_allocations(&self) -> impl Stream<Item = Result<AllocationId, StoreError>> + Send + '_ {
         let folder = self.objects.key([FOLDER.to_owned()]);
         let listed = self.objects.store.list(Some(&folder));
         listed.filter_map(|meta| async move {
@@ -126,29 +126,29 @@ impl CheckpointStore {
 
     /// The record of an allocation, and when it was written by the store's clock, in milliseconds
     /// since 1970; `None`: no record.
-    pub async fn kept(&self, allocation: AllocationId) -> Result<Option<(Kept, u64)>, StoreError> {
-        let found = match self.objects.store.get(&self.kept_key(allocation)).await {
+    pub async fn record(&self, allocation: AllocationId) -> Result<Option<(AllocationRecord, u64)>, StoreError> {
+        let found = match self.objects.store.get(&self.record_key(allocation)).await {
             Ok(found) => found,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let damaged = |why: String| StoreError::Damaged { what: format!("{FOLDER}/{allocation}.json"), why };
-        if found.meta.size > BYTES_MAX {
+        if found.meta.size > FILE_BYTES_MAX {
             return Err(damaged(format!("{} bytes", found.meta.size)));
         }
         let written_ms = modified_ms(&found.meta);
         let bytes = found.bytes().await?;
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-        match (kept.version, kept.allocation == allocation) {
-            (VERSION, true) => Ok(Some((kept, written_ms))),
+        let record: AllocationRecord = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+        match (record.version, record.allocation == allocation) {
+            (VERSION, true) => Ok(Some((record, written_ms))),
             (VERSION, false) => Err(damaged("it is another allocation's".to_owned())),
             (version, _) => Err(damaged(format!("version {version}, this agent reads {VERSION}"))),
         }
     }
 
     /// Removes the record of an allocation that has nothing in the store any more.
-    pub async fn forget_kept(&self, allocation: AllocationId) -> Result<(), StoreError> {
-        match self.objects.store.delete(&self.kept_key(allocation)).await {
+    pub async fn remove_record(&self, allocation: AllocationId) -> Result<(), StoreError> {
+        match self.objects.store.delete(&self.record_key(allocation)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -185,15 +185,15 @@ mod tests {
 
     #[test]
     fn a_cluster_is_known_by_its_name_and_a_shared_authority() {
-        let whose = |name: &str, authorities: &[&str]| Whose {
+        let identity = |name: &str, authorities: &[&str]| ClusterIdentity {
             name: name.to_owned(),
             authorities: authorities.iter().map(|a| (*a).to_owned()).collect(),
         };
-        let ours = whose("alps", &["old", "new"]);
-        assert!(ours.is(&whose("alps", &["old"])) && ours.is(&whose("alps", &["new", "next"])));
-        assert!(!ours.is(&whose("alps", &["other"])) && !ours.is(&whose("test", &["old"])));
+        let ours = identity("alps", &["old", "new"]);
+        assert!(ours.matches(&identity("alps", &["old"])) && ours.matches(&identity("alps", &["new", "next"])));
+        assert!(!ours.matches(&identity("alps", &["other"])) && !ours.matches(&identity("test", &["old"])));
         // Records without an identity never match, not even each other.
-        assert!(!ours.is(&Whose::default()) && !Whose::default().is(&Whose::default()));
-        assert_eq!(Whose::of("alps", "no certificate").authorities, [""; 0]);
+        assert!(!ours.matches(&ClusterIdentity::default()) && !ClusterIdentity::default().matches(&ClusterIdentity::default()));
+        assert_eq!(ClusterIdentity::of("alps", "no certificate").authorities, [""; 0]);
     }
 }
