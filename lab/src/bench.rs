@@ -35,7 +35,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     let has_nodes = matches!(name, Name::Nodes | Name::Mpi | Name::Scale);
     ensure!(options.nodes.is_empty() || has_nodes, "--nodes is of `bench nodes`, `bench mpi` and `bench scale` alone");
     let is_default = options.scale == options::ScaleOptions::default();
-    ensure!(is_default || name == Name::Scale, "--followers, --changes, --seconds and --svg are of `bench scale` alone");
+    ensure!(is_default || name == Name::Scale, "--followers, --wide, --storm, --changes, --seconds and --svg are of `bench scale` alone");
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
@@ -73,7 +73,8 @@ pub enum Name {
     Quorum,
     /// The cost of a node's runtime: images, programs, output, and an agent at rest
     Runtime,
-    /// What members and agents cost as the cluster grows, with simulated agents and the same changes a second
+    /// What members and agents cost as the cluster grows, with simulated agents: the same changes a second; or wide
+    /// allocations (--wide), and members killed under all sessions (--storm)
     Scale,
     /// The cost of counting in the kernel, of reporting to the agent, and of measuring a full node
     Telemetry,

@@ -82,6 +82,9 @@ pub struct Figure {
     pub target: Option<Target>,
     /// The verdict.
     pub verdict: Verdict,
+    /// Why the measurement was not complete; its target then counts as missed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
 }
 
 impl Figure {
@@ -98,7 +101,20 @@ impl Figure {
             Some(Target::RatioAtLeast { peer, at_least }) => met(peers.iter().any(|p| p.name == *peer && p.ratio >= *at_least)),
             Some(Target::RatioTo { peer, at_most }) => met(peers.iter().any(|p| p.name == *peer && p.ratio <= *at_most)),
         };
-        Self { name: name.to_owned(), unit, samples, peers, target, verdict }
+        Self { name: name.to_owned(), unit, samples, peers, target, verdict, incomplete: None }
+    }
+
+    /// A figure without a measurement: its target is missed.
+    pub fn not_measured(name: &str, unit: &'static str, why: &str, target: Option<Target>) -> Self {
+        let none = Samples { failed: 1, ..Samples::default() };
+        Self::new(name, unit, none, vec![], target).cut_short(why)
+    }
+
+    /// The same figure with its measurement marked as incomplete: a target that it has is missed.
+    pub fn cut_short(mut self, why: &str) -> Self {
+        self.verdict = if self.target.is_some() { Verdict::Missed } else { Verdict::NoTarget };
+        self.incomplete = Some(why.to_owned());
+        self
     }
 }
 
@@ -138,6 +154,9 @@ impl fmt::Display for Report {
         writeln!(f, "waiting for a processor (10 s): {} before, {} after", pressure(self.cpu_pressure[0]), pressure(self.cpu_pressure[1]))?;
         for figure in &self.figures {
             writeln!(f, "\n{}\n  {:<38} {}", figure.name, "lattice", spread(&figure.samples, figure.unit))?;
+            if let Some(why) = &figure.incomplete {
+                writeln!(f, "  {why}")?;
+            }
             for peer in &figure.peers {
                 writeln!(f, "  {:<38} {}   ratio {:.2}", peer.name, spread(&peer.samples, figure.unit), peer.ratio)?;
             }
@@ -163,6 +182,9 @@ impl fmt::Display for Report {
 }
 
 fn spread(s: &Samples, unit: &str) -> String {
+    if s.count == 0 {
+        return format!("{:>9}", "none");
+    }
     let failed = if s.failed > 0 { format!(", {} FAILED", s.failed) } else { String::new() };
     format!("{:>9.2} {unit}  ({:.2}–{:.2}, n={}{failed})", s.median, s.min, s.max, s.count)
 }
@@ -196,5 +218,21 @@ mod tests {
         assert_eq!(verdict(vec![], more()), Verdict::Missed);
         assert_eq!(verdict(vec![], Some(Target::AtLeast { value: 10.5, why: String::new() })), Verdict::Missed);
         assert_eq!(verdict(vec![], None), Verdict::NoTarget);
+    }
+
+    #[test]
+    fn what_was_not_measured_to_the_end_misses_its_target() {
+        let at_most = || Some(Target::AtMost { value: 30.0, why: "soon".into() });
+        let none = Figure::not_measured("until all are back", "s", "not reached in 60 s", at_most());
+        assert_eq!((none.verdict, none.samples.count, none.samples.failed), (Verdict::Missed, 0, 1));
+        let part = Figure::new("x", "MB", samples(&[10.0]), vec![], at_most());
+        assert_eq!(part.verdict, Verdict::Met);
+        assert_eq!(part.cut_short("given up after 60 s").verdict, Verdict::Missed);
+        assert_eq!(Figure::not_measured("y", "s", "not reached in 60 s", None).verdict, Verdict::NoTarget);
+        let machine = crate::machine::Machine::look();
+        let report =
+            Report { bench: "scale", machine, profile: "debug".into(), cpu_pressure: [None; 2], figures: vec![none], notes: vec![] };
+        let text = report.to_string();
+        assert!(text.contains("none\n  not reached in 60 s\n  target: at most 30 s (soon) · MISSED"), "{text}");
     }
 }

@@ -29,13 +29,21 @@ pub struct Options {
     pub scale: ScaleOptions,
 }
 
-/// The load of `scale`, and where its curves are drawn.
+/// What `scale` measures, its load, and where its curves are drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ScaleOptions {
     /// How many simulated agents have role `api` and follow all allocations; the others have role `node` (for `scale`)
     /// [default: 16]
     #[arg(long, value_name = "N")]
     pub followers: Option<u32>,
+    /// Measure allocations of all nodes, and a hundred of a tenth of the nodes at once, in place of the constant load
+    /// (for `scale`)
+    #[arg(long, conflicts_with_all = ["changes", "seconds"])]
+    pub wide: bool,
+    /// Measure the return of all sessions after all members were killed, and a restart of one member after the other,
+    /// in place of the constant load (for `scale`)
+    #[arg(long, conflicts_with_all = ["changes", "seconds"])]
+    pub storm: bool,
     /// Changes of allocations a second (for `scale`) [default: 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=5000))]
     pub changes: Option<u32>,

@@ -6,12 +6,12 @@
 //!     start ───────────────────────────────────────────▶ issues certificates
 //!     ◀── "prepared" ─────────────────────────────────────
 //!     "open" ──────────────────────────────────────────▶ all register
-//!     "totals" ────────────────────────────────────────▶
+//!     "totals" or "progress" ──────────────────────────▶
 //!     ◀── a line of JSON (or of the error) ───────────────   … again and again
 //!     its end of the pipe closes ──────────────────────▶ ends
 //! ```
 
-use super::agents::{Agents, Conduct, Crowd, Prepared, Totals};
+use super::agents::{Agents, Conduct, Crowd, Prepared, Progress, Totals};
 use crate::cluster::Cluster;
 use crate::machine;
 use anyhow::{Context, Result, bail, ensure};
@@ -25,6 +25,7 @@ use std::time::Duration;
 const PREPARED: &str = "prepared";
 const OPEN: &str = "open";
 const TOTALS: &str = "totals";
+const PROGRESS: &str = "progress";
 
 /// The agents of one process. A hidden command of the lab has these options.
 #[derive(Clone, Debug, clap::Args)]
@@ -81,6 +82,11 @@ pub fn run(options: &Options) -> Result<()> {
                     give_back_memory();
                 }
                 answer(&Answer { totals, resident_before, resident: resident()? })?;
+            }
+            PROGRESS => {
+                let agents = agents.as_mut().context("the agents are not open")?;
+                agents.check()?;
+                answer(&agents.progress())?;
             }
             other => bail!("{other:?} is no request to simulated agents"),
         }
@@ -151,6 +157,12 @@ impl AgentProcess {
     /// The agents' counts. An error says that an agent, or the process, has ended.
     pub fn totals(&mut self) -> Result<Answer> {
         self.request(TOTALS)?;
+        self.read()
+    }
+
+    /// The course of the agents' shares, sessions and watches.
+    pub fn progress(&mut self) -> Result<Progress> {
+        self.request(PROGRESS)?;
         self.read()
     }
 

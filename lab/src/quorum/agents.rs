@@ -10,17 +10,20 @@
 
 mod counts;
 mod following;
+mod session;
 mod shares;
 
-pub use counts::{Counts, Totals};
+pub use counts::{Counts, Marked, Progress, Totals, monotonic_ns};
+pub use session::{SIZE, Session};
 
 use super::members::{Members, certificate, client_of};
 use crate::cluster::Cluster;
-use anyhow::{Context, Result, bail, ensure};
-use lattice_model::{Backoff, Boot, Incarnation, NodeAddresses, NodeId, Resources};
+use anyhow::{Result, bail, ensure};
+use lattice_model::{Backoff, Incarnation, NodeId};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
-use lattice_quorum_client::wire::{Down, HeldKeys, NodeHealth, Up};
+use lattice_quorum_client::wire::{Down, NodeHealth, Up};
+use session::{Life, keys};
 use shares::Shares;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,14 +31,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use uuid::Uuid;
 
-/// The resources of each node. Its cores are claimed one by one.
-pub const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 0 };
 /// The largest number of agents that register, or read the first list of their watch, at the same time.
 pub const OPENING_MAX: usize = 32;
-/// How long one agent may take to register.
-const REGISTER_MAX: Duration = Duration::from_secs(60);
 /// Pauses between two sessions, as those of agents.
 const SESSION_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// How long a heartbeat may be unacknowledged until the agent gives its session up, as agents do.
@@ -148,6 +146,11 @@ impl Agents {
         self.counts.totals()
     }
 
+    /// The course of their shares, sessions and watches.
+    pub fn progress(&self) -> Progress {
+        self.counts.progress()
+    }
+
     /// Fails when an agent has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.tasks.try_join_next() {
@@ -165,84 +168,6 @@ struct Agent {
     phase: Duration,
     conduct: Conduct,
     counts: Arc<Counts>,
-}
-
-/// A registration's part that differs between the sessions of one agent.
-#[derive(Clone, Copy)]
-struct Life {
-    incarnation: Incarnation,
-    is_new: bool,
-}
-
-/// A node's session.
-pub struct Session {
-    up: mpsc::Sender<Up>,
-    /// The member's messages.
-    pub down: lattice_quorum_client::DownStream,
-    incarnation: Incarnation,
-    /// The last report that the quorum has of this incarnation.
-    report_seq: u64,
-}
-
-impl Session {
-    /// Registers a node with one of the members that `client` knows.
-    pub async fn open(client: &QuorumClient, name: &str) -> Result<Self> {
-        let (node, life) = (name.parse()?, Life { incarnation: Incarnation(0), is_new: true });
-        let end = Instant::now() + REGISTER_MAX;
-        loop {
-            match Self::register(client, &node, life).await {
-                Ok(session) => return Ok(session),
-                Err(why) => ensure!(Instant::now() < end, "{name} cannot register: {why:#}"),
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    async fn register(client: &QuorumClient, node: &NodeId, life: Life) -> Result<Self> {
-        let registration = Up::Register {
-            node: node.clone(),
-            boot: Boot(Uuid::nil()),
-            size: SIZE,
-            addresses: NodeAddresses { mesh: format!("{node}:9401"), gossip: format!("{node}:9402") },
-            schedulable: true,
-            incarnation: life.incarnation,
-            new_life: life.is_new,
-            unlimited: vec![],
-            features: Default::default(),
-            found: None,
-            keys: keys(),
-            through: None,
-            wipes: false,
-            health: NodeHealth::Well,
-            conformance: None,
-        };
-        let (up, mut down) = client.session(registration).await?;
-        match down.next().await? {
-            Down::Registered { incarnation, report_seq, .. } => Ok(Self { up, down, incarnation, report_seq }),
-            other => {
-                client.leave(down.member());
-                bail!("{other:?}")
-            }
-        }
-    }
-
-    /// Waits until the member ends this session; returns its text.
-    pub async fn sent_away(&mut self) -> Result<String> {
-        loop {
-            if let Down::Close { why } | Down::Removed { why } = self.down.next().await? {
-                return Ok(why);
-            }
-        }
-    }
-
-    async fn send(&self, up: Up) -> Result<()> {
-        self.up.send(up).await.context("the session is over")
-    }
-}
-
-/// The report of an agent that seals its gossip with the key of its configuration.
-fn keys() -> HeldKeys {
-    HeldKeys { opens: vec![0], seals: 0 }
 }
 
 impl Agent {
@@ -282,6 +207,7 @@ impl Agent {
         let mut pauses = SESSION_PAUSES;
         loop {
             let began = Instant::now();
+            self.counts.count_session();
             self.counts.add_reports(shares.begin_session(session.report_seq));
             let Err(ended) = self.serve(&mut session, &mut shares).await;
             match self.conduct {
@@ -345,7 +271,7 @@ impl Agent {
     async fn handle(&self, message: Down, session: &Session, shares: &mut Shares) -> Result<()> {
         match message {
             Down::Desired(list) if self.conduct != Conduct::Heartbeats => {
-                shares.take(&list);
+                self.counts.add_shares(shares.take(&list));
                 for report in shares.send_next() {
                     session.send(Up::Report(report)).await?;
                 }

@@ -1,22 +1,18 @@
-//! One size of the cluster: started, loaded, measured.
+//! The constant load at one size of the cluster.
 //!
 //! ```text
-//!   members, real agents ─▶ simulated agents register ─▶ all Ready ─▶ all have their first list ─▶ rest
-//!      ─▶ load, not measured ─▶ load, measured
+//!   started (crowd.rs) ─▶ load, not measured ─▶ load, measured
 //! ```
 
+use super::crowd::{Crowd, Plan, Started, start};
 use super::load::{self, Load};
 use super::sockets;
-use crate::bench::quorum::commits::{Room, take_lease};
-use crate::binaries::Binaries;
-use crate::interrupt;
+use crate::bench::quorum::commits::Room;
 use crate::machine;
-use crate::quorum::agent_process::{self, AgentProcess, Answer};
+use crate::quorum::agent_process::Answer;
 use crate::quorum::agents::{Totals, name_of};
-use crate::quorum::members::{Members, Timers};
-use crate::up::Options as UpOptions;
-use anyhow::{Context, Result, ensure};
-use lattice_model::NodeState;
+use crate::quorum::members::Members;
+use anyhow::{Context, Result};
 use lattice_quorum_client::QuorumClient;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -24,44 +20,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Real agents beside the simulated ones. They have the role `api`, not `scheduler`: they follow the whole cluster, and
-/// the bench places the work.
-pub const REAL_AGENTS: u32 = 2;
 /// Simulated nodes that get work; all others are at rest. Of few nodes, half get work.
 pub const WORKING_MAX: usize = 50;
-/// The largest number of simulated agents in one process: each has up to three connections.
-pub const PROCESS_AGENTS_MAX: usize = 5000;
-/// The documented timers of agents, in milliseconds.
-pub const HEARTBEAT_MS: u64 = 10_000;
-pub const DEGRADED_AFTER_MS: u64 = 30_000;
-/// How long it may take until all nodes are Ready and all watches have their first list.
-const OPEN_MAX: Duration = Duration::from_secs(600);
 /// Load that is not measured: connections are opened, and the members' first pages are written.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Interval between two looks at the members' memory, and at nodes that are not Ready yet.
+/// Interval between two looks at the members' memory.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
-const READY_INTERVAL: Duration = Duration::from_millis(100);
 /// Clients that submit and claim.
 const CLIENTS: usize = 8;
-
-/// What is measured at each size.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Simulated agents with role `api`, at most.
-    pub followers: usize,
-    /// Changes a second.
-    pub changes: u32,
-    /// How long is measured.
-    pub lasts: Duration,
-    /// The timers of the members.
-    pub timers: Timers,
-}
-
-impl Plan {
-    fn followers(&self, agents: usize) -> usize {
-        self.followers.min(agents)
-    }
-}
 
 /// The measurements of one size.
 #[derive(Debug, Default)]
@@ -97,20 +63,7 @@ pub struct Measured {
 
 /// Measures a cluster with this many simulated agents in `dir`.
 pub async fn measure(dir: &Path, agents: usize, plan: &Plan) -> Result<Measured> {
-    let options = UpOptions {
-        nodes: REAL_AGENTS,
-        heartbeat_ms: HEARTBEAT_MS,
-        degraded_after_ms: DEGRADED_AFTER_MS,
-        agent_lines: "roles: [api]\n".to_owned(),
-        ..Members::options(dir, plan.timers, "").with_audit_as_documented()
-    };
-    eprintln!("bench: starting three members and {REAL_AGENTS} agents");
-    let members = Members::start_as(options).await?;
-    // Before the followers ask for it: they place nothing.
-    let token = take_lease(&members.client()?).await?;
-    let mut crowd = Crowd::start(dir, agents, plan.followers(agents))?;
-    let (ready_s, listed_s) = crowd.open(&members).await?;
-    eprintln!("bench: {agents} simulated agents are Ready after {ready_s:.1} s and have their lists after {listed_s:.1} s");
+    let Started { members, mut crowd, token, ready_s, listed_s } = start(dir, agents, plan).await?;
     // The last ones, because the first ones are the followers.
     let working: BTreeSet<String> = (agents - working_count(agents)..agents).map(name_of).collect();
     let room = Arc::new(Room::with(&members.client()?, token, |node| working.contains(node.id.as_str())).await?);
@@ -122,71 +75,6 @@ pub async fn measure(dir: &Path, agents: usize, plan: &Plan) -> Result<Measured>
 
 fn working_count(agents: usize) -> usize {
     (agents / 2).clamp(1, WORKING_MAX)
-}
-
-/// The processes with simulated agents.
-struct Crowd {
-    agents: usize,
-    followers: usize,
-    processes: Vec<AgentProcess>,
-}
-
-impl Crowd {
-    fn start(dir: &Path, agents: usize, followers: usize) -> Result<Self> {
-        let lab = Binaries::beside_lab()?.lab();
-        let mut processes = Vec::new();
-        for first in (0..agents).step_by(PROCESS_AGENTS_MAX) {
-            interrupt::check()?;
-            let count = PROCESS_AGENTS_MAX.min(agents - first);
-            let followers = followers.saturating_sub(first).min(count);
-            let options = agent_process::Options { dir: dir.to_owned(), first, count, followers, heartbeat_ms: HEARTBEAT_MS };
-            processes.push(AgentProcess::start(&lab, &options)?);
-        }
-        Ok(Self { agents, followers, processes })
-    }
-
-    /// Registers all; returns after how many seconds all nodes were Ready, and all watches had their first list.
-    async fn open(&mut self, members: &Members) -> Result<(f64, f64)> {
-        let began = Instant::now();
-        self.processes.iter_mut().try_for_each(AgentProcess::open)?;
-        let (mut ready_s, mut listed_s) = (None, None);
-        let all_ready = self.agents + REAL_AGENTS as usize;
-        loop {
-            interrupt::check()?;
-            let totals = self.answers()?;
-            let listed: usize = totals.iter().map(|a| a.totals.listed).sum();
-            let ready = ready(members).await.unwrap_or_default();
-            let after = began.elapsed();
-            if ready >= all_ready {
-                ready_s.get_or_insert(after.as_secs_f64());
-            }
-            if listed == self.agents {
-                listed_s.get_or_insert(after.as_secs_f64());
-            }
-            if let (Some(ready_s), Some(listed_s)) = (ready_s, listed_s) {
-                return Ok((ready_s, listed_s));
-            }
-            let (all, s) = (self.agents, OPEN_MAX.as_secs());
-            ensure!(
-                after < OPEN_MAX,
-                "after {s} s {ready} of {all_ready} nodes are Ready, and {listed} of {all} watches have their first list"
-            );
-            tokio::time::sleep(READY_INTERVAL).await;
-        }
-    }
-
-    fn answers(&mut self) -> Result<Vec<Answer>> {
-        self.processes.iter_mut().map(AgentProcess::totals).collect()
-    }
-
-    fn pids(&self) -> Vec<i32> {
-        self.processes.iter().map(AgentProcess::pid).collect()
-    }
-}
-
-async fn ready(members: &Members) -> Result<usize> {
-    let status = members.status(1).await?;
-    Ok(status.nodes.iter().filter(|(state, _)| *state == NodeState::Ready).map(|(_, count)| *count as usize).sum())
 }
 
 /// What is read before and after the measured time.

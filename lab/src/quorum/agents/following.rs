@@ -83,12 +83,16 @@ async fn read<T>(
     agent: usize,
     listed: &mut Option<T>,
 ) -> Result<Infallible, Ended> {
-    let mut stream = client.watch_as::<Outline>(&WatchRequest { since: *place, ..watched_by(client.role()) }).await?;
+    let role = client.role();
+    let mut stream = client.watch_as::<Outline>(&WatchRequest { since: *place, ..watched_by(role) }).await?;
+    let _open = counts.count_watch();
     let mut reading = place.unwrap_or_default();
     let mut counted = 0;
     loop {
         let message = stream.next().await;
-        counts.add_received(agent, stream.received_bytes() - counted);
+        let bytes = stream.received_bytes() - counted;
+        counts.add_received(agent, bytes);
+        counts.add_watched(role, bytes);
         counted = stream.received_bytes();
         match message? {
             Outline::Start { generation, revision } => reading = WatchPlace { generation, revision },

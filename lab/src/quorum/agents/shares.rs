@@ -21,6 +21,15 @@ enum Reported {
     Released,
 }
 
+/// The reports that a member has acknowledged as committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// How many.
+    pub(super) reports: u64,
+    /// How many of them said that a share is released.
+    pub(super) releases: u64,
+}
+
 /// The shares of one node.
 #[derive(Debug)]
 pub struct Shares {
@@ -42,22 +51,21 @@ impl Shares {
         Self { node, incarnation, newest_list, shares, pending, seq: 0, sent: 0 }
     }
 
-    /// A session begins: the quorum has the reports up to this number. Returns how many of the pending ones these are.
-    pub(super) fn begin_session(&mut self, acknowledged: u64) -> u64 {
+    /// A session begins: the quorum has the reports up to this number. Returns which of the pending ones these are.
+    pub(super) fn begin_session(&mut self, acknowledged: u64) -> Acknowledged {
         self.sent = acknowledged;
         self.acknowledge(acknowledged)
     }
 
-    /// Makes the reports that follow from a list. A list that is older than the newest one is ignored.
-    pub(super) fn take(&mut self, list: &DesiredList) {
+    /// Makes the reports that follow from a list. A list that is older than the newest one is ignored. Returns how many
+    /// shares it has that no list had before.
+    pub(super) fn take(&mut self, list: &DesiredList) -> u64 {
         let place = (list.generation, list.revision);
         if place < self.newest_list {
-            return;
+            return 0;
         }
         self.newest_list = place;
-        for share in &list.shares {
-            self.advance(share);
-        }
+        let new = list.shares.iter().filter(|share| self.advance(share)).count() as u64;
         let wanted = |claim: &Claim| list.shares.iter().any(|share| (share.allocation, share.epoch) == *claim);
         let unwanted: Vec<Claim> = self.shares.keys().chain(&list.leaving).copied().filter(|claim| !wanted(claim)).collect();
         for (allocation, epoch) in unwanted {
@@ -67,9 +75,11 @@ impl Shares {
                 self.shares.remove(&(allocation, epoch));
             }
         }
+        new
     }
 
-    fn advance(&mut self, share: &DesiredShare) {
+    /// Makes the reports that follow from a share; returns whether it is new.
+    fn advance(&mut self, share: &DesiredShare) -> bool {
         let (allocation, epoch) = (share.allocation, share.epoch);
         let reported = self.shares.get(&(allocation, epoch)).copied();
         if reported.is_none() {
@@ -81,6 +91,7 @@ impl Shares {
             self.shares.insert((allocation, epoch), Reported::Ended);
             self.report(ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } });
         }
+        reported.is_none()
     }
 
     fn report(&mut self, item: ReportItem) {
@@ -95,11 +106,14 @@ impl Shares {
         unsent
     }
 
-    /// The reports up to this number are committed; returns how many of the pending ones these are.
-    pub(super) fn acknowledge(&mut self, seq: u64) -> u64 {
-        let before = self.pending.len();
-        self.pending.retain(|report| report.seq > seq);
-        (before - self.pending.len()) as u64
+    /// The reports up to this number are committed; returns which of the pending ones these are.
+    pub(super) fn acknowledge(&mut self, seq: u64) -> Acknowledged {
+        let mut acknowledged = Acknowledged::default();
+        while let Some(report) = self.pending.pop_front_if(|report| report.seq <= seq) {
+            acknowledged.reports += 1;
+            acknowledged.releases += u64::from(matches!(report.item, ReportItem::Released { .. }));
+        }
+        acknowledged
     }
 
     /// The number of shares on the node; `None` while the quorum does not have all reports.
@@ -155,12 +169,12 @@ mod tests {
     fn each_step_of_a_share_is_reported_once() {
         let mut shares = Shares::new("n1".parse().unwrap(), Incarnation(1));
         assert_eq!(shares.running(), Some(0));
-        for revision in [1, 2] {
-            shares.take(&list(revision, vec![share("n1", AllocationState::Staging)], &[]));
+        for (revision, new) in [(1, 1), (2, 0)] {
+            assert_eq!(shares.take(&list(revision, vec![share("n1", AllocationState::Staging)], &[])), new);
         }
         assert_eq!(kinds(&shares.send_next()), [(1, "prepared")]);
         assert!(shares.send_next().is_empty() && shares.running().is_none(), "sent and not acknowledged");
-        assert_eq!((shares.acknowledge(1), shares.running()), (1, Some(1)));
+        assert_eq!((shares.acknowledge(1), shares.running()), (Acknowledged { reports: 1, releases: 0 }, Some(1)));
         shares.take(&list(3, vec![share("n1", AllocationState::Running)], &[]));
         shares.take(&list(2, vec![], &[]));
         assert_eq!(kinds(&shares.send_next()), [(2, "ended")], "the older list changes nothing");
@@ -169,7 +183,7 @@ mod tests {
         shares.take(&list(5, vec![], &[claim]));
         assert_eq!(kinds(&shares.send_next()), [(3, "released")]);
         shares.take(&list(6, vec![], &[]));
-        assert_eq!((shares.acknowledge(3), shares.running(), shares.shares.len()), (2, Some(0), 0));
+        assert_eq!((shares.acknowledge(3), shares.running(), shares.shares.len()), (Acknowledged { reports: 2, releases: 1 }, Some(0), 0));
     }
 
     #[test]
@@ -178,7 +192,7 @@ mod tests {
         let unknown = (AllocationId(Uuid::from_u128(9)), Epoch(1));
         shares.take(&list(1, vec![share("n2", AllocationState::Staging)], &[unknown]));
         assert_eq!(kinds(&shares.send_next()), [(1, "prepared"), (2, "released")]);
-        assert_eq!(shares.begin_session(1), 1);
+        assert_eq!(shares.begin_session(1), Acknowledged { reports: 1, releases: 0 });
         assert_eq!(kinds(&shares.send_next()), [(2, "released")]);
         shares.take(&list(2, vec![share("n2", AllocationState::Running)], &[]));
         assert!(shares.send_next().is_empty(), "only the head reports the end");
