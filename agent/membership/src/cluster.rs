@@ -62,8 +62,7 @@ fn apply(cluster: &mut Cluster, change: Change) {
             cluster.vclusters.remove(&name);
         }
         Change::Allocation(allocation) => {
-            let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
-            if allocation.state.is_terminal() && !held {
+            if allocation.state.is_terminal() && allocation.shares.all_released() {
                 cluster.allocations.remove(&allocation.id);
             } else {
                 cluster.allocations.insert(allocation.id, *allocation);

@@ -418,7 +418,7 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
             format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
         }
         AllocationState::Staging => {
-            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
+            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| s.node);
             let describe = |node: &NodeId| {
                 let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
                 format!("{node}{}", unwell.unwrap_or_default())

@@ -60,7 +60,12 @@ impl ChangeSet {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
             nodes_removed: changed.nodes.into_iter().filter(|id| ledger.node(id).is_none()).collect(),
-            allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).or(changed.dropped.get(id)).cloned()).collect(),
+            allocations: changed
+                .allocations
+                .iter()
+                .chain(changed.shares.keys())
+                .filter_map(|id| ledger.allocation(*id).or(changed.dropped.get(id)).cloned())
+                .collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
             limits: changed.limits.then(|| ledger.cluster_limits()),

@@ -111,7 +111,8 @@ impl Cluster {
         let applied = self.ledger.apply(Revision(self.index), &command);
         let took = begun.elapsed();
         let (allocations, nodes) = (&mut self.allocations_retained, &mut self.nodes_retained);
-        allocations.extend(applied.changed.allocations.iter().map(|id| self.ledger.allocation(*id).cloned()));
+        let changed = applied.changed.allocations.iter().chain(applied.changed.shares.keys());
+        allocations.extend(changed.map(|id| self.ledger.allocation(*id).cloned()));
         nodes.extend(applied.changed.nodes.iter().map(|id| self.ledger.node(id).cloned()));
         allocations.drain(..allocations.len().saturating_sub(RETAINED));
         nodes.drain(..nodes.len().saturating_sub(RETAINED));

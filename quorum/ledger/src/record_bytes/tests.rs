@@ -46,7 +46,8 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
         ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
-        ("share", SHARE_BYTES, size_of::<Share>() + 63 + BLOCK_BYTES),
+        // With its place in the index by name.
+        ("share", SHARE_BYTES, size_of::<(NodeId, Resources)>() + size_of::<u32>() + 63 + BLOCK_BYTES),
         ("attempt", ATTEMPT_BYTES, size_of::<Attempt>()),
         ("exclusion", EXCLUSION_BYTES, size_of::<Exclusion>()),
         ("node", NODE_BYTES, size_of::<Node>() + arc),
@@ -74,7 +75,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
-    with("shares", &|a| a.shares = vec![Share { node: long_name(), resources, phase: SharePhase::Prepared }; 200]);
+    let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
+    with("shares", &|a| a.shares = (0..200).map(share).collect());
     let order = |by: String, reason: String, failed| Preemption {
         id: CheckpointId(Uuid::from_u128(2)),
         by,
