@@ -153,6 +153,8 @@ mod vcluster_scenarios;
 #[cfg(test)]
 mod walltime_scenarios;
 #[cfg(test)]
+mod wide_scenarios;
+#[cfg(test)]
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};

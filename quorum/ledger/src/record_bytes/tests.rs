@@ -1,12 +1,13 @@
 //! The estimates beside real sizes.
 
 use super::*;
-use crate::history::{domain_bytes, lease_bytes};
+use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
 use lattice_model::node::{HoldKind, Leaving};
+use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
     AllocationId, CheckpointId, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
@@ -48,6 +49,8 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
         // With its place in the index by name.
         ("share", SHARE_BYTES, size_of::<(NodeId, Resources)>() + size_of::<u32>() + 63 + BLOCK_BYTES),
+        ("change of phases", PHASES_CHANGE_BYTES, size_of::<ChangedPhases>() + BLOCK_BYTES),
+        ("run of phases", PHASE_RUN_BYTES, size_of::<PhaseRun>()),
         ("attempt", ATTEMPT_BYTES, size_of::<Attempt>()),
         ("exclusion", EXCLUSION_BYTES, size_of::<Exclusion>()),
         ("node", NODE_BYTES, size_of::<Node>() + arc),
