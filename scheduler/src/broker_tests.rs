@@ -119,7 +119,11 @@ fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
     // deadline limits the guess.
     let of = |for_s| {
         let mut work = running(1, 1, 100, for_s, Automatic::Weighed);
-        let wide = |s: ShareRef<'_>| Share { node: s.node.clone(), resources: Resources { memory_bytes: 512 << 30, ..s.resources }, phase: s.phase };
+        let wide = |s: ShareRef<'_>| Share {
+            node: s.node.clone(),
+            resources: Resources { memory_bytes: 512 << 30, ..s.resources },
+            phase: s.phase,
+        };
         work.shares = work.shares.iter().map(wide).collect();
         World::of([(work, Known::default())]).one()
     };

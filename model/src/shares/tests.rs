@@ -158,10 +158,7 @@ fn a_change_is_refused_where_it_does_not_fit_and_changes_nothing() {
     for (change, refused) in [
         (PhasesChange { id: other, ..fits.clone() }, NotApplicable::NoRecord(other)),
         (PhasesChange { epoch: Epoch(4), ..fits.clone() }, NotApplicable::Epoch { id, is: Epoch(3), wants: Epoch(4) }),
-        (
-            PhasesChange { follows: Some(Revision(4)), ..fits.clone() },
-            NotApplicable::Revision { id, is: Revision(5), wants: Revision(4) },
-        ),
+        (PhasesChange { follows: Some(Revision(4)), ..fits.clone() }, NotApplicable::Revision { id, is: Revision(5), wants: Revision(4) }),
         ranks(vec![run(0, 4)]),
         ranks(vec![run(1, 2), run(0, 1)]),
         ranks(vec![run(0, 2), run(1, 1)]),

@@ -99,19 +99,8 @@ impl ChangeSet {
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
-        let Self {
-            revision: _,
-            nodes,
-            nodes_removed,
-            allocations,
-            phases,
-            tenants,
-            leases,
-            vclusters,
-            domains,
-            vni_pool: _,
-            limits: _,
-        } = self;
+        let Self { revision: _, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool: _, limits: _ } =
+            self;
         let places = (nodes.len() + allocations.len()) * size_of::<usize>();
         let records = nodes.iter().map(|node| node_bytes(node)).chain(allocations.iter().map(|a| allocation_bytes(a)));
         let removed = nodes_removed.iter().map(removed_node_bytes);

@@ -116,7 +116,8 @@ fn follow(commands: &[(Revision, Command)], bytes_max: usize, at_once: usize) ->
     let mut ledger = Ledger::default();
     let mut history = crate::history::History::new(ledger.place());
     history.keep(bytes_max);
-    let list = |ledger: &Ledger| (Watcher::list(ledger), (0..NODES).map(|number| NodeWatcher::list(ledger, node(number))).collect::<Vec<_>>());
+    let list =
+        |ledger: &Ledger| (Watcher::list(ledger), (0..NODES).map(|number| NodeWatcher::list(ledger, node(number))).collect::<Vec<_>>());
     let mut lists = vec![(ledger.place(), list(&ledger))];
     for entry in commands.chunk_by(|one, next| one.0 == next.0) {
         let mut changed = super::Changed::default();
