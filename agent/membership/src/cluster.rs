@@ -127,7 +127,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
                 match taken {
                     Ok(()) => pauses.reset(),
                     Err(error) => {
-                        tracing::warn!(%error, "a change from the watch on the quorum does not fit this agent's view; it reads the list again");
+                        tracing::warn!(%error, "a change does not fit this agent's view of the cluster; it reads the list again");
                         following.start_again();
                         pause(&mut pauses).await;
                     }

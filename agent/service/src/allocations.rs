@@ -182,10 +182,18 @@ impl AllocationService for Api {
         let api = self.clone();
         self.context.work.tasks.spawn(async move {
             let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
+            let mut sent = None;
             loop {
                 let now = lattice_api::allocation::to_proto(watch.now());
                 let now = v1::Allocation { entry_exit_code: watch.entry().exit_code(), ..now };
-                if out.send(Ok(now)).await.is_err() || watch.now().state.is_terminal() {
+                // Most changes of wide work are of share phases, which the caller does not see.
+                if sent.as_ref() != Some(&now) {
+                    if out.send(Ok(now.clone())).await.is_err() {
+                        return;
+                    }
+                    sent = Some(now);
+                }
+                if watch.now().state.is_terminal() {
                     return;
                 }
                 tokio::select! {

@@ -153,7 +153,7 @@ impl ChangedPhases {
     }
 
     fn bytes_about(&self) -> usize {
-        phases_bytes(&self.change) + size_of::<ShareList>()
+        phases_bytes(&self.change)
     }
 }
 

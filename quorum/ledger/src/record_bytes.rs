@@ -47,7 +47,7 @@ const IMAGE_BYTES: usize = 64;
 /// A check of the work's health, with its block.
 const PROBE_BYTES: usize = 96;
 /// A change of share phases, with the owner and the list of nodes.
-const PHASES_CHANGE_BYTES: usize = 144;
+const PHASES_CHANGE_BYTES: usize = 176;
 /// Consecutive shares in the same phase.
 const PHASE_RUN_BYTES: usize = 12;
 /// A node and the `Arc` around it.
