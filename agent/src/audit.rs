@@ -52,7 +52,8 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         Err(error) => return refuse(&context, &error.to_string(), &stop).await,
     };
     let ready = events.ready().and_then(readable);
-    let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
+    let ready: Option<AsyncFd<OwnedFd>> =
+        ready.inspect_err(|error| tracing::warn!(%error, "the buffer of audits cannot be watched: it is read at intervals only")).ok();
     let mut view = context.work.view.clone();
     let mut recorder =
         context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.troubles.clone());
@@ -72,9 +73,9 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             // The agent is stopping; the kernel programs end with it.
             Err(error) if error.is_cancelled() => return,
             Err(error) => {
-                tracing::error!(%error, "audits are kept no more");
+                tracing::error!(%error, "the recorder of audits panicked: nothing more is audited");
                 let _gone = programs.audit(|audit| audit.end_all());
-                return refuse(&refusing, "what keeps them broke: start the agent anew", &stop).await;
+                return refuse(&refusing, "the recorder of audits panicked: restart the agent", &stop).await;
             }
         };
         let waits = auditor.recorder.wanted().next().is_some();
@@ -180,7 +181,7 @@ impl Auditor {
             for key in self.recorder.ending(&view, boottime_ms) {
                 self.finish(key);
             }
-            // An audit that an earlier life began may have ended by now.
+            // An audit that an earlier run began may have ended by now.
             if self.recorder.follow_at(&view, boottime_ms).is_empty() {
                 break;
             }
@@ -195,7 +196,7 @@ impl Auditor {
                 let lost = if audited.unreported > 0 { line::lost(now_ms, audited.unreported) } else { Vec::new() };
                 [lost, line::ended(ms(self.whole))].concat()
             }
-            // It ended before this life had begun it again.
+            // It ended before this run had begun it again.
             None => match before {
                 Some(until) => [line::away(ms(until), now_ms), line::ended(now_ms)].concat(),
                 None => return,
@@ -214,7 +215,7 @@ impl Auditor {
         self.whole = now;
         if self.is_at.elapsed() >= every {
             self.is_at = Instant::now();
-            // Not for allocations with unreported losses: those would be forgotten with this life.
+            // Not for allocations with unreported losses: a restart would forget those losses.
             let complete = self.audited.iter().filter(|(_, audited)| audited.unreported == 0);
             complete.for_each(|(key, _)| self.recorder.is_at(*key, now));
         }

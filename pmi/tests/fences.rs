@@ -53,7 +53,7 @@ impl Node {
                 Action::Fence { number, blob } if self.connected => self.to_hub.push_back((number, blob)),
                 Action::Fence { .. } => {}
                 Action::Call(call) => panic!("{call:?}, and nobody publishes"),
-                Action::LastCommand { local } => panic!("{local} said no abort"),
+                Action::LastCommand { local } => panic!("rank {local} sent no abort"),
                 Action::Abort { why, .. } => panic!("{why}"),
             }
         }
@@ -461,7 +461,7 @@ fn contributions_are_joined_in_the_order_of_the_parts() {
 }
 
 #[test]
-fn it_does_not_matter_by_which_way_a_contribution_comes() {
+fn a_contribution_may_arrive_by_any_path() {
     let part = |part: u8| blob(part, 1);
     let all = [part(1), part(2), part(3), part(4)];
     let subtree = Subtree { first: 2, end: 4 };

@@ -29,7 +29,7 @@ use thiserror::Error;
 /// Why an allocation's processes are not asked by a signal.
 #[derive(Debug, Error)]
 pub enum CatchingError {
-    #[error("what runs there cannot be looked at: {0}")]
+    #[error("its processes cannot be examined: {0}")]
     Look(#[source] io::Error),
     #[error("{signal} cannot be sent: {source}")]
     Send { signal: AskSignal, source: io::Error },
@@ -181,7 +181,7 @@ impl SignalTargets {
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
+            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all processes could be examined: those left are not asked"),
             done => done?,
         }
         if !self.deaf.is_empty() {
@@ -271,7 +271,7 @@ pub fn ask<E: From<CatchingError>>(
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
             Ok(more) => sent.extend(more),
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
+            Err(why) => tracing::warn!(%why, "not all processes could be examined: those left are not asked"),
         }
     }
     Ok(sent.into_iter().map(|process| process.fd).collect())

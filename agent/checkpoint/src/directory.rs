@@ -92,7 +92,7 @@ pub enum PlaceError {
     MakeRoom { path: PathBuf, source: Errno },
     #[error("{}: it belongs to somebody else", .path.display())]
     RoomOfAnother { path: PathBuf },
-    #[error("{}: it is no file's name", .path.display())]
+    #[error("{}: this is not a file name", .path.display())]
     NoFileName { path: PathBuf },
     #[error("{}: {source}", .path.display())]
     Put { path: PathBuf, source: Errno },
@@ -146,7 +146,7 @@ pub enum AnswerError {
     Line { line: String },
     #[error(transparent)]
     Time(#[from] NoTime),
-    #[error("seconds are wanted, such as 30")]
+    #[error("a number of seconds is needed, such as 30")]
     NoSeconds,
 }
 

@@ -39,7 +39,7 @@ pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let now = now.map_or_else(String::new, |epoch| format!(" (epoch {epoch})"));
     format!(
         "the quorum refuses it: allocation {} was claimed anew{now} while this node was away; checkpoints of its earlier claim (epoch {}) \
-         are not taken any more",
+         are no longer accepted",
         share.allocation.short(),
         share.epoch
     )
@@ -84,7 +84,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
         };
         match done {
             Ok(()) => {
-                tracing::info!(%allocation, checkpoint = %id, epoch = %share.epoch, "what was left of a checkpoint that came to nothing is removed");
+                tracing::info!(%allocation, checkpoint = %id, epoch = %share.epoch, "the rest of a failed checkpoint is removed");
                 passes -= 1;
                 if passes == 0 {
                     return;

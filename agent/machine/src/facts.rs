@@ -127,7 +127,7 @@ impl Kept {
 enum PullError {
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-    #[error("it left out what was asked for")]
+    #[error("its answer lacks the fact")]
     FactMissing,
     #[error("its description has a format that this version does not know")]
     UnknownForm,
@@ -304,7 +304,7 @@ fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, Stri
         (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, Some(why)) => (state, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, None) if is_checked && reason.starts_with(UNWELL) => (state, String::new()),
-        // The quorum has not heard yet that the node is well again.
+        // The quorum does not know yet that the node is well again.
         (NodeState::Degraded, None) if is_checked && reason.starts_with(UNWELL) => (NodeState::Ready, String::new()),
         (state, _) => (state, reason),
     }

@@ -46,7 +46,7 @@ pub struct Refused {
 pub enum FrameError {
     #[error("a frame of version {0}; this agent speaks {VERSION}")]
     Version(u8),
-    #[error("a frame of {0} bytes; more than are taken here")]
+    #[error("a frame of {0} bytes, which is too long here")]
     TooLarge(usize),
     #[error("a frame that does not decode as a message of this stream")]
     Malformed,

@@ -80,7 +80,7 @@ enum Looked {
 }
 
 impl Alerts {
-    /// Evaluates the rules on new numbers. `true`: the raised alerts have changed.
+    /// Evaluates the rules on new numbers. Returns whether the raised alerts have changed.
     pub fn look(&mut self, settings: &AlertSettings, now_ms: u64, value_of: impl Fn(&str) -> Option<f64>) -> bool {
         let before = self.count;
         for rule in &settings.rules {
@@ -153,8 +153,8 @@ impl Alerts {
         self.idle.clear();
     }
 
-    /// Applies the verdict about a launch, which follows from the reports of all its nodes. `true`:
-    /// the raised alerts have changed.
+    /// Applies the verdict about a launch, which follows from the reports of all its nodes. Returns
+    /// whether the raised alerts have changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
         let looked_at = self.looked_at_text();
         let severity = Severity::Warning;

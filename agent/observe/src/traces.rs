@@ -90,7 +90,7 @@ impl Traces {
     pub fn open(state_dir: &Path, store: Option<LogStore>, flush: Duration) -> Self {
         let dir = state_dir.join("traces");
         if let Err(error) = chunk::close_all(&dir) {
-            tracing::warn!(dir = %dir.display(), %error, "raw measurements of a former life stay where they are");
+            tracing::warn!(dir = %dir.display(), %error, "raw measurements of an earlier run of this agent cannot be completed; they stay here");
         }
         let (debug, audit) = Default::default();
         let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), more: Notify::new(), debug, audit }));

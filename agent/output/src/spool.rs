@@ -177,7 +177,9 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
     match record::read(dir) {
         Ok(Some(index)) => return index,
         Ok(None) => {}
-        Err(error) => tracing::warn!(allocation = %share.allocation, %error, "it is unknown what was flushed: the store is asked"),
+        Err(error) => {
+            tracing::warn!(allocation = %share.allocation, %error, "the record of flushed output cannot be read: the store's index is used")
+        }
     }
     Index {
         version: VERSION,

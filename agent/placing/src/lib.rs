@@ -5,8 +5,8 @@
 //! reason.
 //!
 //! ```text
-//!   a queue's lease is ours ──────▶ every round: what waits in it
-//!   it is another's ──────────────▶ what is submitted here and fits while nobody waits, under that lease's token
+//!   this agent holds a queue's lease ───▶ every round: claims for the allocations that wait in it
+//!   another agent holds it ─────────────▶ under that lease's token: a new allocation that fits while nobody waits
 //! ```
 //!
 //! So a submission that can be placed at once costs one commit, on whichever agent it is made. Only
@@ -243,13 +243,13 @@ fn acquired(answer: Result<Answer, CallError>, lease: &str) -> Kept {
     match answer {
         Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
         Ok(other) => {
-            tracing::error!(?other, "the quorum answered a lease with something else");
+            tracing::error!(?other, "the quorum answered a lease request with something else");
             Kept::Unknown
         }
         Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => Kept::Others(token),
         Err(CallError::Refused(Refusal::Held { .. })) => Kept::Others(None),
         Err(error) => {
-            tracing::debug!(%error, lease, "a scheduler's lease could not be had");
+            tracing::debug!(%error, lease, "a scheduler's lease was not acquired");
             Kept::Unknown
         }
     }

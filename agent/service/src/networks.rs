@@ -127,7 +127,7 @@ impl Api {
 pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
     let (name, Some(vni)) = (&allocation.spec.connectivity.network_domain, allocation.vni) else { return String::new() };
     let has_cxi = |id: &&NodeId| nodes.get(*id).is_some_and(|n| n.features.iter().any(|f| f == CXI));
-    // What is not known here is not said.
+    // Nodes that this agent does not know are left out.
     let (with, without): (Vec<&NodeId>, Vec<&NodeId>) = allocation.nodes().filter(|id| nodes.contains_key(*id)).partition(has_cxi);
     let mut parts = Vec::new();
     if !without.is_empty() {

@@ -55,7 +55,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
 fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
         Err(why) if !config.measuring.kernel_probes => (Health::Ok, format!("switched off ({why})")),
-        Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
+        Err(why) => (Health::Degraded, format!("not available here: {why}; lattice telemetry --mode audit is refused")),
         Ok(()) if !config.logs.store.is_configured() => (
             Health::Degraded,
             "the kernel can record it, and there is no logs.store to keep it: lattice telemetry --mode audit is refused".to_owned(),
@@ -76,7 +76,7 @@ fn describe_usage(usage: &Usage) -> Look {
     let of_meters = [Measure::EnergyCpu, Measure::EnergyGpu];
     let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure) && !of_meters.contains(measure)).map(Measure::name);
     let lacks: Vec<&str> = lacks.chain(distributions).collect();
-    let lacking = (!lacks.is_empty()).then(|| format!("not to be had here: {}", lacks.join(", ")));
+    let lacking = (!lacks.is_empty()).then(|| format!("not available here: {}", lacks.join(", ")));
     let text = had.chain(lacking).collect::<Vec<_>>().join("; ");
     if by_source.is_empty() {
         return (Health::Degraded, format!("nothing of allocations can be measured: there is no cgroup for them; {text}"));
@@ -220,7 +220,7 @@ mod tests {
         usage.offer(Measure::Memory, Some(0.0), Source::Procfs);
         let (health, text) = describe_usage(&usage);
         assert_eq!(health, Health::Ok);
-        assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
+        assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not available here: cpu_system, "), "{text}");
         assert!(text.contains(", network_sent") && text.ends_with(", block_write"), "{text}");
         assert_eq!(describe_usage(&Usage::default()).0, Health::Degraded);
     }

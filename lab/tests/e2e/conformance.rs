@@ -246,7 +246,7 @@ fn looks(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
     becomes(w, "n3", "5");
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
-    assert!(some.code() == 5 && some.err().contains("node n2: it could not check itself"), "{} {}", some.code(), some.err());
+    assert!(some.code() == 5 && some.err().contains("node n2: no fingerprint could be taken"), "{} {}", some.code(), some.err());
     assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
     let unknown = w.run(&["node", "fingerprint", "n9"]);
     assert!(

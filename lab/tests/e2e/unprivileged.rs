@@ -115,7 +115,7 @@ fn one_refused(lattice: &Path) {
     for name in ["packets_sent", "packets_received"] {
         assert!(!counting.contains(name) && refused.contains(&format!("{name} does not count: ")), "{rows:?}");
     }
-    let (by, lacking) = row("measures").2.split_once("not to be had here: ").unwrap_or_else(|| panic!("{rows:?}"));
+    let (by, lacking) = row("measures").2.split_once("not available here: ").unwrap_or_else(|| panic!("{rows:?}"));
     let by_ebpf = by.split("by ebpf: ").nth(1).unwrap_or_else(|| panic!("{rows:?}"));
     assert!(by_ebpf.contains("switches_voluntary") && lacking.contains("network_sent"), "{rows:?}");
 }

@@ -124,7 +124,7 @@ impl FromIterator<u32> for IndexSet {
 #[derive(Debug, Error)]
 pub enum LimitError {
     /// No controller here can enforce it.
-    #[error("a limit of the controller {controller} was asked for, which this node cannot set: {why}")]
+    #[error("this node cannot set the requested limit of the controller {controller}: {why}")]
     Unavailable {
         /// The controller.
         controller: Controller,
@@ -143,7 +143,7 @@ pub enum LimitError {
         source: io::Error,
     },
     /// The kernel accepted it but has another value.
-    #[error("{} was set to {wanted:?} and says {got:?}", file.display())]
+    #[error("{} was set to {wanted:?} and has {got:?}", file.display())]
     NotTaken {
         /// The file of the limit.
         file: PathBuf,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_refused() {
+    fn a_limit_that_the_kernel_does_not_keep_is_an_error() {
         let dir = std::env::temp_dir().join(format!("lattice-limits-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         // A file that keeps what was written simulates a kernel that accepts it; /dev/null one that does not.
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_needed() {
+    fn only_requested_limits_need_a_controller() {
         assert!(Limits::default().needs().is_empty());
         let limits = Limits { memory_nodes: Some([0].into_iter().collect()), pids: Some(4), ..Limits::default() };
         assert_eq!(limits.needs().into_iter().collect::<Vec<_>>(), [Controller::Cpuset, Controller::Pids]);

@@ -46,8 +46,8 @@ impl AllocationTask {
         self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
-    /// The process of the shim, if it lives. (A line that began with the shim does not tell: this
-    /// agent connected it before the shim was there.)
+    /// The process of the shim, if it lives. The present connection does not show it if this agent
+    /// started the shim: the agent made that connection before the shim existed.
     pub(super) async fn living_shim(&self) -> Option<i32> {
         let (context, allocation, dir) = (Arc::clone(&self.context), self.share.allocation, self.dir.clone());
         let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;

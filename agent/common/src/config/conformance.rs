@@ -71,9 +71,9 @@ pub enum ConformanceSettingsError {
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error("conformance.components: at most {SITE_MAX} can be named")]
     TooMany,
-    #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", OWN.join(", "))]
+    #[error("conformance.components: {name:?} is not valid: use 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., but none of {}", OWN.join(", "))]
     Name { name: String },
-    #[error("conformance.components: two have the name {name:?}")]
+    #[error("conformance.components: two components have the name {name:?}")]
     Twice { name: String },
     #[error("conformance.components: {name:?} needs either a file or a program, with an absolute path")]
     Source { name: String },

@@ -31,7 +31,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
 pub enum UnseenNode {
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-    #[error("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs())]
+    #[error("it did not finish reading within {} s; it goes on reading, and you can ask again", ANSWER.as_secs())]
     Late,
 }
 

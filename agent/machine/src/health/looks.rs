@@ -89,8 +89,8 @@ impl Looks {
     }
 }
 
-/// Whether the clock is right, by the kernel's bound of its error (`maxerror`), which the NTP or
-/// PTP daemon sets.
+/// Whether the clock is right, by the bound of its error (`maxerror`) that the NTP or PTP daemon
+/// sets in the kernel.
 fn clock() -> Finding {
     // SAFETY: a timex of zeros is valid; it only asks and changes nothing (adjtimex(2)).
     let mut kept: libc::timex = unsafe { std::mem::zeroed() };
@@ -102,7 +102,7 @@ fn clock() -> Finding {
         return Finding::Unsupported("nobody keeps the kernel's clock (no NTP or PTP daemon has set it)".to_owned());
     }
     if kept.maxerror > CLOCK_ERROR_MAX_US {
-        return Finding::Warning(format!("it may be wrong by {} ms, says who keeps it", kept.maxerror / 1000));
+        return Finding::Warning(format!("it may be wrong by {} ms, as its NTP or PTP daemon reports", kept.maxerror / 1000));
     }
     Finding::Well
 }

@@ -127,7 +127,7 @@ impl SavedAlerts {
         let there = match read(&path) {
             Ok(there) => there,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "what alerts were raised is not known; they are raised again after their time");
+                tracing::warn!(path = %path.display(), %error, "the stored alerts cannot be read; alerts are raised again after their time");
                 None
             }
         };
@@ -136,7 +136,8 @@ impl SavedAlerts {
         let desk = Arc::<Desk>::default();
         let of_writer = Arc::clone(&desk);
         let writer = std::thread::Builder::new().name("alerts-file".to_owned()).spawn(move || of_writer.serve(&path));
-        let writer = writer.inspect_err(|error| tracing::warn!(%error, "what alerts are raised is not kept over a restart"));
+        let writer = writer
+            .inspect_err(|error| tracing::warn!(%error, "alerts cannot be stored: a restart of this agent forgets those that are raised"));
         (Self { last: there, desk, writer: writer.ok() }, known)
     }
 
@@ -177,7 +178,7 @@ impl Desk {
                 let written = write(path, &contents);
                 wanted = self.wanted.lock();
                 if let Err(error) = written {
-                    tracing::debug!(path = %path.display(), %error, "alerts cannot be kept");
+                    tracing::debug!(path = %path.display(), %error, "alerts cannot be stored now");
                     wanted.contents.get_or_insert(contents);
                     if !wanted.over {
                         self.changed.wait_for(&mut wanted, AGAIN);

@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 /// What audit lines contain, as their header says.
-const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept as the process gave their arguments, with the result; io_uring's \
-    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; what was lost, and \
-    when the agent was away, has lines of its own, and `ended` where the agent was there to the end: without it nobody was";
+const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept, with the arguments as the process gave them and the result; io_uring's \
+    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; lost events, and \
+    times without an agent, have lines of their own; `ended` is the last line if the agent recorded to the end";
 /// Extension of the file while it is incomplete.
 const UNFINISHED: &str = "json.new";
 /// Free space that is left to others: this many bytes, or a twentieth of the disk if that is less.
@@ -49,7 +49,7 @@ pub struct Recorder {
     /// The headers' text about the lines.
     about: String,
     recordings: BTreeMap<Key, Recording>,
-    /// Whether folders left by an earlier run were checked.
+    /// Whether the folders of an earlier run were checked.
     swept: bool,
     troubled: bool,
 }
@@ -125,7 +125,7 @@ impl Recorder {
                 let (since_ms, before) = known_since(&traces.dir(key).join(file(mode)), order.id, now_ms);
                 begun.push(key);
                 is_new = true;
-                tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is measured closely");
+                tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is recorded in this mode");
                 Recording {
                     order: order.clone(),
                     tenant: share.spec.tenant.clone(),
@@ -215,7 +215,7 @@ impl Recorder {
     pub fn is_at(&self, key: Key, until: SystemTime) {
         let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
         if let Err(error) = file.and_then(|file| file.set_modified(until)) {
-            tracing::debug!(allocation = %key.0, %error, "that it is measured closely now cannot be written down");
+            tracing::debug!(allocation = %key.0, %error, "the time until which it was recorded cannot be stored");
         }
     }
 
@@ -266,7 +266,7 @@ impl Recorder {
                 if !self.troubled {
                     self.troubled = true;
                     let (dir, mode) = (self.traces.0.dir.display(), self.mode);
-                    tracing::warn!(%dir, %mode, %error, "what is measured closely is lost");
+                    tracing::warn!(%dir, %mode, %error, "records cannot be written and are lost");
                     self.troubles.set(subject, format!("are lost: {dir}: {error}"));
                 }
             }
@@ -291,7 +291,7 @@ impl Recording {
         lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>,
     ) -> io::Result<()> {
         if traces.0.store.is_none() {
-            return Err(io::Error::other("there is no logs.store any more to take them"));
+            return Err(io::Error::other("logs.store, which would store them, is no longer configured"));
         }
         let dir = traces.dir(key);
         has_room(&traces.0.dir)?;
@@ -400,7 +400,7 @@ fn known_since(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime
         fs::rename(unfinished, file)
     };
     if let Err(error) = write() {
-        tracing::warn!(file = %file.display(), %error, "since when work is measured closely cannot be written down: the quorum ends it");
+        tracing::warn!(file = %file.display(), %error, "the beginning of this recording cannot be stored: only the quorum ends it");
     }
     (now_ms, None)
 }
@@ -420,7 +420,7 @@ fn has_room(dir: &Path) -> io::Result<()> {
     let stat = statvfs(there)?;
     let of = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
     if of(stat.blocks_available()) < SPARE_BYTES.min(of(stat.blocks()) / 20) {
-        return Err(io::Error::other("there is too little room"));
+        return Err(io::Error::other("there is too little free space"));
     }
     Ok(())
 }
