@@ -79,7 +79,7 @@ impl ShareList {
     }
 
     fn shares(&self) -> &[(NodeId, Resources)] {
-        self.0.as_deref().map_or(&[], |listed| &listed.shares)
+        self.0.as_deref().map_or(&[], |listed| &listed.shares[..])
     }
 
     /// The number of nodes.
