@@ -40,6 +40,7 @@ const SET_BYTES: usize = 128;
 pub struct ChangeSet {
     /// The entry's revision.
     pub revision: Revision,
+    /// In the order of their names.
     pub nodes: Vec<Arc<Node>>,
     pub nodes_removed: Vec<NodeId>,
     pub allocations: Vec<Arc<Allocation>>,
@@ -95,6 +96,13 @@ impl ChangeSet {
         let nodes = self.nodes.is_empty() && self.nodes_removed.is_empty();
         let allocations = self.allocations.is_empty() && self.phases.is_empty();
         nodes && allocations && quotas && self.leases.is_empty()
+    }
+
+    /// This node, if it changed; otherwise nothing. Does not look at all nodes: the end of a wide
+    /// allocation changes each of them, and each has a watch.
+    pub fn node(&self, id: &NodeId) -> &[Arc<Node>] {
+        let found = self.nodes.binary_search_by(|node| node.id.cmp(id));
+        found.map_or(&[], |place| std::slice::from_ref(&self.nodes[place]))
     }
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.

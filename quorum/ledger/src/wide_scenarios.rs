@@ -69,6 +69,10 @@ fn it_runs_with_the_last_report_and_is_published_whole_when_it_runs_ends_and_is_
         assert_eq!(changed.desired.len(), usize::from(NODES), "each node's list changes once");
         let set = ChangeSet::of(&s.ledger, changed);
         assert!(set.phases.is_empty() && set.allocations.len() == 1 && set.allocations[0].state == state, "{set:?}");
+        for number in 0..NODES {
+            let found = set.node(&node(number)).iter().map(|known| &known.id);
+            assert!(found.eq(set.nodes.iter().map(|known| &known.id).filter(|id| **id == node(number))), "{number}");
+        }
     };
     for number in 1..NODES {
         let changed = report(&mut s, number, prepared(1, epoch));

@@ -396,7 +396,8 @@ impl Watch<'_> {
             None => Change::VClusterDeleted(name.clone()),
         });
         let is_watched = |node: &NodeId| self.wanted.nodes && self.whose.is_none_or(|whose| whose == node);
-        let nodes = set.nodes.iter().filter(move |n| is_watched(&n.id)).map(|n| Change::Node(Box::new((**n).clone())));
+        let changed = self.whose.map_or(&set.nodes[..], |node| set.node(node));
+        let nodes = changed.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
         let removed = set.nodes_removed.iter().filter(move |node| is_watched(node)).map(|node| Change::NodeRemoved(node.clone()));
         let nodes = nodes.chain(removed);
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
