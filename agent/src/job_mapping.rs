@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_who_has_a_gpu_and_others_files_stay() {
+    fn files_name_the_allocation_of_each_gpu_and_foreign_files_stay() {
         let dir = std::env::temp_dir().join(format!("lattice-job-mapping-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let id = AllocationId(Uuid::from_u128(7));

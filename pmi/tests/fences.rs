@@ -60,7 +60,7 @@ impl Node {
         sent
     }
 
-    fn come_to_fence(&mut self) {
+    fn enter_fence(&mut self) {
         if self.rounds == ROUNDS {
             let answer = self.ask("cmd=finalize", "cmd=finalize;");
             assert!(self.is_answer(&answer, "cmd=finalize_ack rc=0", "cmd=finalize-response;rc=0;"), "{answer}");
@@ -89,7 +89,7 @@ impl Node {
             let (line, message) = (format!("cmd=get_result rc=0 {value}"), format!("cmd=kvs-get-response;rc=0;found=TRUE;{value};"));
             assert!(self.is_answer(&answer, &line, &message), "{answer}");
         }
-        self.come_to_fence();
+        self.enter_fence();
     }
 }
 
@@ -161,7 +161,7 @@ impl Cluster {
             } else {
                 "cmd=init pmi_version=2 pmi_subversion=0"
             });
-            node.come_to_fence();
+            node.enter_fence();
         }
         cluster.begin(Subtree::whole(size), HEAD);
         cluster

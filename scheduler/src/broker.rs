@@ -77,6 +77,14 @@ pub struct LastSaved {
     pub took_ms: Option<u64>,
 }
 
+impl LastSaved {
+    /// The same, at the latest now: a time in the future is that of a wrong clock, and would put the
+    /// next checkpoint off until then.
+    pub fn not_after(self, now: Timestamp) -> Self {
+        Self { at: self.at.min(now), ..self }
+    }
+}
+
 /// What the broker itself last did for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_given_up_unless_it_is_whole_and_waits_for_the_quorum() {
+    async fn a_late_checkpoint_is_given_up_unless_it_only_waits_for_the_quorum() {
         let id = CheckpointId(Uuid::from_u128(7));
         let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
         let (send, items) = mpsc::channel(4);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_submitted_without_a_policy_is_refused_at_once() {
+    async fn work_without_a_checkpoint_policy_is_refused_at_once() {
         let mut bench = Bench::new();
         let mut share = test_builders::desired_share(AllocationId(Uuid::from_u128(1)));
         let id = CheckpointId(Uuid::from_u128(7));

@@ -296,6 +296,12 @@ fn start(
         .map_err(|source| PrepareError::WriteHostfiles { dir: context.setup.state_dir.clone(), source })?;
     let mut limits = context.machine.bounds.limits(share, assignment);
     context.machine.device_filter.apply(scope.as_ref(), devices::denied(&context.machine.topology().gpu, assignment), &mut limits)?;
+    if limits.io_weight.is_some() {
+        let gone = context.machine.bounds.controllers.io_weights_gone();
+        if !gone.is_empty() {
+            tracing::warn!(allocation = %share.allocation, files = gone.join(" "), "its share has no disk weight: the kernel no longer supports such weights");
+        }
+    }
     let v1_groups = context.machine.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(PrepareError::SetLimits)?;
     failpoint::pass(Point::LimitsSet);
     let config = ShimConfig {

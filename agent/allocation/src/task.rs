@@ -292,7 +292,8 @@ impl AllocationTask {
         }
     }
 
-    /// A launch's first rank was made. After a restart of the agent, the shim reports each of its launches anew.
+    /// A launch's first rank was made. After a restart of the agent, the shim reports each of its
+    /// launches anew.
     async fn launch_started(&mut self, launch: LaunchSpec) {
         failpoint::pass(Point::LaunchReceived);
         self.began();

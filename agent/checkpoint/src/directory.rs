@@ -133,7 +133,7 @@ pub enum PlaceError {
 /// Why a file in the owner's directory is not read.
 #[derive(Debug, Error)]
 pub enum NotTheOwners {
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NoFile,
     #[error("it belongs to uid {uid}, not to the allocation's owner")]
     OfAnother { uid: u32 },

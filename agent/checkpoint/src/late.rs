@@ -49,8 +49,8 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
     allocation.epoch > share.epoch
 }
 
-/// Removes what is left of one checkpoint. `reported`: it was, or may have been, reported to the quorum,
-/// or an earlier checkpoint may have the same id.
+/// Removes what is left of one checkpoint. `reported`: it was, or may have been, reported to the
+/// quorum, or an earlier checkpoint may have the same id.
 pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, reported: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };

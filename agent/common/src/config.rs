@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_refused_by_its_dotted_path() {
+    fn invalid_settings_are_refused_by_their_dotted_path() {
         parsed("").validate().unwrap();
         let settings = [
             ("relay_max: 1001", "relay_max: 1001 "),

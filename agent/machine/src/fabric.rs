@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manager_is_refused_and_so_is_a_token_that_others_can_read() {
+    fn an_invalid_manager_and_a_readable_token_file_are_refused() {
         for url in ["fabric", "ftp://host/", "http://", "http://host/?x=1"] {
             let opened = Fabric::open(&config("url", url), Troubles::default());
             assert!(matches!(opened, Err(FabricConfigError::Url(_))), "{url}");
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_any_more_is_over_and_a_manager_that_is_missed_is_told() {
+    fn services_of_absent_allocations_are_marked_over_and_a_missing_manager_is_reported() {
         let config = config("sweep", "http://host/");
         let fabric = Fabric::open(&config, Troubles::default()).unwrap();
         let manager = fabric.0.as_ref().unwrap();

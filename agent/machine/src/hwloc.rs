@@ -115,7 +115,7 @@ mod tests {
     use lattice_model::AllocationId;
 
     #[test]
-    fn what_an_earlier_agent_wrote_is_kept_and_told_to_nobody() {
+    fn the_file_of_an_earlier_agent_stays_but_is_not_offered() {
         let dir = std::env::temp_dir().join(format!("lattice-hwloc-{}", std::process::id()));
         let export = Export::new(&dir);
         fs::create_dir_all(export.path.parent().unwrap()).unwrap();

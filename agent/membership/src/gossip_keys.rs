@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_and_what_is_damaged_is_moved_aside_and_said() {
+    fn stored_keys_are_read_again_and_a_damaged_file_is_moved_aside_and_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = std::env::temp_dir().join(format!("lattice-gossip-keys-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();

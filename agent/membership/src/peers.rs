@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_there_stays_and_others_come_for_who_is_not() {
+    fn present_peers_stay_and_missing_ones_are_replaced() {
         let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
         let first = next(&Places::new(), &all, &all).unwrap();
         assert_eq!(first.len(), KEPT_MAX);

@@ -25,9 +25,9 @@ pub const ALPN: &[u8] = b"lattice-mesh/2";
 /// The longest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The longest first frame of a stream ([`Open`](super::open::Open)), in bytes. The largest opens a subtree of a launch:
-/// 1,000,000 listed places (8 bytes each), 100,000 nodes (80 bytes each), and arguments and environment, of which Linux
-/// gives a program at most 6 MiB.
+/// The longest first frame of a stream ([`Open`](super::open::Open)), in bytes. The largest opens a
+/// subtree of a launch: 1,000,000 listed places (8 bytes each), 100,000 nodes (80 bytes each), and
+/// arguments and environment, of which Linux gives a program at most 6 MiB.
 pub const OPEN_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Frames refused since the agent started, by reason.

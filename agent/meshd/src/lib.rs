@@ -10,7 +10,8 @@
 //! | a terminal session; `work.attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
 //! | two per terminal on another node | with the session | the same |
 //!
-//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of `lattice_allocation`.
+//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of
+//! `lattice_allocation`.
 
 pub mod context;
 pub mod diagnosis;

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_started_says_why_and_a_caller_that_goes_ends_it() {
+    async fn a_failed_start_gives_its_reason_and_a_caller_that_leaves_ends_the_session() {
         let mut one = bench();
         let why = Some("x: command not found".to_owned());
         one.news.send(News::Ended { outcome: RankOutcome::NotStarted { code: 127 }, why }).await.unwrap();

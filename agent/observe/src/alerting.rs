@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_is_told_each_change_once_and_who_is_far_behind_that_some_are_missing() {
+    fn a_follower_gets_each_change_once_or_learns_that_it_missed_some() {
         let (mut alerts, settings) = (Alerts::default(), settings());
         let mut at = 0;
         let mut look = |alerts: &mut Alerts, cores: f64| {

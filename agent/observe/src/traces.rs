@@ -11,6 +11,7 @@
 //! ```
 //!
 //! A line is written to the kernel before the next look, so an agent that is killed loses none.
+//! While the disk takes nothing, looks are lost, and lines of audits wait in memory ([`pending`]).
 //! Work does not outlive the machine, so nothing is synced. A file that was stored and not removed
 //! is stored again under the same name. While the store is unreachable the newest files are kept
 //! here, up to [`SPOOL_BYTES_MAX`].
@@ -24,6 +25,7 @@
 mod chunk;
 mod flush;
 mod folders;
+mod pending;
 mod recorder;
 
 pub use recorder::Recorder;

@@ -146,7 +146,8 @@ impl Spools {
         self.live().get(&dir.0).cloned()
     }
 
-    /// The spool of readable output: that of the running task, or one with the recorded index. Blocks.
+    /// The spool of readable output: that of the running task, or one with the recorded index.
+    /// Blocks.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
         if let Some(spool) = self.looked_after(dir) {
             return spool;

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {
+    fn an_agent_that_sees_less_than_half_of_the_ready_nodes_is_apart() {
         let states = [("n1", NodeState::Ready), ("n2", NodeState::Ready), ("n3", NodeState::Ready), ("n4", NodeState::Down)];
         let nodes = |n: usize| states[..n].iter().map(|(id, state)| (id.parse().unwrap(), node(id, *state))).collect();
         let apart = |n, alive: &[&str]| {
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_of_a_queue_counts_what_waits_in_it_and_other_agents_count_theirs() {
+    fn a_queues_depth_is_counted_by_the_agent_with_its_lease() {
         let running = Allocation { state: AllocationState::Running, ..pending(4, "") };
         let held = Allocation { held: true, ..pending(5, "") };
         let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held]);

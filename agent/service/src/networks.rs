@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_says_what_the_number_is_worth_there() {
+    fn each_node_reports_whether_it_enforces_the_domain() {
         let mut allocation = test_builders::allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
         test_builders::spec_of(&mut allocation).connectivity.network_domain = "ml".into();
         let nodes: BTreeMap<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();

@@ -214,7 +214,7 @@ mod tests {
     use lattice_model::topology::GpuVendor;
 
     #[test]
-    fn each_measure_is_said_with_its_source_or_as_not_to_be_had() {
+    fn each_measure_is_shown_with_its_source_or_as_not_available() {
         let mut usage = Usage::default();
         usage.offer(Measure::CpuUser, Some(0.0), Source::CgroupV2);
         usage.offer(Measure::Memory, Some(0.0), Source::Procfs);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_and_gpus_are_said_with_who_tells_and_what_is_unsupported() {
+    fn energy_and_gpus_are_shown_with_their_source_and_what_is_unsupported() {
         let (health, text) = energy(Path::new("/nowhere"));
         assert!(health == Health::Unsupported && text.contains("no intel-rapl"), "{text}");
         let load = lattice_model::gpu_load::GpuLoad { utilization: Some(0.5), ..Default::default() };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_count_is_said_with_its_reason() {
+    fn a_program_that_does_not_count_is_shown_with_its_reason() {
         let counts = Probe { name: "sched_switch", why_not: None };
         let lacks = Probe { name: "mark_victim", why_not: Some("another kernel".to_owned()) };
         let expected = "counting: sched_switch; mark_victim does not count: another kernel";
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_somebody_elses_is_said() {
+    fn a_port_that_another_process_uses_is_reported() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = AgentConfig { node_id: "n1".to_owned(), ..AgentConfig::default() };
         config.telemetry.metrics_listen = Some(taken.local_addr().unwrap().to_string());

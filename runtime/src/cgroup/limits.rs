@@ -188,16 +188,14 @@ impl Controllers {
             return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)"));
         }
         let weights = limits.io_weight.iter().flat_map(|weight| self.io_weights().iter().map(|io| (io.file, io.value(*weight))));
-        let weights: Vec<_> = weights.collect();
+        let weights: Vec<(&str, u64)> = weights.collect();
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why.to_string()))?;
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
                 set_v2(scope, controller, limits)?;
             }
             if self.place(Controller::Io) == Some(&Place::V2) {
-                for (file, value) in &weights {
-                    put_line(&scope.work().path().join(file), &value.to_string())?;
-                }
+                put_weights(scope.work().path(), &weights)?;
             }
         }
         let mut joined = Vec::new();
@@ -208,9 +206,7 @@ impl Controllers {
             group.create()?;
             set_v1(&group, limits)?;
             if group.controller() == Controller::Io {
-                for (file, value) in &weights {
-                    put_line(&group.path().join(file), &value.to_string())?;
-                }
+                put_weights(&group.path(), &weights)?;
             }
             if !joined.contains(&group.path()) {
                 joined.push(group.path());
@@ -316,6 +312,26 @@ fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     Err(LimitError::NotTaken { file: file.to_owned(), wanted: wanted.to_owned(), got: got.trim().to_owned() })
 }
 
+/// Sets the weights at disks. A file that is gone since the agent started is left out: the kernel has removed the
+/// scheduler that weighed by it (a module, such as BFQ), so nothing is weighed by it any more
+/// ([`Controllers::io_weights_gone`]).
+fn put_weights(group: &Path, weights: &[(&str, u64)]) -> Result<(), LimitError> {
+    for (name, value) in weights {
+        let file = group.join(name);
+        match put_line(&file, &value.to_string()) {
+            Err(LimitError::Refused { source, .. }) if is_gone(&source, &file) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is missing in a cgroup that exists.
+fn is_gone(error: &io::Error, file: &Path) -> bool {
+    let is_missing = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV);
+    is_missing && file.parent().is_some_and(Path::is_dir)
+}
+
 /// Writes to a file that cannot be read.
 fn write(file: &Path, wanted: &str) -> Result<(), LimitError> {
     let result = fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(wanted.as_bytes()));
@@ -357,6 +373,18 @@ mod tests {
         assert!(matches!(put(Path::new("/proc/version"), Some(5)), Err(LimitError::Refused { .. })));
         assert!(matches!(put_line(Path::new("/dev/null"), "8:0 rbps=1"), Err(LimitError::NotTaken { .. })));
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_weights_that_is_gone_is_left_out_and_a_cgroup_that_is_gone_is_an_error() {
+        let dir = std::env::temp_dir().join(format!("lattice-weights-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("io.weight"), "").unwrap();
+        put_weights(&dir, &[("io.bfq.weight", 500), ("io.weight", 5000)]).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("io.weight")).unwrap(), "5000");
+        assert!(!dir.join("io.bfq.weight").exists(), "no file is made");
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(matches!(put_weights(&dir, &[("io.weight", 5000)]), Err(LimitError::Refused { .. })));
     }
 
     #[test]

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_arrives_and_what_no_node_is_made_of_does_not() {
+    fn valid_components_arrive_and_impossible_ones_are_refused() {
         let found = |value: &str| Found {
             components: Some(Components::from([("kernel".to_owned(), value.to_owned())])),
             at: Some(Timestamp(1)),

@@ -226,7 +226,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_was_raised_is_so_after_a_restart_and_what_did_nothing_meanwhile_did_nothing_all_the_time() {
+    fn raised_alerts_survive_a_restart_and_idle_time_includes_it() {
         let dir = std::env::temp_dir().join(format!("lattice-alerts-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
