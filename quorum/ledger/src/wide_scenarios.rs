@@ -1,6 +1,6 @@
 //! Allocations of many nodes: what their reports change, and what that costs those who watch.
 
-use super::scenarios::{SIZE, Story, id, node, prepared, registration, released};
+use super::scenarios::{SIZE, Story, id, node, prepared, released};
 use crate::history::{ChangeSet, History};
 use crate::{Action, Changed, Outcome};
 use lattice_model::claim::ClaimShare;
