@@ -9,17 +9,14 @@
 //! A change of one phase costs neither the nodes nor a scan of them: a rank is found by a binary
 //! search, and whether all shares are prepared is a comparison of counts.
 
-mod change;
 mod encoding;
 mod phases;
-
-pub use change::{NotApplicable, PhaseRun, PhasesChange};
 
 use crate::claim::{Share, SharePhase};
 use crate::ids::NodeId;
 use crate::resources::Resources;
 use phases::Phases;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -242,6 +239,17 @@ impl Shares {
     pub fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// Shares of consecutive ranks in the same phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseRun {
+    /// The lowest rank.
+    pub first: u32,
+    /// The number of shares.
+    pub len: u32,
+    /// Their phase.
+    pub phase: SharePhase,
 }
 
 /// The shares in rank order.

@@ -5,7 +5,7 @@
 //! last state and marks it as stale.
 
 use crate::{Ask, Membership};
-use lattice_model::shares::NotApplicable;
+use lattice_model::phases_change::NotApplicable;
 use lattice_model::{Backoff, Node};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
@@ -161,10 +161,10 @@ fn new_addresses(news: &News, known: &Cluster) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::shares::{PhaseRun, PhasesChange};
+    use lattice_model::shares::PhaseRun;
     use lattice_model::{
-        Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint, Epoch, Principal, Resources, Revision, Share, SharePhase,
-        Timestamp,
+        Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint, Epoch, PhasesChange, Principal, Resources, Revision, Share,
+        SharePhase, Timestamp,
     };
     use std::path::Path;
 

@@ -1,11 +1,7 @@
 //! Shares beside a plain list of them.
 
 use super::*;
-use crate::ids::{AllocationId, Epoch, Revision};
-use crate::{Allocation, WorkUsage, test_builders};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
-use uuid::Uuid;
 
 const PHASES: [SharePhase; 3] = [SharePhase::Claimed, SharePhase::Prepared, SharePhase::Released];
 
@@ -77,33 +73,6 @@ proptest! {
         let text = serde_json::to_string(&shares).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Shares>(&text).unwrap(), &shares);
     }
-
-    #[test]
-    fn a_change_of_phases_makes_the_old_record_the_new_one(list in some_shares(), sets in prop::collection::btree_map(0..100u32, prop::sample::select(&PHASES[..]), 0..40)) {
-        let mut before = test_builders::allocation(AllocationId(Uuid::from_u128(1)));
-        (before.epoch, before.revision, before.shares) = (Epoch(3), Revision(5), list.into_iter().collect());
-        let mut after = Allocation { revision: Revision(9), usage: Some(Box::new(WorkUsage { nodes: 1, ..WorkUsage::default() })), ..before.clone() };
-        for (rank, phase) in &sets {
-            after.shares.set_phase_of_rank(*rank, *phase);
-        }
-        let change = change(&after, before.revision, &sets.keys().copied().collect());
-        prop_assert!(change.phases.len() <= sets.len());
-        let mut applied = before.clone();
-        prop_assert_eq!(change.apply(&mut applied), Ok(()));
-        prop_assert_eq!(applied, after);
-    }
-}
-
-fn change(after: &Allocation, follows: Revision, ranks: &BTreeSet<u32>) -> PhasesChange {
-    PhasesChange {
-        id: after.id,
-        epoch: after.epoch,
-        state: after.state,
-        follows: Some(follows),
-        revision: after.revision,
-        phases: after.shares.phase_runs(ranks.iter().copied()),
-        usage: after.usage.as_deref().copied(),
-    }
 }
 
 #[test]
@@ -143,34 +112,4 @@ fn no_shares_of_a_node_twice_are_accepted_and_no_counts_that_differ() {
         let error = read(nodes, amounts, phases).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-}
-
-#[test]
-fn a_change_is_refused_where_it_does_not_fit_and_changes_nothing() {
-    let mut record = test_builders::allocation(AllocationId(Uuid::from_u128(1)));
-    (record.epoch, record.revision) = (Epoch(3), Revision(5));
-    record.shares = [1, 2, 3].map(|number| share(number, SharePhase::Claimed)).into();
-    let id = record.id;
-    let run = |first, len| PhaseRun { first, len, phase: SharePhase::Prepared };
-    let fits = PhasesChange { revision: Revision(6), phases: vec![run(0, 1), run(2, 1)], ..change(&record, Revision(5), &BTreeSet::new()) };
-    let ranks = |phases| (PhasesChange { phases, ..fits.clone() }, NotApplicable::Ranks { id, shares: 3 });
-    let other = AllocationId(Uuid::from_u128(2));
-    for (change, refused) in [
-        (PhasesChange { id: other, ..fits.clone() }, NotApplicable::NoRecord(other)),
-        (PhasesChange { epoch: Epoch(4), ..fits.clone() }, NotApplicable::Epoch { id, is: Epoch(3), wants: Epoch(4) }),
-        (PhasesChange { follows: Some(Revision(4)), ..fits.clone() }, NotApplicable::Revision { id, is: Revision(5), wants: Revision(4) }),
-        ranks(vec![run(0, 4)]),
-        ranks(vec![run(1, 2), run(0, 1)]),
-        ranks(vec![run(0, 2), run(1, 1)]),
-        ranks(vec![run(u32::MAX, u32::MAX)]),
-        ranks(vec![run(0, u32::MAX)]),
-    ] {
-        let before = record.clone();
-        assert_eq!(change.apply(&mut record), Err(refused));
-        assert_eq!(record, before);
-    }
-    let own = PhasesChange { follows: None, ..fits.clone() };
-    record.revision = Revision(4);
-    assert_eq!(own.apply(&mut record), Ok(()), "only the own share");
-    assert_eq!((record.revision, record.shares.count(SharePhase::Prepared)), (Revision(6), 2));
 }

@@ -4,9 +4,10 @@ use super::scenarios::{SIZE, Story, id, node, prepared, released};
 use crate::history::{ChangeSet, History};
 use crate::{Action, Changed, Outcome};
 use lattice_model::claim::ClaimShare;
-use lattice_model::shares::{PhaseRun, PhasesChange};
+use lattice_model::shares::PhaseRun;
 use lattice_model::{
-    Allocation, AllocationState, Claim, EndReason, Epoch, NodeReport, ReportItem, RequeuePolicy, Revision, SharePhase, WorkUsage,
+    Allocation, AllocationState, Claim, EndReason, Epoch, NodeReport, PhasesChange, ReportItem, RequeuePolicy, Revision, SharePhase,
+    WorkUsage,
 };
 
 /// An allocation on all nodes of a cluster of this size.
