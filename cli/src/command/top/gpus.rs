@@ -1,6 +1,6 @@
 //! `lattice top --per-gpu`: each GPU of an allocation.
 
-use super::value::{age, shown};
+use super::value::{age_text, value_text};
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
 use lattice_api::v1;
@@ -23,7 +23,7 @@ const FIT: Fit<'_> = Fit {
     left_out: &["AGE", "SOURCE", "ENERGY", "ECC", "CLOCK", "FULL"],
     shortened: &[("GPU", 10), ("NODE", 8), ("THROTTLED BY", 12)],
     wrapped: &[],
-    given_up: &[],
+    left_out_last: &[],
 };
 
 pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
@@ -33,12 +33,12 @@ pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     for node in nodes {
         for gpu in &node.gpus {
             let find = |name: &str| gpu.measured.iter().find(|one| one.name == name);
-            let value = |(name, _): &(&str, &str)| find(name).map(|one| shown(one.now, &one.unit)).unwrap_or_default();
+            let value = |(name, _): &(&str, &str)| find(name).map(|one| value_text(one.now, &one.unit)).unwrap_or_default();
             let source = gpu.measured.first().map(|one| one.source.clone()).unwrap_or_default();
-            let age_text = if gpu.silent.is_empty() { age(node.gpus_age_ms) } else { String::new() };
+            let age = if gpu.silent.is_empty() { age_text(node.gpus_age_ms) } else { String::new() };
             let mut row = vec![node.node.clone(), gpu.id.clone()];
             row.extend(COLUMNS.iter().map(value));
-            row.extend([gpu.throttled.join(","), source, age_text]);
+            row.extend([gpu.throttled.join(","), source, age]);
             table.row(row);
         }
     }
