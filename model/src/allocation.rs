@@ -3,12 +3,12 @@
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
-use crate::claim::Share;
 use crate::end_reason::EndReason;
 use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
 use crate::preemption::Preemption;
 use crate::principal::Principal;
+use crate::shares::Shares;
 use crate::spec::AllocationSpec;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
@@ -67,7 +67,8 @@ pub struct Allocation {
     pub epoch: Epoch,
     /// Its shares in rank order; the first share's node is the head. They stay after the end, as
     /// history.
-    pub shares: Vec<Share>,
+    #[serde(default, skip_serializing_if = "Shares::is_empty")]
+    pub shares: Shares,
     /// The VNI of its network domain under its current or latest claim.
     pub vni: Option<u32>,
     /// Number of requeues, without those of claims under which the work never began.
@@ -124,7 +125,7 @@ impl Allocation {
             started_at: None,
             ended_at: None,
             epoch: Epoch(0),
-            shares: Vec::new(),
+            shares: Shares::default(),
             vni: None,
             requeue_count: 0,
             quick_requeues: 0,
@@ -145,7 +146,7 @@ impl Allocation {
     /// The head node, where its script runs and its launches are coordinated; `None` before the
     /// first claim.
     pub fn head(&self) -> Option<&NodeId> {
-        self.shares.first().map(|s| &s.node)
+        self.shares.head()
     }
 
     /// Whether `spec` is the spec that was submitted.
@@ -168,7 +169,7 @@ impl Allocation {
 
     /// Its nodes in rank order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.shares.iter().map(|s| &s.node)
+        self.shares.nodes()
     }
 
     /// The number of its current or latest claim, starting at 1; `None`: it is waiting for a claim.

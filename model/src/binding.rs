@@ -368,7 +368,7 @@ mod tests {
             let last = placement().share_out(&binding, 2, 0).unwrap().remove(1);
             last.memory_nodes.into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(nodes(MemoryPolicy::Local, CpuBind::Numa), []);
+        assert!(nodes(MemoryPolicy::Local, CpuBind::Numa).is_empty());
         assert_eq!(nodes(MemoryPolicy::Interleave, CpuBind::Numa), [0, 1]);
         assert_eq!(nodes(MemoryPolicy::Preferred, CpuBind::Numa), [1]);
         assert_eq!(nodes(MemoryPolicy::Bind, CpuBind::Numa), [1]);

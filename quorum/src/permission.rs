@@ -395,7 +395,7 @@ fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Re
 
 /// Whether an allocation has a share on this node, or had one that its record still contains.
 pub fn is_of_node(allocation: &Allocation, node: &str) -> bool {
-    allocation.nodes().any(|of| of.as_str() == node)
+    allocation.shares.rank_of_name(node).is_some()
         || allocation.attempts.iter().any(|attempt| {
             attempt.head.as_str() == node || attempt.node_ids().is_ok_and(|nodes| nodes.iter().any(|of| of.as_str() == node))
         })

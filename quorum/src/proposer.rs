@@ -5,7 +5,7 @@
 //! If no entry is in flight, a single command is proposed at once.
 //!
 //! ```text
-//!   propose ──▶ queue ──▶ batch (up to 256, 1 MiB) ──▶ entry, at most 2 in flight ──▶ applied ──▶ a reply for each
+//!   propose ──▶ queue ──▶ batch (up to 1024, 1 MiB) ──▶ entry, at most 2 in flight ──▶ applied ──▶ a reply for each
 //! ```
 
 use crate::raft_counts::{RaftCounts, count};
@@ -25,8 +25,9 @@ use tokio_util::task::TaskTracker;
 
 /// Largest number of queued commands; more are refused.
 const WAITING_MAX: usize = 16 * 1024;
-/// Largest number of commands in one entry.
-const BATCH_MAX: usize = 256;
+/// Largest number of commands in one entry: 10,000 nodes that report together are ten entries, each
+/// of which holds the ledger's lock for some ten milliseconds.
+const BATCH_MAX: usize = 1024;
 /// An entry gets no further command once its commands have about this size, in bytes.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Largest number of entries in flight, from the proposal until the entry is applied: so the next

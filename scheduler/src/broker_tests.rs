@@ -1,4 +1,5 @@
 use super::*;
+use lattice_model::shares::ShareRef;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{AllocationSpec, AskSignal, CheckpointPolicy, Hold, NodeId, Resources, Share, SharePhase, test_builders};
 use proptest::prelude::*;
@@ -118,7 +119,12 @@ fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
     // deadline limits the guess.
     let of = |for_s| {
         let mut work = running(1, 1, 100, for_s, Automatic::Weighed);
-        work.shares.iter_mut().for_each(|share| share.resources.memory_bytes = 512 << 30);
+        let wide = |s: ShareRef<'_>| Share {
+            node: s.node.clone(),
+            resources: Resources { memory_bytes: 512 << 30, ..s.resources },
+            phase: s.phase,
+        };
+        work.shares = work.shares.iter().map(wide).collect();
         World::of([(work, Known::default())]).one()
     };
     assert_eq!(of(10).terms.write_time_s, 600.0);

@@ -19,7 +19,7 @@ impl Holdings {
         }
         for allocation in allocations.filter(|a| !a.state.is_without_nodes()) {
             for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
-                held.take(&share.node, allocation.id, allocation.epoch, share.resources);
+                held.take(share.node, allocation.id, allocation.epoch, share.resources);
             }
         }
         held

@@ -55,7 +55,7 @@ fn one_that_waits_keeps_those_behind_it_waiting_but_an_impossible_one_does_not()
     let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20)]);
     let mut running = pending(9, 1, 1);
     running.state = AllocationState::Running;
-    running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    running.shares = [Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }].into();
     v.allocations.insert(running.id, running);
     assert_eq!(placed(&v), []);
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 4;
@@ -70,10 +70,10 @@ fn an_ended_allocation_holds_its_nodes_until_they_released_it() {
     let mut v = view(1, vec![pending(1, 1, 10)]);
     let mut ended = pending(2, 1, 1);
     ended.state = AllocationState::Completed;
-    ended.shares = vec![Share { node: "n1".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    ended.shares = [Share { node: "n1".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }].into();
     v.allocations.insert(ended.id, ended);
     assert_eq!(placed(&v), []);
-    v.allocations.get_mut(&id(2)).unwrap().shares[0].phase = SharePhase::Released;
+    v.allocations.get_mut(&id(2)).unwrap().shares.set_phase_of_rank(0, SharePhase::Released);
     assert_eq!(placed(&v).len(), 1);
 }
 
@@ -119,7 +119,7 @@ fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
 
 fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> Allocation {
     allocation.state = AllocationState::Running;
-    allocation.shares = vec![Share { node: node.parse().unwrap(), resources, phase: SharePhase::Prepared }];
+    allocation.shares = [Share { node: node.parse().unwrap(), resources, phase: SharePhase::Prepared }].into();
     allocation
 }
 
@@ -539,7 +539,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20), pending(3, 100, 5), pending(4, 1, 30), pending(5, 2, 6)]);
     let mut running = pending(9, 1, 1);
     running.state = AllocationState::Running;
-    running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    running.shares = [Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }].into();
     v.allocations.insert(running.id, running);
     v.allocations.get_mut(&id(5)).unwrap().excluded = ["n1", "n3"].map(excluded).into();
     let outlook = Outlook::of(&v);

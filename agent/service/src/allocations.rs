@@ -182,10 +182,18 @@ impl AllocationService for Api {
         let api = self.clone();
         self.context.work.tasks.spawn(async move {
             let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
+            let mut sent = None;
             loop {
                 let now = lattice_api::allocation::to_proto(watch.now());
                 let now = v1::Allocation { entry_exit_code: watch.entry().exit_code(), ..now };
-                if out.send(Ok(now)).await.is_err() || watch.now().state.is_terminal() {
+                // Most changes of wide work are of share phases, which the caller does not see.
+                if sent.as_ref() != Some(&now) {
+                    if out.send(Ok(now.clone())).await.is_err() {
+                        return;
+                    }
+                    sent = Some(now);
+                }
+                if watch.now().state.is_terminal() {
                     return;
                 }
                 tokio::select! {
@@ -418,7 +426,7 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
             format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
         }
         AllocationState::Staging => {
-            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
+            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| s.node);
             let describe = |node: &NodeId| {
                 let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
                 format!("{node}{}", unwell.unwrap_or_default())

@@ -30,7 +30,7 @@ pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> 
 fn silent<'a>(allocation: &'a Allocation, nodes: &BTreeMap<NodeId, Node>) -> Vec<&'a NodeId> {
     let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
     let is_silent = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
-    let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| &s.node);
+    let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| s.node);
     there.filter(|id| nodes.get(*id).is_some_and(is_silent)).collect()
 }
 
@@ -78,7 +78,7 @@ mod tests {
         (spec.requeue, spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
         (a.state, a.epoch) = (AllocationState::Running, Epoch(1));
         let share = |node: &str| Share { node: node.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared };
-        a.shares = vec![share("n1"), share("n2")];
+        a.shares = [share("n1"), share("n2")].into();
         let nodes = |second| BTreeMap::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
         assert_eq!(note(&a, &nodes(NodeState::Ready)), "");
         assert_eq!(brief(&a, &nodes(NodeState::Ready)), "");

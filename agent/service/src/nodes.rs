@@ -231,7 +231,7 @@ impl NodeService for Api {
         let live = cluster.allocations.values().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running));
         // This agent's view may be older than the quorum's answer.
         let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
-        let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.nodes().any(|n| *n == id)).collect();
+        let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.shares.rank_of(&id).is_some()).collect();
         let shares = live.len() + node.leaving.len();
         let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, wait_for(a))).collect();
         let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
@@ -282,7 +282,7 @@ impl Api {
     fn asked_by_drain(&self, node: &NodeId) -> Vec<String> {
         let asked = |a: &&Allocation| a.preemption.as_ref().is_some_and(|order| order.stands() && order.cause == PreemptCause::Drain);
         let cluster = self.cluster.borrow();
-        let there = cluster.allocations.values().filter(asked).filter(|a| a.nodes().any(|on| on == node));
+        let there = cluster.allocations.values().filter(asked).filter(|a| a.shares.rank_of(node).is_some());
         there.map(|a| a.id.to_string()).collect()
     }
 
@@ -323,7 +323,7 @@ impl Api {
         let mut on: BTreeMap<&NodeId, Vec<AllocationId>> = BTreeMap::new();
         for allocation in cluster.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
-                on.entry(&share.node).or_default().push(allocation.id);
+                on.entry(share.node).or_default().push(allocation.id);
             }
         }
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());

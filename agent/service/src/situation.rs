@@ -48,7 +48,7 @@ fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
         AllocationState::Pending | AllocationState::Suspended => format!("held: `lattice resume {}`", allocation.id.short()),
         AllocationState::Staging | AllocationState::Running => {
             let silent = isolation::brief(allocation, &cluster.nodes);
-            let prepared = allocation.shares.iter().filter(|s| s.phase != SharePhase::Claimed).count();
+            let prepared = allocation.shares.len() - allocation.shares.count(SharePhase::Claimed);
             match allocation.state {
                 _ if !silent.is_empty() => silent,
                 _ if allocation.preemption.is_some() => "gives its nodes back".to_owned(),

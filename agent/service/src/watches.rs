@@ -170,6 +170,9 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
                 bad: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
+            // Nothing of these is in the allocation that a caller is sent. What was used, it is sent when
+            // the last share is released.
+            Change::Phases(_) => {}
             // No request of this service asks for these.
             Change::Tenant(_)
             | Change::TenantDeleted(_)

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod lives;
+mod wide;
 
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
@@ -19,6 +20,10 @@ const MEDIAN_US: f64 = 20.0;
 const P99_US: f64 = 200.0;
 /// Limit of applying a changed fingerprint of every node, in milliseconds.
 const ROLLOUT_MS: f64 = 1000.0;
+/// Limit of the memory that a member may need while one allocation of all nodes runs, in megabytes.
+const WIDE_MB: f64 = 100.0;
+/// Limit of what a watcher is sent of it for one entry of reports, in kilobytes.
+const WIDE_SENT_KB: f64 = 8.0;
 /// Evaluations of the leader's clocks in one round, a second apart.
 const TICKS: u32 = 30;
 
@@ -31,6 +36,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut cluster = Cluster::build().context("the cluster that is measured")?;
     let mut rollouts = Vec::new();
     let mut ticks = Vec::new();
+    let mut wides = Vec::new();
     let mut kinds: Vec<Kind> = Vec::new();
     for _ in 0..options.rounds {
         interrupt::check()?;
@@ -45,6 +51,7 @@ pub fn run(options: &Options) -> Result<Report> {
             kinds[place].add(&times);
         }
         rollouts.push(lives::rollout(&mut cluster)?.as_secs_f64() * 1e3);
+        wides.push(wide::run(&mut cluster).context("an allocation of all nodes")?);
         ticks.extend(lives::ticks(&cluster, TICKS).into_iter().map(microseconds));
     }
     let mut figures = Vec::new();
@@ -57,12 +64,36 @@ pub fn run(options: &Options) -> Result<Report> {
     figures.push(Figure::new(&format!("a rollout that changes the fingerprints of {NODES} nodes"), "ms", rollout, vec![], Some(target)));
     let ticks = Samples::of(ticks, 0).context(none)?;
     figures.push(Figure::new(&format!("the leader's clocks, {NODES} nodes that send heartbeats"), "µs", ticks, vec![], None));
+    figures.extend(wide_figures(&wides)?);
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut notes = vec![format!("{NODES} nodes, {ALLOCATIONS} allocations: 4 of 10 run, 5 wait, 1 has ended")];
     if cfg!(debug_assertions) {
         notes.push("this is a debug binary: run the bench with --release before believing a miss".to_owned());
     }
     Ok(Report { bench: "ledger", machine, profile: profile.to_owned(), cpu_pressure: [before, machine::cpu_pressure()], figures, notes })
+}
+
+fn wide_figures(wides: &[wide::Wide]) -> Result<Vec<Figure>> {
+    let samples = |of: &dyn Fn(&wide::Wide) -> f64| Samples::of(wides.iter().map(of).collect(), 0).context("nothing was measured");
+    let ms = |of: fn(&wide::Wide) -> Duration| samples(&move |wide| of(wide).as_secs_f64() * 1e3);
+    let per = wide::ENTRY_REPORTS;
+    let figure = |name: &str, samples| Figure::new(&format!("an allocation of {NODES} nodes: {name}"), "ms", samples, vec![], None);
+    let sent = Target::AtMost { value: WIDE_SENT_KB, why: "whatever the number of nodes".to_owned() };
+    let grown = Target::AtMost { value: WIDE_MB, why: "members have other work".to_owned() };
+    Ok(vec![
+        figure("its claim", ms(|wide| wide.claimed)?),
+        figure(&format!("all prepared, {per} reports in an entry"), ms(|wide| wide.prepared)?),
+        figure("its end", ms(|wide| wide.ended)?),
+        figure(&format!("all released, {per} reports in an entry"), ms(|wide| wide.released)?),
+        Figure::new(
+            &format!("a watcher is sent, for {per} reports"),
+            "kB",
+            samples(&|w| w.sent_bytes_max as f64 / 1e3)?,
+            vec![],
+            Some(sent),
+        ),
+        Figure::new("memory of a member meanwhile", "MB", samples(&|w| w.grown_bytes as f64 / 1e6)?, vec![], Some(grown)),
+    ])
 }
 
 /// The times of one kind of command, in microseconds.

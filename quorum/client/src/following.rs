@@ -47,6 +47,12 @@ impl Following {
         self.request.since
     }
 
+    /// The next delivery is a list: what this watch delivered does not fit what the watcher has.
+    pub fn start_again(&mut self) {
+        self.stream = None;
+        self.request.since = None;
+    }
+
     /// The next delivery. An error says why there is none now; the next call retries with another
     /// member, and continues at the same place. Cancel-safe.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot await")]
@@ -91,8 +97,7 @@ impl Following {
                 }
                 Taken::StartAgain(why) => {
                     tracing::info!(member, why, "a watch starts again");
-                    self.stream = None;
-                    self.request.since = None;
+                    self.start_again();
                     return Ok(News::StartAgain { why });
                 }
                 Taken::Behind => {

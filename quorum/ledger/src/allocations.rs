@@ -30,7 +30,7 @@ impl Ledger {
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
-        context.changed.allocations.insert(id);
+        context.changed.record(id);
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);
         self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
@@ -176,23 +176,32 @@ impl Ledger {
 
     /// Records in the allocation's history that `node` has released it.
     pub(super) fn mark_released(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, node: &NodeId) {
-        let there = self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && a.nodes().any(|n| n == node));
-        if there
-            && let Some(allocation) = self.allocation_mut(context, id)
-            && let Some(share) = allocation.shares.iter_mut().find(|s| s.node == *node)
+        if self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)
+            && let Some((allocation, rank)) = self.share_mut(context, id, node)
         {
-            share.phase = SharePhase::Released;
+            allocation.shares.set_phase_of_rank(rank, SharePhase::Released);
         }
     }
 
     /// Adds a node's usage to the claim that it was reported for, never to a later one.
-    pub(super) fn add_usage(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
-        if let Some(usage) = usage
-            && self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)
-            && let Some(allocation) = self.allocation_mut(context, id)
-        {
-            let before = allocation.usage.as_deref().copied().unwrap_or_default();
-            allocation.usage = Some(Box::new(before.with(usage)));
-        }
+    pub(super) fn add_usage(
+        &mut self,
+        context: &mut ApplyContext,
+        id: AllocationId,
+        epoch: Epoch,
+        node: &NodeId,
+        usage: Option<WorkUsage>,
+    ) {
+        let Some(usage) = usage.filter(|_| self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)) else { return };
+        let has_share = self.allocations.get(&id).is_some_and(|a| a.shares.rank_of(node).is_some());
+        let allocation = if has_share {
+            self.share_mut(context, id, node).map(|(allocation, _)| allocation)
+        } else {
+            // The claim has ended, and the allocation waits for another one.
+            self.allocation_mut(context, id)
+        };
+        let Some(allocation) = allocation else { return };
+        let before = allocation.usage.as_deref().copied().unwrap_or_default();
+        allocation.usage = Some(Box::new(before.with(usage)));
     }
 }

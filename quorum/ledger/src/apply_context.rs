@@ -61,8 +61,21 @@ impl Ledger {
         self.note_before(context, id);
         let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
         allocation.revision = context.revision;
-        context.changed.allocations.insert(id);
+        context.changed.record(id);
         Some(allocation)
+    }
+
+    /// The allocation and the rank of its share on this node: to change the share's phase and the
+    /// usage by this command, and nothing else. Watchers are sent these alone. `None`: it has no
+    /// share there.
+    pub(super) fn share_mut(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId) -> Option<(&mut Allocation, u32)> {
+        let known = self.allocations.get(&id)?;
+        let rank = known.shares.rank_of(node)?;
+        context.changed.share(id, known.revision, rank);
+        self.note_before(context, id);
+        let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
+        allocation.revision = context.revision;
+        Some((allocation, rank))
     }
 
     /// The node, to be changed by this command.

@@ -3,7 +3,7 @@
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
-use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Share, SharePhase};
+use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares};
 use std::collections::BTreeSet;
 
 /// Prefix of the names of leases for the agents' own roles.
@@ -60,6 +60,8 @@ impl Ledger {
             return Err(Refusal::Waits { id, until });
         }
         let vni = self.vni_for(&allocation)?;
+        let shares = Shares::claimed(claim.shares.iter().map(|s| (s.node.clone(), s.resources)).collect());
+        let shares = shares.map_err(|error| Refusal::MalformedClaim { why: error.to_string() })?;
 
         let epoch = Epoch(self.epoch.0 + 1);
         self.epoch = epoch;
@@ -76,8 +78,7 @@ impl Ledger {
             allocation.claimed_at = Some(at);
             allocation.usage = None;
             allocation.vni = vni;
-            allocation.shares =
-                claim.shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: SharePhase::Claimed }).collect();
+            allocation.shares = shares;
         }
         self.usage_grows(id);
         if let Some(vni) = vni {

@@ -190,7 +190,7 @@ impl Ledger {
                 self.end(context, id, reason, actor);
             } else if self.allocations.get(&id).is_some_and(|a| !a.state.is_terminal()) {
                 // Fewer reasons now prevent a claim for it: schedulers must look again.
-                context.changed.allocations.insert(id);
+                context.changed.record(id);
             }
         }
         self.show_leaving(context, node);

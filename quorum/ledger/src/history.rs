@@ -12,15 +12,19 @@
 //!
 //! Changes of one log entry are sent together, so a place is never in the middle of an entry. A
 //! place that has been dropped, or belongs to another generation, is refused explicitly
-//! (`Change::StartAgain`). A member that has not reached a place waits two seconds and then answers
+//! (`Change::StartAgain`). A change that moved only shares of an allocation from phase to phase is
+//! kept as these phases: a version of the record for each of 10,000 reports would be too much to
+//! keep and to send. A member that has not reached a place waits two seconds and then answers
 //! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
 use crate::record_bytes::{
-    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, principal_bytes, removed_node_bytes, tenant_bytes, text_bytes, vcluster_bytes,
+    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, text_bytes,
+    vcluster_bytes,
 };
-use crate::{Changed, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
-use lattice_model::{Allocation, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
+use lattice_model::shares::{PhaseRun, ShareList};
+use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -36,9 +40,12 @@ const SET_BYTES: usize = 128;
 pub struct ChangeSet {
     /// The entry's revision.
     pub revision: Revision,
+    /// In the order of their names.
     pub nodes: Vec<Arc<Node>>,
     pub nodes_removed: Vec<NodeId>,
     pub allocations: Vec<Arc<Allocation>>,
+    /// Allocations of which only phases of shares, and the usage, changed.
+    pub phases: Vec<ChangedPhases>,
     /// `None`: deleted.
     pub tenants: Vec<(String, Option<Arc<Tenant>>)>,
     /// `None`: ended.
@@ -56,11 +63,23 @@ pub struct ChangeSet {
 impl ChangeSet {
     /// The changed records in their current state in the ledger.
     pub fn of(ledger: &Ledger, changed: Changed) -> Self {
+        let record = |id: &AllocationId| ledger.allocation(*id).or(changed.dropped.get(id));
+        let mut allocations: Vec<Arc<Allocation>> = changed.allocations.iter().filter_map(record).cloned().collect();
+        let mut phases = Vec::new();
+        for (id, shares) in &changed.shares {
+            match record(id) {
+                // The last of these changes is sent with everything that it completes.
+                Some(whole) if whole.shares.all_released() || changed.dropped.contains_key(id) => allocations.push(Arc::clone(whole)),
+                Some(record) => phases.push(ChangedPhases::of(record, shares)),
+                None => {}
+            }
+        }
         Self {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
             nodes_removed: changed.nodes.into_iter().filter(|id| ledger.node(id).is_none()).collect(),
-            allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).or(changed.dropped.get(id)).cloned()).collect(),
+            allocations,
+            phases,
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
             limits: changed.limits.then(|| ledger.cluster_limits()),
@@ -75,20 +94,74 @@ impl ChangeSet {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
         let quotas = quotas && self.limits.is_none();
         let nodes = self.nodes.is_empty() && self.nodes_removed.is_empty();
-        nodes && self.allocations.is_empty() && quotas && self.leases.is_empty()
+        let allocations = self.allocations.is_empty() && self.phases.is_empty();
+        nodes && allocations && quotas && self.leases.is_empty()
+    }
+
+    /// This node, if it changed; otherwise nothing. Does not look at all nodes: the end of a wide
+    /// allocation changes each of them, and each has a watch.
+    pub fn node(&self, id: &NodeId) -> &[Arc<Node>] {
+        let found = self.nodes.binary_search_by(|node| node.id.cmp(id));
+        found.map_or(&[], |place| std::slice::from_ref(&self.nodes[place]))
     }
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
-        let Self { revision: _, nodes, nodes_removed, allocations, tenants, leases, vclusters, domains, vni_pool: _, limits: _ } = self;
+        let Self { revision: _, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool: _, limits: _ } =
+            self;
         let places = (nodes.len() + allocations.len()) * size_of::<usize>();
         let records = nodes.iter().map(|node| node_bytes(node)).chain(allocations.iter().map(|a| allocation_bytes(a)));
         let removed = nodes_removed.iter().map(removed_node_bytes);
         let quotas = tenants.iter().map(|(name, tenant)| tenant_bytes(name, tenant.as_deref()));
         let queues = vclusters.iter().map(|(name, vcluster)| vcluster_bytes(name, vcluster.as_deref()));
         let leases = leases.iter().map(|(name, lease)| lease_bytes(name, lease.as_ref()));
-        let small = removed.chain(quotas).chain(queues).chain(leases).chain(domains.iter().map(|(key, _)| domain_bytes(key)));
+        let phases = phases.iter().map(ChangedPhases::bytes_about);
+        let small = removed.chain(phases).chain(quotas).chain(queues).chain(leases).chain(domains.iter().map(|(key, _)| domain_bytes(key)));
         SET_BYTES + size_of::<Self>() + places + records.chain(small).sum::<usize>()
+    }
+}
+
+/// A change of share phases. It has no version of the record: a version takes memory for each share.
+#[derive(Clone, Debug)]
+pub struct ChangedPhases {
+    /// The change, as those watchers are sent it who are sent all of them.
+    pub change: PhasesChange,
+    /// The allocation's owner.
+    pub uid: u32,
+    /// The allocation's nodes, which all its versions of this epoch share.
+    pub list: ShareList,
+}
+
+impl ChangedPhases {
+    fn of(record: &Allocation, changed: &ChangedShares) -> Self {
+        let change = PhasesChange {
+            id: record.id,
+            epoch: record.epoch,
+            state: record.state,
+            follows: Some(changed.follows),
+            revision: record.revision,
+            phases: record.shares.phase_runs(changed.ranks.iter().copied()),
+            usage: record.usage.as_deref().copied(),
+        };
+        Self { change, uid: record.owner.uid, list: record.shares.list().clone() }
+    }
+
+    /// The change of the share on this node alone, for a watcher that is sent no others; `None`: it
+    /// has not changed.
+    pub fn of_node(&self, node: &NodeId) -> Option<PhasesChange> {
+        let rank = self.list.rank_of(node)?;
+        let run = self.change.phases.iter().find(|run| (run.first..run.first + run.len).contains(&rank))?;
+        Some(PhasesChange { follows: None, phases: vec![PhaseRun { first: rank, len: 1, ..*run }], ..self.change.clone() })
+    }
+
+    /// The nodes whose shares have changed.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        let ranks = self.change.phases.iter().flat_map(|run| run.first..run.first + run.len);
+        ranks.filter_map(|rank| self.list.node(rank))
+    }
+
+    fn bytes_about(&self) -> usize {
+        phases_bytes(&self.change)
     }
 }
 
@@ -180,10 +253,10 @@ mod tests {
 
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
-        let (nodes, nodes_removed, allocations) = (vec![], vec![], vec![]);
+        let (nodes, nodes_removed, allocations, phases) = (vec![], vec![], vec![], vec![]);
         let (leases, vclusters, domains, vni_pool, limits) = (vec![], vec![], vec![], None, None);
         let revision = Revision(revision);
-        ChangeSet { revision, nodes, nodes_removed, allocations, tenants, leases, vclusters, domains, vni_pool, limits }
+        ChangeSet { revision, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool, limits }
     }
 
     fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {

@@ -153,6 +153,8 @@ mod vcluster_scenarios;
 #[cfg(test)]
 mod walltime_scenarios;
 #[cfg(test)]
+mod wide_scenarios;
+#[cfg(test)]
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
@@ -169,7 +171,7 @@ pub use limits::LimitsStanding;
 pub use members::MembersStep;
 pub use networks::{DomainStanding, VniPoolChange, VniPoolStanding, domain_of};
 pub use node_health::{DrainWish, NodeHealth, cut};
-pub use outcome::{Applied, Changed, Outcome};
+pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use recovery::{HeldShare, beyond};
 pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
 pub use registration::{NodeStanding, Registration};

@@ -2,7 +2,7 @@
 
 use super::refusal::Refusal;
 use super::state::DomainKey;
-use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, NodeId};
+use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,10 @@ pub struct Applied {
 pub struct Changed {
     /// Nodes that changed.
     pub nodes: BTreeSet<NodeId>,
-    /// Allocations that changed.
+    /// Allocations that changed, except those in `shares`.
     pub allocations: BTreeSet<AllocationId>,
+    /// Allocations in whose records only phases of shares, and the usage, changed.
+    pub shares: BTreeMap<AllocationId, ChangedShares>,
     /// The last state of those that changed and were then dropped.
     pub dropped: BTreeMap<AllocationId, Arc<Allocation>>,
     /// Nodes whose list of desired shares changed.
@@ -47,11 +49,37 @@ pub struct Changed {
     pub limits: bool,
 }
 
+/// Shares of one allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedShares {
+    /// The revision of the allocation's record before the first of these changes.
+    pub follows: Revision,
+    /// Their ranks.
+    pub ranks: BTreeSet<u32>,
+}
+
 impl Changed {
+    /// The record of this allocation changed.
+    pub fn record(&mut self, id: AllocationId) {
+        self.shares.remove(&id);
+        self.allocations.insert(id);
+    }
+
+    /// Only the phase of the share of this rank, and the usage, may have changed in the record of
+    /// this allocation, which was of revision `follows`.
+    pub fn share(&mut self, id: AllocationId, follows: Revision, rank: u32) {
+        if !self.allocations.contains(&id) {
+            self.shares.entry(id).or_insert_with(|| ChangedShares { follows, ranks: BTreeSet::new() }).ranks.insert(rank);
+        }
+    }
+
     /// Adds the changes of another command.
     pub fn merge(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
-        self.allocations.extend(other.allocations);
+        other.allocations.into_iter().for_each(|id| self.record(id));
+        for (id, ChangedShares { follows, ranks }) in other.shares {
+            ranks.into_iter().for_each(|rank| self.share(id, follows, rank));
+        }
         self.dropped.extend(other.dropped);
         self.desired.extend(other.desired);
         self.tenants.extend(other.tenants);

@@ -6,7 +6,7 @@ mod moves;
 pub(crate) mod scans;
 mod watcher;
 
-use super::scenarios::{id, spec, user};
+use super::scenarios::{id, node, spec, user};
 use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimitsChange};
 use crate::history::ChangeSet;
 use commands::action;
@@ -22,7 +22,7 @@ use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, R
 use moves::{Move, a_move};
 use proptest::prelude::*;
 use scans::invariant_indexes_equal_scans;
-use watcher::Watcher;
+use watcher::{NodeWatcher, Watcher};
 
 const NODES: u8 = 4;
 const TENANT: &str = "physics";
@@ -34,6 +34,8 @@ struct History {
     states: Vec<Ledger>,
     audit: Vec<AuditRecord>,
     claims: usize,
+    /// Records of which only phases of shares changed.
+    phases: usize,
 }
 
 fn play(moves: &[Move]) -> History {
@@ -43,7 +45,7 @@ fn play(moves: &[Move]) -> History {
 /// `kept`: how many ended allocations of each user are kept at first.
 fn play_with(moves: &[Move], kept: QuotaChange) -> History {
     let mut ledger = Ledger::default();
-    let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0 };
+    let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0, phases: 0 };
     let mut last_epoch = Epoch(0);
     let mut head = AuditHead::default();
     // Start with a scheduler's node, so that claims can succeed.
@@ -93,6 +95,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
             head.follow(record).unwrap();
         }
         assert_eq!(&head, ledger.audit_head());
+        history.phases += applied.changed.shares.len();
         history.audit.extend(applied.audit);
         history.commands.push((revision, command));
         history.states.push(ledger.clone());
@@ -113,7 +116,9 @@ fn follow(commands: &[(Revision, Command)], bytes_max: usize, at_once: usize) ->
     let mut ledger = Ledger::default();
     let mut history = crate::history::History::new(ledger.place());
     history.keep(bytes_max);
-    let mut lists = vec![(ledger.place(), Watcher::list(&ledger))];
+    let list =
+        |ledger: &Ledger| (Watcher::list(ledger), (0..NODES).map(|number| NodeWatcher::list(ledger, node(number))).collect::<Vec<_>>());
+    let mut lists = vec![(ledger.place(), list(&ledger))];
     for entry in commands.chunk_by(|one, next| one.0 == next.0) {
         let mut changed = super::Changed::default();
         entry.iter().for_each(|(revision, command)| changed.merge(ledger.apply(*revision, command).changed));
@@ -121,21 +126,25 @@ fn follow(commands: &[(Revision, Command)], bytes_max: usize, at_once: usize) ->
         if !set.is_empty() {
             history.push(set);
         }
-        lists.push((ledger.place(), Watcher::list(&ledger)));
+        lists.push((ledger.place(), list(&ledger)));
     }
-    let (now, state) = lists.last().cloned().unwrap();
+    let (now, (state, _)) = lists.last().cloned().unwrap();
     prop_assert_eq!(history.after(now, 1).map(|sets| sets.len()), Ok(0));
-    for (mut place, mut watcher) in lists {
+    for (mut place, (mut watcher, mut of_nodes)) in lists {
         loop {
             match history.after(place, at_once) {
                 Ok(sets) => {
                     let Some(last) = sets.last() else {
                         prop_assert_eq!(&watcher, &state);
+                        of_nodes.iter().for_each(|watcher| watcher.agrees_with(&ledger));
                         break;
                     };
                     prop_assert!(sets[0].revision > place.revision && sets.is_sorted_by(|a, b| a.revision < b.revision));
                     place.revision = last.revision;
-                    sets.iter().for_each(|set| watcher.take(set));
+                    for set in &sets {
+                        watcher.take(set);
+                        of_nodes.iter_mut().for_each(|watcher| watcher.take(set));
+                    }
                 }
                 Err(compacted) => {
                     prop_assert!(place < compacted.begins);
@@ -233,6 +242,8 @@ fn histories_are_not_idle() {
         (0..HISTORIES).map(|number| play_with(&moves.new_tree(&mut runner).unwrap().current(), kept(number))).collect();
     let claims: usize = histories.iter().map(|history| history.claims).sum();
     assert!(claims > 60, "{claims} claims in {HISTORIES} histories exercise little");
+    let phases: usize = histories.iter().map(|history| history.phases).sum();
+    assert!(phases > 10, "{phases} changes of phases alone in {HISTORIES} histories exercise little");
     let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
     let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
     assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in {HISTORIES} histories exercise little");

@@ -20,7 +20,7 @@ use lattice_model::node::{Hold, HoldReason, Wipe};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Node, NodeAddresses,
-    NodeId, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -46,6 +46,10 @@ const USAGE_BYTES: usize = 64;
 const IMAGE_BYTES: usize = 64;
 /// A check of the work's health, with its block.
 const PROBE_BYTES: usize = 96;
+/// A change of share phases, with the owner and the list of nodes.
+const PHASES_CHANGE_BYTES: usize = 176;
+/// Consecutive shares in the same phase.
+const PHASE_RUN_BYTES: usize = 12;
 /// A node and the `Arc` around it.
 const NODE_BYTES: usize = 704;
 /// A hold of a node.
@@ -104,6 +108,12 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let reason = reason.as_ref().map_or(0, reason_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded;
     ALLOCATION_BYTES + spec_bytes(spec) + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
+}
+
+/// Memory of a change of share phases.
+pub fn phases_bytes(change: &PhasesChange) -> usize {
+    let PhasesChange { id: _, epoch: _, state: _, follows: _, revision: _, phases, usage: _ } = change;
+    PHASES_CHANGE_BYTES + phases.len() * PHASE_RUN_BYTES
 }
 
 /// Memory of a node.

@@ -14,6 +14,7 @@
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
+use lattice_model::shares::ShareRef;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
     Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
@@ -141,7 +142,7 @@ impl Ledger {
         }
         let Some(recovery) = &self.recovery else { return };
         if was_waiting {
-            context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
+            recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)).for_each(|id| context.changed.record(*id));
         }
         if recovery.awaited.is_empty() && !recovery.pending.is_empty() {
             // Those that have ended since may be dropped now.
@@ -267,8 +268,8 @@ impl Ledger {
                 if let Some(allocation) = self.allocation_mut(context, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(Box::new(made.clone())));
                     // Of its nodes, only the reporting head is known.
-                    let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
-                    allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
+                    let resources = allocation.shares.get(0).map(|s| s.resources).unwrap_or_default();
+                    allocation.shares = [Share { node: node.clone(), resources, phase: SharePhase::Released }].into();
                 }
                 self.suspend(context, id, reason, hold, &actor);
             }
@@ -375,13 +376,14 @@ impl Ledger {
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         // Parts of other nodes count until those nodes report. Nodes that have reported are not
         // overridden.
-        let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);
-        let others: Vec<Share> = allocation.shares.iter().filter(silent).cloned().collect();
+        let silent = |s: &ShareRef<'_>| s.node != node && !self.has_spoken(s.node);
+        let shares = allocation.shares.clone();
+        let others: Vec<ShareRef<'_>> = shares.iter().filter(silent).collect();
         for other in others {
-            if !self.holdings(&other.node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
+            if !self.holdings(other.node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
                 let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
                 let holding = Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false };
-                self.add_holding(context, &other.node, holding);
+                self.add_holding(context, other.node, holding);
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
@@ -389,7 +391,7 @@ impl Ledger {
         self.usage_shrinks(id);
         self.allocations.insert(id, Arc::new(allocation));
         self.usage_grows(id);
-        context.changed.allocations.insert(id);
+        context.changed.record(id);
         self.close_services(id);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
@@ -407,11 +409,9 @@ impl Ledger {
             return;
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        for share in allocation.shares.iter_mut().filter(|s| s.node == *node) {
-            share.phase = phase;
-        }
+        allocation.shares.set_phase(node, phase);
         let was_ordered = held.share.state == AllocationState::Running;
-        let all = allocation.shares.iter().all(|s| s.phase == SharePhase::Prepared);
+        let all = allocation.shares.all_prepared();
         if (was_ordered || all) && allocation.state == AllocationState::Staging {
             allocation.state = AllocationState::Running;
             allocation.started_at = Some(at);

@@ -78,7 +78,7 @@ impl Ledger {
     /// Whether `node` may report about this claim: the claim is current and the node has a share of
     /// it.
     pub(super) fn takes_part(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
-        self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.nodes().any(|n| n == node))
+        self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.shares.rank_of(node).is_some())
     }
 
     fn prepared(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch) {
@@ -86,13 +86,14 @@ impl Ledger {
             return;
         }
         let at = context.at;
-        let Some(allocation) = self.allocation_mut(context, id) else { return };
-        for share in allocation.shares.iter_mut().filter(|s| s.node == *node && s.phase == SharePhase::Claimed) {
-            share.phase = SharePhase::Prepared;
+        let Some((allocation, rank)) = self.share_mut(context, id, node) else { return };
+        if allocation.shares.get(rank).is_some_and(|share| share.phase == SharePhase::Claimed) {
+            allocation.shares.set_phase_of_rank(rank, SharePhase::Prepared);
         }
-        if !allocation.shares.iter().all(|s| s.phase == SharePhase::Prepared) {
+        if !allocation.shares.all_prepared() {
             return;
         }
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         allocation.state = AllocationState::Running;
         allocation.started_at = Some(at);
         allocation.reason = None;
@@ -187,7 +188,7 @@ impl Ledger {
         // A node that has released a claim which is still current has lost it.
         let live = self.is_live(id, epoch);
         self.mark_released(context, id, epoch, node);
-        self.add_usage(context, id, epoch, usage);
+        self.add_usage(context, id, epoch, node, usage);
         if live {
             let why = "it reports that nothing of it is left".to_owned();
             self.end(context, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));

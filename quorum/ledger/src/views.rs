@@ -220,7 +220,7 @@ impl Ledger {
             && name.as_ref().is_none_or(|name| a.spec.name == *name)
             && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
             && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)
-            && node.as_ref().is_none_or(|node| a.nodes().any(|of| of == node))
+            && node.as_ref().is_none_or(|node| a.shares.rank_of(node).is_some())
     }
 
     /// The number of nodes in each state.

@@ -8,7 +8,11 @@ use lattice_ledger::test_builders::{allocation, command, components, full_ledger
 use lattice_ledger::{Action, AuditHead, ClusterLimits};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
-use lattice_model::{Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, Revision, Timestamp, VniPool, When};
+use lattice_model::shares::PhaseRun;
+use lattice_model::{
+    AllocationState, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, PhasesChange, Revision, SharePhase, Timestamp, VniPool,
+    When, WorkUsage,
+};
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
     WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
@@ -139,6 +143,16 @@ fn streams() -> Vec<Decoder> {
     let (keys, health) = held_keys_and_health();
     let changes = vec![
         Change::Allocation(Box::new(allocation.clone())),
+        Change::Allocation(ledger.allocations().find(|a| !a.shares.is_empty()).map(|a| Box::new((**a).clone())).unwrap()),
+        Change::Phases(Box::new(PhasesChange {
+            id: allocation.id,
+            epoch: Epoch(1),
+            state: AllocationState::Staging,
+            follows: Some(Revision(8)),
+            revision: Revision(9),
+            phases: vec![PhaseRun { first: 1, len: 2, phase: SharePhase::Prepared }],
+            usage: Some(WorkUsage { nodes: 1, memory_peak_bytes: Some(7), cpu_ms: None }),
+        })),
         Change::LeaseEnded("l".into()),
         Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
         Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },

@@ -20,10 +20,10 @@ use crate::core::Core;
 use crate::permission::{Call, is_of_node};
 use lattice_api::pack::pack;
 use lattice_api::v1::Packed;
-use lattice_ledger::history::ChangeSet;
-use lattice_ledger::record_bytes::{allocation_bytes, node_bytes};
+use lattice_ledger::history::{ChangeSet, ChangedPhases};
+use lattice_ledger::record_bytes::{allocation_bytes, node_bytes, phases_bytes};
 use lattice_ledger::{ClusterLimits, DomainKey, Lease};
-use lattice_model::{Allocation, AllocationId, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum_client::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
 use lattice_store::changes::{Narrow, Topic};
 use std::collections::BTreeSet;
@@ -367,14 +367,17 @@ impl Watch<'_> {
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
+        self.wants(allocation.id, allocation.owner.uid) && self.whose.is_none_or(|node| is_of_node(allocation, node.as_str()))
+    }
+
+    /// Whether it asked for this allocation, wherever that runs. `owner`: the owner's user id.
+    fn wants(&self, allocation: AllocationId, owner: u32) -> bool {
         let which = match &self.wanted.allocations {
             WatchAllocations::None => false,
             WatchAllocations::Live => true,
-            WatchAllocations::One(id) => allocation.id == *id,
+            WatchAllocations::One(id) => allocation == *id,
         };
-        which
-            && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid)
-            && self.whose.is_none_or(|node| is_of_node(allocation, node.as_str()))
+        which && self.wanted.uid.is_none_or(|uid| owner == uid)
     }
 
     /// The changes in a set that concern this watch. Quotas and vClusters come first, because
@@ -393,11 +396,26 @@ impl Watch<'_> {
             None => Change::VClusterDeleted(name.clone()),
         });
         let is_watched = |node: &NodeId| self.wanted.nodes && self.whose.is_none_or(|whose| whose == node);
-        let nodes = set.nodes.iter().filter(move |n| is_watched(&n.id)).map(|n| Change::Node(Box::new((**n).clone())));
+        let changed = self.whose.map_or(&set.nodes[..], |node| set.node(node));
+        let nodes = changed.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
         let removed = set.nodes_removed.iter().filter(move |node| is_watched(node)).map(|node| Change::NodeRemoved(node.clone()));
         let nodes = nodes.chain(removed);
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
+        let phases = set.phases.iter().filter_map(|p| self.phases(p)).map(|change| Change::Phases(Box::new(change)));
+        let allocations = allocations.chain(phases);
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
+    }
+
+    /// What this watch is sent of changed phases. The agent of a node is sent only those of its own
+    /// share: each of ten thousand reports would otherwise go to ten thousand nodes.
+    fn phases(&self, changed: &ChangedPhases) -> Option<PhasesChange> {
+        if !self.wants(changed.change.id, changed.uid) {
+            return None;
+        }
+        match self.whose {
+            Some(node) => changed.of_node(node),
+            None => Some(changed.change.clone()),
+        }
     }
 
     /// Sends the changes in a set that concern this watch; returns false if there are none.
@@ -471,6 +489,7 @@ fn bytes_about(change: &Change) -> usize {
     match change {
         Change::Node(node) => node_bytes(node),
         Change::Allocation(allocation) => allocation_bytes(allocation),
+        Change::Phases(change) => phases_bytes(change),
         Change::NodeRemoved(_)
         | Change::Tenant(_)
         | Change::TenantDeleted(_)

@@ -7,7 +7,7 @@
 //!                     all sessions wake for changed gossip keys and for revocations
 //! ```
 
-use lattice_ledger::history::{ChangeSet, Compacted, History};
+use lattice_ledger::history::{ChangeSet, ChangedPhases, Compacted, History};
 use lattice_ledger::{Changed, Ledger, WatchPlace};
 use lattice_model::{AllocationId, NodeId, Revision};
 use parking_lot::{Mutex, MutexGuard};
@@ -143,12 +143,14 @@ impl Changes {
         let wake = |watches: Option<&Watches>| {
             watches.into_iter().flatten().filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(set.revision));
         };
-        for allocation in &set.allocations {
-            wake(all.allocations.get(&allocation.id));
-        }
+        let changed = set.allocations.iter().map(|allocation| allocation.id).chain(set.phases.iter().map(|phases| phases.change.id));
+        changed.for_each(|id| wake(all.allocations.get(&id)));
         if !all.nodes.is_empty() {
             let nodes = set.nodes.iter().map(|node| &node.id).chain(&set.nodes_removed);
-            nodes.chain(set.allocations.iter().flat_map(|allocation| allocation.nodes())).for_each(|node| wake(all.nodes.get(node)));
+            let of_allocations = set.allocations.iter().flat_map(|allocation| allocation.nodes());
+            // Of phases, a node is sent only those of its own shares.
+            let of_shares = set.phases.iter().flat_map(ChangedPhases::nodes);
+            nodes.chain(of_allocations).chain(of_shares).for_each(|node| wake(all.nodes.get(node)));
             for attempt in set.allocations.iter().flat_map(|allocation| &allocation.attempts) {
                 wake(all.nodes.get(&attempt.head));
                 attempt.node_ids().unwrap_or_default().iter().for_each(|node| wake(all.nodes.get(node)));

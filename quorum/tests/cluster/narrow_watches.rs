@@ -2,7 +2,8 @@
 
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, submit};
 use lattice_ledger::Action;
-use lattice_model::{AllocationId, AllocationState, NodeId};
+use lattice_model::shares::PhaseRun;
+use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, ReportItem, SharePhase};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::following::{Following, News};
@@ -121,6 +122,74 @@ async fn the_watch_of_one_allocation_has_each_of_its_states_whatever_else_change
     for state in [AllocationState::Staging, AllocationState::Cancelled] {
         let news = timeout(PATIENCE, following.next()).await.expect("a change comes").unwrap();
         assert_eq!(contents(news), (false, vec![], vec![(watched, state)]));
+    }
+    member.stop().await;
+}
+
+/// The changes of the next delivery that has some.
+async fn next_changes(following: &mut Following) -> Vec<Change> {
+    loop {
+        match timeout(PATIENCE, following.next()).await.expect("a change comes").unwrap() {
+            News::List { all: changes, .. } | News::Changes { changes, .. } if !changes.is_empty() => return changes,
+            News::List { .. } | News::Changes { .. } => {}
+            News::StartAgain { why } => panic!("{why}"),
+        }
+    }
+}
+
+fn record(changes: Vec<Change>) -> Allocation {
+    let record = changes.into_iter().find_map(|change| if let Change::Allocation(record) = change { Some(*record) } else { None });
+    record.expect("the record is sent whole")
+}
+
+/// Takes phases until two shares are prepared.
+async fn two_prepared(following: &mut Following, record: &mut Allocation) {
+    while record.shares.count(SharePhase::Prepared) < 2 {
+        for change in next_changes(following).await {
+            match change {
+                Change::Phases(change) => change.apply(record).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_is_sent_as_the_phase_of_its_share_and_to_its_own_node_alone() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let api = lab.api(&[1]);
+    let mut n1 = Agent::register(&api, "n1").await;
+    let mut n2 = Agent::register(&lab.client(&[1], "n2", Role::Api), "n2").await;
+    let mut n3 = Agent::register(&lab.client(&[1], "n3", Role::Api), "n3").await;
+    let token = lease(&api, "n1").await;
+    let wide = submit(&api, 3).await;
+    claim(&api, wide, token, &["n2", "n3", "n1"]).await.unwrap();
+    let mut all = Following::new(api.clone(), live());
+    let mut own = Following::new(lab.client(&[1], "n1", Role::Node), live());
+    let listed = record(next_changes(&mut all).await);
+    assert_eq!(record(next_changes(&mut own).await), listed);
+    let (place, epoch) = (all.place(), listed.epoch);
+
+    let prepared = || ReportItem::Prepared { allocation: wide, epoch };
+    n3.report(prepared()).await;
+    n1.report(prepared()).await;
+    let mut followed = listed.clone();
+    two_prepared(&mut all, &mut followed).await;
+    assert_eq!(followed.shares.phase_of(&"n2".parse().unwrap()), Some(SharePhase::Claimed));
+    let changes = next_changes(&mut own).await;
+    let [Change::Phases(change)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((change.follows, &change.phases[..]), (None, &[PhaseRun { first: 2, len: 1, phase: SharePhase::Prepared }][..]));
+    // A watch that resumes is sent the same.
+    let mut resumed = Following::new(api.clone(), WatchRequest { since: place, ..live() });
+    let mut again = listed.clone();
+    two_prepared(&mut resumed, &mut again).await;
+    assert_eq!(again, followed);
+
+    n2.report(prepared()).await;
+    for following in [&mut all, &mut own, &mut resumed] {
+        let running = record(next_changes(following).await);
+        assert!(running.state == AllocationState::Running && running.shares.all_prepared(), "{running:?}");
     }
     member.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use lattice_ledger::{
-    Action, Command, Ledger, Outcome, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange, VniPoolChange,
+    Action, Changed, Command, Ledger, Outcome, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange, VniPoolChange,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::conformance::Components;
@@ -111,7 +111,8 @@ impl Cluster {
         let applied = self.ledger.apply(Revision(self.index), &command);
         let took = begun.elapsed();
         let (allocations, nodes) = (&mut self.allocations_retained, &mut self.nodes_retained);
-        allocations.extend(applied.changed.allocations.iter().map(|id| self.ledger.allocation(*id).cloned()));
+        let changed = applied.changed.allocations.iter().chain(applied.changed.shares.keys());
+        allocations.extend(changed.map(|id| self.ledger.allocation(*id).cloned()));
         nodes.extend(applied.changed.nodes.iter().map(|id| self.ledger.node(id).cloned()));
         allocations.drain(..allocations.len().saturating_sub(RETAINED));
         nodes.drain(..nodes.len().saturating_sub(RETAINED));
@@ -119,6 +120,26 @@ impl Cluster {
             Ok(Outcome::Unheeded(refusal)) | Err(refusal) => bail!("{name}: {refusal}"),
             Ok(outcome) => Ok((outcome, took)),
         }
+    }
+
+    /// Applies the commands as one entry of the log. Returns what changed, and how long that took.
+    pub fn entry(&mut self, actions: Vec<Action>) -> Result<(Changed, Duration)> {
+        self.index += 1;
+        self.at_ms += 1;
+        let at = Timestamp(self.at_ms);
+        let named = actions.into_iter().map(|action| (action.name(), Command { at, action }));
+        let commands: Vec<_> = named.collect();
+        let (mut changed, mut took) = (Changed::default(), Duration::ZERO);
+        for (name, command) in &commands {
+            let begun = Instant::now();
+            let applied = self.ledger.apply(Revision(self.index), command);
+            changed.merge(applied.changed);
+            took += begun.elapsed();
+            if let Ok(Outcome::Unheeded(refusal)) | Err(refusal) = applied.result {
+                bail!("{name}: {refusal}");
+            }
+        }
+        Ok((changed, took))
     }
 
     /// The time of the last command.
@@ -157,7 +178,8 @@ impl Cluster {
         spec.share = Some(SHARE);
         (spec.requeue, spec.requeues_max) = (RequeuePolicy::Always, 100);
         change(&mut spec);
-        let claim = on.map(|number| self.proposal(id, number, spec.amount_of(&SIZE)));
+        let claim = on.map(|number| self.proposal(id, [number]));
+        let claim = claim.map(|claim| of_size(claim, spec.amount_of(&SIZE)));
         (id, Action::Submit { id, spec: Box::new(spec), owner: user(self.allocations), claim })
     }
 
@@ -168,26 +190,37 @@ impl Cluster {
 
     /// Claims a part of the node for the allocation.
     pub fn claim(&mut self, id: AllocationId, number: usize) -> Result<(Epoch, Duration)> {
-        let resources = self.ledger.allocation(id).map_or(SIZE, |allocation| allocation.spec.amount_of(&SIZE));
-        match self.act(Action::Claim(self.proposal(id, number, resources)))? {
+        match self.act(Action::Claim(self.proposal(id, [number])))? {
             (Outcome::Claimed { epoch }, took) => Ok((epoch, took)),
             (other, _) => bail!("a claim had the outcome {other:?}"),
         }
     }
 
-    fn proposal(&self, id: AllocationId, number: usize, resources: Resources) -> Claim {
-        let node = node(number);
-        let hold_revision = self.ledger.node(&node).map_or(Revision(0), |known| known.hold_revision);
-        let requeue_count = self.ledger.allocation(id).map_or(0, |allocation| allocation.requeue_count);
-        let shares = vec![ClaimShare { node, resources, hold_revision }];
+    /// A claim of what the allocation asks for of each of these nodes.
+    pub fn proposal(&self, id: AllocationId, numbers: impl IntoIterator<Item = usize>) -> Claim {
+        let allocation = self.ledger.allocation(id);
+        let resources = allocation.map_or(SIZE, |allocation| allocation.spec.amount_of(&SIZE));
+        let share = |number| {
+            let node = node(number);
+            let hold_revision = self.ledger.node(&node).map_or(Revision(0), |known| known.hold_revision);
+            ClaimShare { node, resources, hold_revision }
+        };
+        let requeue_count = allocation.map_or(0, |allocation| allocation.requeue_count);
+        let shares = numbers.into_iter().map(share).collect();
         Claim { allocation: id, requeue_count, lease_token: self.token, shares, by: None }
     }
 
     /// The node reports this.
     pub fn report(&mut self, number: usize, item: ReportItem) -> Result<Duration> {
+        let report = self.report_of(number, item);
+        Ok(self.act(report)?.1)
+    }
+
+    /// The node's next report.
+    pub fn report_of(&self, number: usize, item: ReportItem) -> Action {
         let node = node(number);
         let (incarnation, seq) = self.ledger.node(&node).map_or((Incarnation(0), 0), |known| (known.incarnation, known.report_seq));
-        Ok(self.act(Action::Report(NodeReport { node, incarnation, seq: seq + 1, item }))?.1)
+        Action::Report(NodeReport { node, incarnation, seq: seq + 1, item })
     }
 
     /// The node reports that the work is prepared, and that it has ended.
@@ -201,6 +234,11 @@ impl Cluster {
     pub fn release(&mut self, allocation: AllocationId, epoch: Epoch, number: usize) -> Result<Duration> {
         self.report(number, ReportItem::Released { allocation, epoch, usage: None })
     }
+}
+
+/// The claim with this amount of each node.
+fn of_size(claim: Claim, resources: Resources) -> Claim {
+    Claim { shares: claim.shares.into_iter().map(|share| ClaimShare { resources, ..share }).collect(), ..claim }
 }
 
 /// A node's name.

@@ -2,7 +2,7 @@
 
 use super::standing::LeaseStanding;
 use lattice_ledger::{ClusterLimits, WatchPlace};
-use lattice_model::{Allocation, AllocationId, Generation, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, Generation, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 
 /// Opens a watch.
@@ -51,7 +51,8 @@ impl WatchRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchAllocations {
     None,
-    /// All that have not ended; an allocation that ends is sent once more, in its final state.
+    /// All that have not ended; an allocation that ends is sent once more in its final state, and
+    /// once more when its last share is released.
     Live,
     /// This one, ended or not.
     One(AllocationId),
@@ -86,6 +87,12 @@ pub enum Change {
     NodeRemoved(NodeId),
     /// This allocation changed (or is new).
     Allocation(Box<Allocation>),
+    /// Of this allocation, only phases of shares, and the usage, changed. The watcher has its record:
+    /// from the list, or from a change before this one. Exception: it is not in the list of
+    /// [`WatchAllocations::Live`] if it had ended before, and then the watcher ignores this change.
+    ///
+    /// The agent of a node is sent the phases of its own share alone.
+    Phases(Box<PhasesChange>),
     /// This tenant changed (or is new).
     Tenant(Box<Tenant>),
     /// The tenant of this name was deleted.

@@ -223,7 +223,16 @@ pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Opt
 pub(super) fn invariant_changes_are_published(before: &Ledger, after: &Ledger, applied: &Applied) {
     for allocation in after.allocations() {
         if before.allocation(allocation.id) != Some(allocation) {
-            assert!(applied.changed.allocations.contains(&allocation.id));
+            let only_shares = applied.changed.shares.get(&allocation.id);
+            assert!(applied.changed.allocations.contains(&allocation.id) != only_shares.is_some());
+            if let (Some(changed), Some(before)) = (only_shares, before.allocation(allocation.id)) {
+                assert_eq!(changed.follows, before.revision);
+                let mut same = Allocation { usage: allocation.usage.clone(), revision: allocation.revision, ..Allocation::clone(before) };
+                for rank in &changed.ranks {
+                    same.shares.set_phase_of_rank(*rank, allocation.shares.get(*rank).unwrap().phase);
+                }
+                assert_eq!(same, **allocation, "nothing else has changed");
+            }
             assert_eq!(allocation.revision, after.revision);
         }
     }

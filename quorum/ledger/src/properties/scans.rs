@@ -2,7 +2,8 @@
 //! keeps the counts.
 
 use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStanding, holds};
-use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, Timestamp};
+use lattice_model::shares::ShareRef;
+use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub(crate) fn invariant_indexes_equal_scans(ledger: &Ledger) {
     the_latest_changes_are_those_of_the_nodes(ledger);
     usage_is_counted(ledger);
     vnis_are_counted(ledger);
+    phases_are_counted(ledger);
     what_is_due_is_found(ledger);
 }
 
@@ -98,6 +100,22 @@ fn vnis_are_counted(ledger: &Ledger) {
         let unfenced = held.iter().filter(|(_, holding)| holding.allocation == allocation.id && !holding.fenced).count();
         assert_eq!(ledger.holdings.unfenced_of(allocation.id), unfenced);
         assert_eq!(ledger.holdings.has_any_of(allocation.id), held.iter().any(|(_, holding)| holding.allocation == allocation.id));
+    }
+}
+
+/// How many shares of an allocation are in each phase, and which rank a node has.
+fn phases_are_counted(ledger: &Ledger) {
+    for allocation in ledger.allocations() {
+        let shares: Vec<ShareRef<'_>> = allocation.shares.iter().collect();
+        for phase in [SharePhase::Claimed, SharePhase::Prepared, SharePhase::Released] {
+            assert_eq!(allocation.shares.count(phase), shares.iter().filter(|share| share.phase == phase).count(), "{allocation:?}");
+        }
+        for node in ledger.nodes().map(|node| &node.id) {
+            let found = shares.iter().find(|share| share.node == node);
+            assert_eq!(allocation.shares.phase_of(node), found.map(|share| share.phase));
+            let is_live = has_nodes(allocation) && found.is_some();
+            assert_eq!(ledger.takes_part(node, allocation.id, allocation.epoch), is_live);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! A simulated watcher of all nodes, of allocations that have not ended, and of everything else.
+//! Simulated watchers: of all nodes, of allocations that have not ended, and of everything else;
+//! and of the allocations of one node.
 
-use crate::history::ChangeSet;
+use crate::history::{ChangeSet, ChangedPhases};
 use crate::{ClusterLimits, DomainKey, Ledger};
 use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, VniPool};
 use std::collections::BTreeMap;
@@ -45,6 +46,13 @@ impl Watcher {
                 self.allocations.insert(allocation.id, Arc::clone(allocation));
             }
         }
+        for ChangedPhases { change, .. } in &set.phases {
+            // Those that have ended are not watched.
+            if !change.state.is_terminal() {
+                let record = self.allocations.get_mut(&change.id).expect("the list or a change before it has the record");
+                change.apply(Arc::make_mut(record)).unwrap();
+            }
+        }
         for (name, tenant) in &set.tenants {
             match tenant {
                 Some(tenant) => drop(self.tenants.insert(name.clone(), Arc::clone(tenant))),
@@ -71,6 +79,47 @@ impl Watcher {
         }
         self.vni_pool = set.vni_pool.unwrap_or(self.vni_pool);
         self.limits = set.limits.unwrap_or(self.limits);
+    }
+}
+
+/// What an agent of role `node` has built up of the allocations that have a share on its node and
+/// have not ended. Of other nodes' phases it is sent nothing.
+#[derive(Clone, Debug)]
+pub(super) struct NodeWatcher {
+    node: NodeId,
+    allocations: BTreeMap<AllocationId, Allocation>,
+}
+
+impl NodeWatcher {
+    pub(super) fn list(ledger: &Ledger, node: NodeId) -> Self {
+        let its = ledger.allocations().filter(|a| !a.state.is_terminal() && a.shares.rank_of(&node).is_some());
+        Self { allocations: its.map(|a| (a.id, Allocation::clone(a))).collect(), node }
+    }
+
+    pub(super) fn take(&mut self, set: &ChangeSet) {
+        for allocation in &set.allocations {
+            if allocation.state.is_terminal() || allocation.shares.rank_of(&self.node).is_none() {
+                self.allocations.remove(&allocation.id);
+            } else {
+                self.allocations.insert(allocation.id, Allocation::clone(allocation));
+            }
+        }
+        for change in set.phases.iter().filter_map(|phases| phases.of_node(&self.node)) {
+            assert_eq!((change.follows, change.phases.len(), change.phases[0].len), (None, 1, 1));
+            if !change.state.is_terminal() {
+                change.apply(self.allocations.get_mut(&change.id).expect("the claim was sent before")).unwrap();
+            }
+        }
+    }
+
+    /// It knows what it must know.
+    pub(super) fn agrees_with(&self, ledger: &Ledger) {
+        let now = Self::list(ledger, self.node.clone());
+        assert!(self.allocations.keys().eq(now.allocations.keys()), "{self:?} {now:?}");
+        for (known, record) in self.allocations.values().zip(now.allocations.values()) {
+            assert_eq!((known.epoch, known.state, known.shares.list()), (record.epoch, record.state, record.shares.list()));
+            assert_eq!(known.shares.phase_of(&self.node), record.shares.phase_of(&self.node));
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The estimates beside real sizes.
 
 use super::*;
-use crate::history::{domain_bytes, lease_bytes};
+use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
 use lattice_model::node::{HoldKind, Leaving};
+use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
     AllocationId, CheckpointId, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
@@ -46,7 +47,10 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
         ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
-        ("share", SHARE_BYTES, size_of::<Share>() + 63 + BLOCK_BYTES),
+        // With its place in the index by name.
+        ("share", SHARE_BYTES, size_of::<(NodeId, Resources)>() + size_of::<u32>() + 63 + BLOCK_BYTES),
+        ("change of phases", PHASES_CHANGE_BYTES, size_of::<ChangedPhases>() + BLOCK_BYTES),
+        ("run of phases", PHASE_RUN_BYTES, size_of::<PhaseRun>()),
         ("attempt", ATTEMPT_BYTES, size_of::<Attempt>()),
         ("exclusion", EXCLUSION_BYTES, size_of::<Exclusion>()),
         ("node", NODE_BYTES, size_of::<Node>() + arc),
@@ -74,7 +78,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
-    with("shares", &|a| a.shares = vec![Share { node: long_name(), resources, phase: SharePhase::Prepared }; 200]);
+    let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
+    with("shares", &|a| a.shares = (0..200).map(share).collect());
     let order = |by: String, reason: String, failed| Preemption {
         id: CheckpointId(Uuid::from_u128(2)),
         by,

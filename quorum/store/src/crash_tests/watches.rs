@@ -4,19 +4,29 @@ use super::machine::{on_disk, open};
 use super::{Scratch, entry_of, grant};
 use crate::directory::Directory;
 use crate::machine::Agreed;
-use lattice_ledger::{Action, WatchPlace};
+use lattice_ledger::history::ChangedPhases;
+use lattice_ledger::{Action, SCHEDULER_LEASE, WatchPlace, test_builders};
+use lattice_model::claim::ClaimShare;
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, Claim, EndReason, NodeReport, ReportItem, RequeuePolicy, Revision, SharePhase, WorkUsage,
+};
 use openraft::storage::RaftStateMachine;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const NAMES: u8 = 3;
+
+/// Nodes of the only allocation.
+const NODES: u8 = 3;
 
 /// One entry of the log.
 #[derive(Clone, Debug)]
 struct Step {
     /// Leases that are granted, or released if they are held.
     leases: Vec<u8>,
+    /// Nodes that report the next thing that happens to their shares.
+    reports: Vec<u8>,
     /// Number of attempts to write its audit records that find no space.
     failures: u32,
     /// Which watchers resume while it waits for space.
@@ -27,8 +37,10 @@ struct Step {
 
 fn a_step() -> impl Strategy<Value = Step> {
     let failures = prop_oneof![6 => Just(0), 1 => Just(1)];
-    (prop::collection::vec(0..NAMES, 0..4), failures, any::<u8>(), 1..3usize).prop_map(|(leases, failures, resume, at_once)| Step {
+    let (leases, reports) = (prop::collection::vec(0..NAMES, 0..4), prop::collection::vec(0..NODES, 0..3));
+    (leases, reports, failures, any::<u8>(), 1..3usize).prop_map(|(leases, reports, failures, resume, at_once)| Step {
         leases,
+        reports,
         failures,
         resume,
         at_once,
@@ -37,17 +49,19 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 type Leases = BTreeMap<String, u64>;
 
-/// A watcher of the leases.
+/// A watcher of the leases, and of the allocation.
 #[derive(Clone, Debug)]
 struct Watcher {
     place: WatchPlace,
     leases: Leases,
+    allocation: Option<Allocation>,
 }
 
 impl Watcher {
     fn list(agreed: &Agreed) -> Self {
         let ledger = agreed.ledger();
-        Self { place: ledger.place(), leases: ledger.leases().map(|(name, lease)| (name.to_owned(), lease.token)).collect() }
+        let leases = ledger.leases().map(|(name, lease)| (name.to_owned(), lease.token)).collect();
+        Self { place: ledger.place(), leases, allocation: ledger.allocations().next().map(|a| Allocation::clone(a)) }
     }
 
     /// What a member does for a watch that resumes: it sends the changes after its place, and then
@@ -58,6 +72,14 @@ impl Watcher {
             let sets = agreed.changes.after(self.place, at_once).expect("all are kept");
             let Some(last) = sets.last() else { break };
             self.place.revision = last.revision;
+            for set in &sets {
+                for allocation in &set.allocations {
+                    self.allocation = Some(Allocation::clone(allocation));
+                }
+                for ChangedPhases { change, .. } in &set.phases {
+                    change.apply(self.allocation.as_mut().expect("it was submitted before")).expect("nothing is missed");
+                }
+            }
             for (name, lease) in sets.iter().flat_map(|set| &set.leases) {
                 match lease {
                     Some(lease) => self.leases.insert(name.clone(), lease.token),
@@ -79,16 +101,50 @@ fn actions(agreed: &Agreed, step: &Step) -> Vec<Action> {
             None => grant(name),
         }
     };
-    step.leases.iter().map(&mut action).collect()
+    let leases = step.leases.iter().map(&mut action);
+    let reports: BTreeSet<u8> = step.reports.iter().copied().collect();
+    leases.chain(reports.into_iter().filter_map(|number| report(agreed, number))).collect()
+}
+
+/// What happens next to the allocation on this node.
+fn report(agreed: &Agreed, number: u8) -> Option<Action> {
+    let ledger = agreed.ledger();
+    let (node, of) = (ledger.node(&test_builders::node(number))?, ledger.allocations().next()?);
+    let (allocation, epoch) = (of.id, of.epoch);
+    let item = match (of.shares.phase_of(&node.id)?, of.state) {
+        (SharePhase::Claimed, AllocationState::Staging) => ReportItem::Prepared { allocation, epoch },
+        (SharePhase::Prepared, AllocationState::Running) => ReportItem::Ended { allocation, epoch, reason: EndReason::WalltimeExceeded },
+        (SharePhase::Prepared, state) if state.is_terminal() => {
+            ReportItem::Released { allocation, epoch, usage: Some(WorkUsage { nodes: 1, ..WorkUsage::default() }) }
+        }
+        _ => return None,
+    };
+    Some(Action::Report(NodeReport { node: node.id.clone(), incarnation: node.incarnation, seq: node.report_seq + 1, item }))
+}
+
+/// The entry that every history begins with: an allocation on all nodes.
+fn beginning() -> Vec<Action> {
+    let allocation = AllocationId(uuid::Uuid::from_u128(1));
+    let register = |number| Action::Register(test_builders::registration(number, 1, 0, true));
+    let lease = Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: test_builders::node(0), ttl_ms: 1000, user: None };
+    let spec = Box::new(test_builders::spec(NODES.into(), RequeuePolicy::Never, 0));
+    let submit = Action::Submit { id: allocation, spec, owner: test_builders::user(7), claim: None };
+    // Registered by the same entry, so they have its revision.
+    let share = |number| ClaimShare { node: test_builders::node(number), resources: test_builders::SIZE, hold_revision: Revision(1) };
+    let claim = Claim { allocation, requeue_count: 0, lease_token: 1, shares: (0..NODES).map(share).collect(), by: None };
+    (0..NODES).map(register).chain([lease, submit, Action::Claim(claim)]).collect()
 }
 
 async fn play(steps: &[Step]) -> Result<(), TestCaseError> {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = open(&directory, 0..=0, on_disk(steps.len() as u64)).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(steps.len() as u64 + 1)).unwrap();
     let agreed: Arc<Agreed> = machine.agreed();
     let mut watchers = vec![Watcher::list(&agreed)];
-    for (index, step) in (1u64..).zip(steps) {
+    let begun = machine.apply([entry_of(1, beginning())]).await.unwrap();
+    prop_assert!(begun.iter().flat_map(|replies| &replies.0).all(Result::is_ok), "{:?}", begun);
+    watchers.push(Watcher::list(&agreed));
+    for (index, step) in (2u64..).zip(steps) {
         agreed.fill_disk_of_audit(step.failures);
         let actions = actions(&agreed, step);
         let has_records = !actions.is_empty();
@@ -110,6 +166,7 @@ async fn play(steps: &[Step]) -> Result<(), TestCaseError> {
     for watcher in &mut watchers {
         watcher.resume(&agreed, 2);
         prop_assert_eq!(&watcher.leases, &state.leases);
+        prop_assert_eq!(&watcher.allocation, &state.allocation);
     }
     Ok(())
 }

@@ -1,0 +1,70 @@
+//! Shares in a snapshot and in a message.
+//!
+//! ```text
+//!   { nodes: [name, …], amounts: [[count, amount], …], phases: [[count, phase], …] }
+//! ```
+//!
+//! Amounts and phases are runs of consecutive ranks: nodes of one kind have one amount. The counts
+//! of each list must add up to the number of names, so no count reserves memory.
+
+use super::{InvalidShares, Shares};
+use crate::claim::SharePhase;
+use crate::ids::NodeId;
+use crate::resources::Resources;
+use serde::{Deserialize, Serialize, Serializer};
+
+#[derive(Serialize)]
+struct Encoded<'a> {
+    nodes: Vec<&'a NodeId>,
+    amounts: Vec<(u32, Resources)>,
+    phases: Vec<(u32, SharePhase)>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Decoded {
+    nodes: Vec<NodeId>,
+    amounts: Vec<(u32, Resources)>,
+    phases: Vec<(u32, SharePhase)>,
+}
+
+impl Serialize for Shares {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (amounts, phases) = (runs(self.iter().map(|s| s.resources)), runs(self.iter().map(|s| s.phase)));
+        Encoded { nodes: self.nodes().collect(), amounts, phases }.serialize(serializer)
+    }
+}
+
+fn runs<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<(u32, T)> {
+    let mut runs: Vec<(u32, T)> = Vec::new();
+    for value in values {
+        match runs.last_mut() {
+            Some((count, last)) if *last == value => *count += 1,
+            Some(_) | None => runs.push((1, value)),
+        }
+    }
+    runs
+}
+
+impl TryFrom<Decoded> for Shares {
+    type Error = InvalidShares;
+
+    fn try_from(Decoded { nodes, amounts, phases }: Decoded) -> Result<Self, InvalidShares> {
+        let amounts = expanded(&amounts, "amounts", nodes.len())?;
+        let phases = expanded(&phases, "phases", nodes.len())?;
+        let mut shares = Self::claimed(nodes.into_iter().zip(amounts).collect())?;
+        for (rank, phase) in (0..).zip(phases) {
+            shares.set_phase_of_rank(rank, phase);
+        }
+        Ok(shares)
+    }
+}
+
+/// The values of runs that are of this many shares together.
+fn expanded<T: Copy>(runs: &[(u32, T)], what: &'static str, nodes: usize) -> Result<impl Iterator<Item = T>, InvalidShares> {
+    // At most 2^32 runs of less than 2^32 shares each.
+    let given: u64 = runs.iter().map(|(count, _)| u64::from(*count)).sum();
+    if given != nodes as u64 {
+        return Err(InvalidShares::Miscounted { what, given, nodes });
+    }
+    Ok(runs.iter().flat_map(|(count, value)| std::iter::repeat_n(*value, *count as usize)))
+}
