@@ -48,6 +48,9 @@ pub struct AuditChain {
     /// How many of the next appends find no space on the disk.
     #[cfg(test)]
     pub(crate) appends_without_space: u32,
+    /// How often records were appended.
+    #[cfg(test)]
+    pub(crate) appends: u32,
 }
 
 /// The work needed before a snapshot may depend on the chain: sealing and syncing. Run it where
@@ -78,6 +81,8 @@ impl AuditChain {
             head: AuditHead::default(),
             #[cfg(test)]
             appends_without_space: 0,
+            #[cfg(test)]
+            appends: 0,
         };
         let mut paths = segments(dir)?.into_iter().peekable();
         while let Some((first, path)) = paths.next() {
@@ -136,6 +141,10 @@ impl AuditChain {
         if self.appends_without_space > 0 {
             self.appends_without_space -= 1;
             return Err(StoreError::io(&self.dir, "cannot be written")(std::io::ErrorKind::StorageFull.into()));
+        }
+        #[cfg(test)]
+        {
+            self.appends += 1;
         }
         let mut rest = records;
         while let Some(next) = rest.first() {

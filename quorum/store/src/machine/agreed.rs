@@ -77,6 +77,14 @@ impl Agreed {
         self.audit().head().clone()
     }
 
+    /// The last audit record that readers may see: it is applied and on this member's disk. The
+    /// ledger's head is ahead of it while records wait to be written, and the disk's head is ahead of
+    /// it before a snapshot is installed whose records were fetched.
+    pub fn audit_head(&self) -> AuditHead {
+        let (on_disk, applied) = (self.audit_on_disk(), self.ledger().audit_head().clone());
+        if on_disk.seq < applied.seq { on_disk } else { applied }
+    }
+
     /// The audit segments on this member's disk that no longer change. A segment is sealed together
     /// with the next snapshot.
     pub fn audit_segments(&self) -> Vec<Sealed> {
@@ -87,6 +95,18 @@ impl Agreed {
     #[cfg(test)]
     pub(crate) fn fill_disk_of_audit(&self, appends: u32) {
         self.audit().appends_without_space = appends;
+    }
+
+    /// Keeps the audit chain's lock.
+    #[cfg(test)]
+    pub(crate) fn hold_audit(&self) -> MutexGuard<'_, AuditChain> {
+        self.audit()
+    }
+
+    /// The ledger, unless somebody writes to it now.
+    #[cfg(test)]
+    pub(crate) fn try_ledger(&self) -> Option<RwLockReadGuard<'_, Ledger>> {
+        self.ledger.try_read()
     }
 
     /// Audit records after `after` up to `upto`, read one by one from the disk.
@@ -122,7 +142,8 @@ impl Agreed {
     }
 
     /// If the audit chain on disk lacks records that the ledger's snapshot depends on: the head on
-    /// disk and the required head.
+    /// disk and the required head. Only before entries are applied: later, records that wait to be
+    /// written are not on disk either.
     pub fn lacks_audit(&self) -> Option<(AuditHead, AuditHead)> {
         let (have, want) = (self.audit_on_disk(), self.ledger().audit_head().clone());
         (have.seq < want.seq).then_some((have, want))
