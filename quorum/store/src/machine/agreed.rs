@@ -6,7 +6,7 @@ use crate::changes::Changes;
 use crate::durations::Durations;
 use crate::roster::Roster;
 use lattice_ledger::{AuditFault, AuditHead, Ledger};
-use lattice_model::{AuditFilter, AuditRecord, Generation};
+use lattice_model::{AuditFilter, AuditRecord, Generation, with_causes};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use thiserror::Error;
@@ -89,6 +89,19 @@ impl Agreed {
     /// with the next snapshot.
     pub fn audit_segments(&self) -> Vec<Sealed> {
         self.audit().sealed().to_vec()
+    }
+
+    /// Compares a sealed segment with its checksum. If it is damaged, nothing is read from it any
+    /// more. Reads the whole segment: call it where blocking is allowed.
+    pub fn check_audit_segment(&self, segment: &Sealed) -> Result<(), StoreError> {
+        let Err(error) = segment.check() else { return Ok(()) };
+        // It may have been cut off meanwhile.
+        if self.audit().set_damaged(segment, &with_causes(&error)) { Err(error) } else { Ok(()) }
+    }
+
+    /// Number of sealed audit segments that were found damaged since the start.
+    pub fn damaged_audit_segments(&self) -> usize {
+        self.audit().damaged()
     }
 
     /// The next appends to the audit chain find no space on the disk.
