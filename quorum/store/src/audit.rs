@@ -279,8 +279,8 @@ impl Checkpoint {
     }
 }
 
-/// Checks all records of the chain in `dir` without changing anything. A torn tail is accepted; the next start
-/// cuts it off.
+/// Checks all records of the chain in `dir` without changing anything. A torn tail is accepted; the
+/// next start cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     if !dir.exists() {
         return Ok(());
