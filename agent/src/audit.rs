@@ -11,7 +11,8 @@
 //!
 //! Events are lost that are in the buffer when the agent is killed, and those until the next agent
 //! has attached its programs: a line in the record has the begin and end of that gap. The kernel
-//! counts the events that did not fit into the buffer, and a line has that number too.
+//! counts the events that did not fit into the buffer, and a line has that number too. While the disk
+//! takes nothing, lines wait in memory, a mebibyte at most; a line has the number of those beyond.
 
 mod line;
 
@@ -52,7 +53,8 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         Err(error) => return refuse(&context, &error.to_string(), &stop).await,
     };
     let ready = events.ready().and_then(readable);
-    let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
+    let ready: Option<AsyncFd<OwnedFd>> =
+        ready.inspect_err(|error| tracing::warn!(%error, "the buffer of audits cannot be watched: it is read at intervals only")).ok();
     let mut view = context.work.view.clone();
     let mut recorder =
         context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.troubles.clone());
@@ -72,12 +74,12 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             // The agent is stopping; the kernel programs end with it.
             Err(error) if error.is_cancelled() => return,
             Err(error) => {
-                tracing::error!(%error, "audits are kept no more");
+                tracing::error!(%error, "the recorder of audits panicked: nothing more is audited");
                 let _gone = programs.audit(|audit| audit.end_all());
-                return refuse(&refusing, "what keeps them broke: start the agent anew", &stop).await;
+                return refuse(&refusing, "the recorder of audits panicked: restart the agent", &stop).await;
             }
         };
-        let waits = auditor.recorder.wanted().next().is_some();
+        let waits = auditor.recorder.wanted().next().is_some() || auditor.recorder.has_pending();
         // At most a quarter of one processor's time; the kernel counts the events that do not fit
         // meanwhile.
         let _stopped = stop.run_until_cancelled(tokio::time::sleep(took * 3)).await;
@@ -90,7 +92,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     }
     // Reads what is in the buffer now, so that less is lost, and saves the time up to which the
     // record is complete.
-    let _last = tokio::task::spawn_blocking(move || auditor.take_in(Duration::ZERO)).await;
+    let _last = tokio::task::spawn_blocking(move || auditor.stop()).await;
 }
 
 /// Reports, until `stop`, that audits are not recorded, as long as an audit is requested.
@@ -157,6 +159,9 @@ struct Batch {
 impl Auditor {
     /// Reads pending events and follows the desired list.
     fn turn(&mut self) {
+        if self.recorder.has_pending() {
+            self.recorder.retry(lattice_agent_common::clock::now().0);
+        }
         self.take_in(IS_AT_EVERY);
         self.follow();
         let kernel = &self.kernel;
@@ -180,7 +185,7 @@ impl Auditor {
             for key in self.recorder.ending(&view, boottime_ms) {
                 self.finish(key);
             }
-            // An audit that an earlier life began may have ended by now.
+            // An audit that an earlier run began may have ended by now.
             if self.recorder.follow_at(&view, boottime_ms).is_empty() {
                 break;
             }
@@ -195,13 +200,23 @@ impl Auditor {
                 let lost = if audited.unreported > 0 { line::lost(now_ms, audited.unreported) } else { Vec::new() };
                 [lost, line::ended(ms(self.whole))].concat()
             }
-            // It ended before this life had begun it again.
+            // It ended before this run had begun it again.
             None => match before {
                 Some(until) => [line::away(ms(until), now_ms), line::ended(now_ms)].concat(),
                 None => return,
             },
         };
-        self.recorder.take_lines(key, now_ms, 1, lines);
+        self.recorder.take_mark(key, now_ms, lines);
+    }
+
+    /// The last read of this run of the agent.
+    fn stop(&mut self) {
+        self.take_in(Duration::ZERO);
+        self.recorder.retry(lattice_agent_common::clock::now().0);
+        let events = self.recorder.events_pending();
+        if events > 0 {
+            tracing::warn!(events, "the agent stops: audited events that waited for the disk are lost");
+        }
     }
 
     /// Reads pending events, and saves at this interval the time up to which the record is complete:
@@ -214,8 +229,9 @@ impl Auditor {
         self.whole = now;
         if self.is_at.elapsed() >= every {
             self.is_at = Instant::now();
-            // Not for allocations with unreported losses: those would be forgotten with this life.
-            let complete = self.audited.iter().filter(|(_, audited)| audited.unreported == 0);
+            // Not for allocations with unreported losses, or with lines that wait for the disk: a
+            // restart would forget these.
+            let complete = self.audited.iter().filter(|(key, audited)| audited.unreported == 0 && !self.recorder.is_behind(**key));
             complete.for_each(|(key, _)| self.recorder.is_at(*key, now));
         }
     }
@@ -247,8 +263,10 @@ impl Auditor {
             Some(until) => line::away(ms(until), now_ms),
             None => line::begun(now_ms),
         };
-        self.recorder.take_lines(key, now_ms, 1, line);
-        self.recorder.is_at(key, SystemTime::now());
+        self.recorder.take_mark(key, now_ms, line);
+        if !self.recorder.is_behind(key) {
+            self.recorder.is_at(key, SystemTime::now());
+        }
     }
 
     /// Reads the buffer and writes the events. Returns whether the buffer is empty.
@@ -311,8 +329,9 @@ impl Auditor {
         if lines.is_empty() {
             return;
         }
-        let written = self.recorder.take_lines(key, now_ms, events, lines);
-        audited.unreported = if written { 0 } else { unreported + events };
+        // Taken: the lines are written, or wait for the disk.
+        let taken = self.recorder.take_lines(key, now_ms, events, lines);
+        audited.unreported = if taken { 0 } else { unreported + events };
     }
 }
 

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_degraded_is_one_line_and_what_is_missing_one_each() {
+    fn degraded_rows_share_one_line_and_missing_rows_have_one_each() {
         let finding = |subject, health, text: &str| Finding { subject, health, text: text.to_owned() };
         let findings = [
             finding("privilege", Health::Missing, "not root"),

@@ -148,7 +148,7 @@ fn scratch(config: &AgentConfig, add: Add<'_>) {
     match (&scratch, unlimited(&scratch)) {
         (Scratch::None(_), _) => add("scratch", Health::Degraded, scratch.to_string()),
         (Scratch::Disk(_), Some(why)) => add("scratch", Health::Degraded, format!("{scratch}; {why}")),
-        (Scratch::Disk(_), None) => add("scratch", Health::Ok, format!("{scratch}, kept to a size that is asked for by project quota")),
+        (Scratch::Disk(_), None) => add("scratch", Health::Ok, format!("{scratch}, a requested size is enforced by project quota")),
         (Scratch::Memory { .. }, _) => add("scratch", Health::Ok, scratch.to_string()),
     }
 }
@@ -397,7 +397,7 @@ enum LogStoreFailed {
     MakeRuntime(#[source] std::io::Error),
     #[error("{}", with_causes(.0))]
     Probe(#[from] StoreError),
-    #[error("probing it broke")]
+    #[error("probing it panicked")]
     Panicked,
 }
 

@@ -32,7 +32,7 @@ pub struct Outputs {
 
 /// Runs until `stop`, or until the journal cannot be written; then writes a last checkpoint. Call
 /// it on its own thread, which has entered the runtime. An event that comes after `stop` is not
-/// lost: its sender repeats it in the agent's next life.
+/// lost: its sender repeats it once the agent runs again.
 pub fn run(
     mut brain: Brain,
     mut journal: Journal,

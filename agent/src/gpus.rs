@@ -171,7 +171,7 @@ impl GpuWatching {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = context.machine.checks.made(), if !checked => checked = true,
-                // Where no driver is there to be asked, the next look at the bus is soon enough.
+                // Without a driver to ask, the next look at the bus is soon enough.
                 Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
                 read = answered(&mut self.reading) => self.take(read),
                 () = tokio::time::sleep_until(due.into()) => {
@@ -199,7 +199,7 @@ impl GpuWatching {
                     self.found(found);
                 }
             }
-            Err(broke) => tracing::error!(%broke, "the question to the GPUs' drivers broke"),
+            Err(broke) => tracing::error!(%broke, "reading the GPUs' drivers panicked"),
         }
     }
 
@@ -212,7 +212,7 @@ impl GpuWatching {
         let (look, watch) = match looked {
             Ok((look, watch)) => (Some(look), watch),
             Err(broke) => {
-                tracing::error!(%broke, "a look at the GPUs broke");
+                tracing::error!(%broke, "reading the GPUs panicked");
                 (None, GpuWatch::new(machine_files(), &self.simulated))
             }
         };

@@ -37,7 +37,7 @@ const ALONE: Duration = Duration::from_secs(1);
 /// Watches the launches of allocations with their head here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
     let Some(limit_ms) = context.work.measuring.hang_ms() else { return };
-    // Who moved last is asked first: mostly one question is enough.
+    // The node that was active last is asked first: mostly one question is enough.
     let mut movers: BTreeMap<_, NodeId> = BTreeMap::new();
     loop {
         let began = tokio::time::Instant::now();

@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 const BYTES_MAX: u64 = 4096;
 /// The subject under which problems are reported.
 const TROUBLE: &str = "GPU job mapping";
-const UNCERTAIN: &str = "a GPU is lost or new, and DCGM may count them otherwise: no files are there of NVIDIA's GPUs until it is as it was, or \
+const UNCERTAIN: &str = "a GPU is lost or new, and DCGM may number the others differently: NVIDIA's GPUs have no files here until it is as before, or \
                          dcgm-exporter and the agent are restarted together";
 /// How many names in the folder are read.
 const FILES_MAX: usize = 4096;
@@ -47,9 +47,9 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
             Ok(Ok(())) if uncertain => context.work.troubles.set(TROUBLE, UNCERTAIN.to_owned()),
             Ok(Ok(())) => context.work.troubles.over(TROUBLE),
             Ok(Err(error)) => {
-                context.work.troubles.set(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
+                context.work.troubles.set(TROUBLE, format!("{}: {error}: dcgm-exporter does not learn whose GPUs they are", dir.display()));
             }
-            Err(broke) => tracing::error!(%broke, "writing the GPUs' job mapping broke"),
+            Err(broke) => tracing::error!(%broke, "writing the GPUs' job mapping panicked"),
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_who_has_a_gpu_and_others_files_stay() {
+    fn files_name_the_allocation_of_each_gpu_and_foreign_files_stay() {
         let dir = std::env::temp_dir().join(format!("lattice-job-mapping-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let id = AllocationId(Uuid::from_u128(7));

@@ -225,8 +225,8 @@ pub fn life_after(before: u64) -> u64 {
     clock.max(before + 1)
 }
 
-/// Takes the lock, which another agent in the same directory would hold. An earlier life that was
-/// just killed may hold it for a moment longer: by a thread that is still in a system call, or by a
+/// Takes the lock, which another agent in the same directory would hold. An agent that was just
+/// killed may hold it for a moment longer: by a thread that is still in a system call, or by a
 /// child process that has not yet called exec.
 fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
     let until = Instant::now() + LOCK_WAIT;
@@ -276,7 +276,7 @@ impl Journal {
         self.write_header()?;
         // A file system that cannot reserve space works too, as long as it has space.
         if let Err(error) = fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES) {
-            tracing::warn!(path = %self.path.display(), %error, "no space can be reserved for the journal: the agent ends should the disk be full");
+            tracing::warn!(path = %self.path.display(), %error, "no space can be reserved for the journal: the agent stops if the disk is full");
         }
         Ok(())
     }
@@ -458,7 +458,7 @@ fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {
     };
     let damaged = |why: String| JournalError::Damaged { path: path.to_owned(), why };
     let newer = |what: String| JournalError::Newer { path: path.to_owned(), what };
-    let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("it is no JSON: {e}")))?;
+    let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("it is not JSON: {e}")))?;
     match json.get("version").and_then(serde_json::Value::as_u64) {
         Some(found) if found > u64::from(VERSION) => return Err(newer(format!("its version is {found}, this agent's {VERSION}"))),
         Some(found) if found < u64::from(VERSION) => {

@@ -114,7 +114,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn the_root_is_told_and_one_that_waits_is_told_as_silent() {
+    fn the_root_is_reported_and_a_mount_without_an_answer_is_reported_as_silent() {
         let mount = |device: &str| Mount { device: device.to_owned(), at: "/".into(), kind: "ext4".to_owned() };
         let root = ask(&mount("test:1")).unwrap();
         assert!(root.room.is_some_and(|(free, all)| free <= all && all > 0));

@@ -74,7 +74,7 @@ pub struct Registration {
     pub schedulable: bool,
     /// The resources that cannot be limited on this node.
     pub unlimited: Vec<String>,
-    /// The incarnation of the previous life; 0 for the first.
+    /// The incarnation of the agent's previous run; 0 for the first.
     pub previous: Incarnation,
     /// If the node's stored state is lost: what is left of its work.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
@@ -201,7 +201,7 @@ impl Line {
     }
 
     async fn send(&self, message: Up) -> Result<(), Ended> {
-        self.up.send(message).await.map_err(|_| Ended::Lost("the session's line broke".to_owned()))
+        self.up.send(message).await.map_err(|_| Ended::Lost("the session's connection broke".to_owned()))
     }
 }
 
@@ -221,7 +221,7 @@ struct Session {
     /// The allocations on the node.
     view: watch::Receiver<Arc<NodeView>>,
     state: watch::Sender<SessionState>,
-    /// Which of this life's heartbeats the leader has acknowledged.
+    /// Which of this run's heartbeats the leader has acknowledged.
     beats: Heartbeats,
     /// The shortest run lease of the quorum's last list, in milliseconds.
     shortest_lease_ms: Option<u64>,
@@ -229,7 +229,7 @@ struct Session {
     acknowledged: watch::Sender<Option<u64>>,
     /// Publishes the node's health as the quorum last received it.
     received_health: watch::Sender<NodeHealth>,
-    /// The incarnation that this life was given.
+    /// The incarnation that the leader gave to this run.
     registered: Option<Incarnation>,
     /// Whether the node was removed from the cluster and has not registered since.
     is_removed: bool,

@@ -1,5 +1,5 @@
-//! Removes what an earlier life may have left and the journal does not know: hooks that it ran,
-//! scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. Their
+//! Removes what an earlier run of the agent may have left and the journal does not know: hooks that
+//! it ran, scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. Their
 //! processes are ended, for up to `AT_ONCE` of these items concurrently. A process that cannot be
 //! ended delays the rest only by a bounded wait (`KILL_WAIT`, `QUIT_WAIT`).
 
@@ -91,10 +91,10 @@ impl Stray {
     fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {
-                tracing::warn!(cgroup = %group.path().display(), "a hook of a former life is ended");
+                tracing::warn!(cgroup = %group.path().display(), "a hook of an earlier run of the agent is ended");
                 let ended = hooks::end_group(group);
                 if let Err(why) = &ended {
-                    tracing::warn!(%why, "a hook of a former life could not be ended");
+                    tracing::warn!(%why, "a hook of an earlier run of the agent could not be ended");
                 }
                 ended.is_ok()
             }
@@ -137,7 +137,10 @@ impl Stray {
 fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
     let Some(slice) = &context.machine.slice else { return Vec::new() };
     let scopes = slice.scopes().unwrap_or_else(|error| {
-        tracing::warn!(error = with_causes(&error), "the slice cannot be listed: strays of a former life are not swept");
+        tracing::warn!(
+            error = with_causes(&error),
+            "the slice cannot be listed: what an earlier run of the agent left there is not removed"
+        );
         Vec::new()
     });
     let strays = scopes.into_iter().filter(|(allocation, _)| brain.local(*allocation).is_none());
@@ -217,8 +220,8 @@ fn mounts_and_loops(state_dir: &Path, known: impl Fn(AllocationId) -> bool) {
     }
     match mounts::free_stray_loops(state_dir) {
         Ok(freed) if freed.is_empty() => {}
-        Ok(freed) => tracing::warn!(devices = ?freed, "loop devices of a former life go with their last user"),
-        Err(error) => tracing::warn!(%error, "loop devices of a former life are not looked for"),
+        Ok(freed) => tracing::warn!(devices = ?freed, "loop devices of an earlier run will be freed with their last user"),
+        Err(error) => tracing::warn!(%error, "loop devices of an earlier run cannot be looked for"),
     }
 }
 

@@ -43,8 +43,7 @@ pub async fn run(
     if stop.run_until_cancelled(tokio::time::timeout(FIRST_SESSION, connected)).await.is_none() {
         return;
     }
-    // The last recorded health since the connection was lost, perhaps recorded by the agent's
-    // previous life.
+    // The last recorded health since the connection was lost, perhaps by the agent's previous run.
     let mut kept = waiting.borrow().iter().rev().find_map(|report| {
         let ReportItem::Unheard { word: health, .. } = &report.item else { return None };
         Some(health.clone())

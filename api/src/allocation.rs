@@ -21,8 +21,8 @@ pub const STATES: [AllocationState; 7] = [
 #[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
-/// Encodes an allocation for the API. `exit_code` is set once it has ended and the program's own
-/// code is known; `reason` is why it ended, or why it is in the queue again.
+/// Encodes an allocation for the API. `exit_code` is set after its end, if the program's own code is
+/// known; `reason` is why it ended, or why it is in the queue again.
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
     let spec = &allocation.spec;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_shown_only_of_what_has_ended() {
+    fn an_exit_code_is_shown_only_after_the_end() {
         let failed = to_proto(&allocation(AllocationState::Failed, Some(EndReason::Exited { code: 7 })));
         assert_eq!((failed.state.as_str(), failed.reason.as_str(), failed.exit_code), ("Failed", "exit_code 7", Some(7)));
         let requeued = to_proto(&allocation(AllocationState::Pending, Some(EndReason::Exited { code: 7 })));

@@ -1,4 +1,4 @@
-//! The audit log as requested by and shown to users.
+//! Converts filters and records of the audit log.
 
 use crate::v1;
 use lattice_model::{AuditFilter, AuditRecord, Revision, Timestamp};
@@ -103,13 +103,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_the_same_at_the_other_end(record in record()) {
+        fn a_record_survives_the_round_trip(record in record()) {
             prop_assert_eq!(record_to_model(&record_to_proto(&record)), Ok(record));
         }
     }
 
     #[test]
-    fn a_filter_is_read_and_a_wrong_one_refused_by_its_field() {
+    fn a_filter_is_converted_and_an_invalid_one_is_refused_by_its_field() {
         assert_eq!(filter_to_model(None), Ok(AuditFilter::default()));
         let filter = v1::AuditFilter {
             user: "alice".into(),

@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The endpoint has an unknown form.
-    #[error("{endpoint:?} is no endpoint: write unix:/path/of/agent.sock")]
+    #[error("{endpoint:?} is not an endpoint: write unix:/path/of/agent.sock")]
     Endpoint {
         /// The given endpoint.
         endpoint: String,
@@ -38,7 +38,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The socket exists, but this user may not use it.
-    #[error("may not connect to {endpoint}: its permissions keep this user out")]
+    #[error("may not connect to {endpoint}: its permissions do not allow this user")]
     Denied {
         /// The endpoint.
         endpoint: String,
@@ -47,7 +47,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The connection was established, but the transport failed.
-    #[error("no agent answers at {endpoint}: is it lattice-agent that listens there?")]
+    #[error("no agent answers at {endpoint}: is another program listening there?")]
     Transport {
         /// The endpoint.
         endpoint: String,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_no_endpoints() {
+    fn other_forms_of_endpoints_are_refused() {
         for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:1", "http://127.0.0.1:1"] {
             assert!(matches!(connect(bad).unwrap_err(), ConnectError::Endpoint { .. }), "{bad:?}");
         }

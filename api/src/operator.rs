@@ -26,8 +26,8 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
-/// The methods for operators. A client with a credential signs its calls of these. Of these, users may call only
-/// `AllocationService/Update`, for their own allocations and without a signature.
+/// The methods for operators. A client with a credential signs its calls of these methods. Users may call only one of
+/// them: `AllocationService/Update`, for their own allocations and without a signature.
 pub const METHODS: [&str; 28] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
@@ -78,7 +78,7 @@ pub enum CredentialError {
         source: io::Error,
     },
     /// Other users may read the key.
-    #[error("the operator's credential {} may be read by others (mode {mode:o}): chmod 600", path.display())]
+    #[error("the operator's credential {} may be read by others (mode {mode:o}): run chmod 600", path.display())]
     Open {
         /// The file's path.
         path: PathBuf,
@@ -86,7 +86,7 @@ pub enum CredentialError {
         mode: u32,
     },
     /// The file is not one that `lattice quorum ca operator` wrote.
-    #[error("{} is no operator's credential: {what}", path.display())]
+    #[error("{} is not an operator's credential: {what}", path.display())]
     Content {
         /// The file's path.
         path: PathBuf,
@@ -101,8 +101,8 @@ pub enum CredentialError {
     Token,
 }
 
-/// A certificate and its key. The key is loaded when something is signed: most calls need no
-/// signature, and loading it takes longer than all else that a client does before its call.
+/// A certificate and its key. The key is decoded only when something is signed: most calls need no
+/// signature, and decoding takes longer than everything else that a client does before its call.
 #[derive(Debug)]
 pub struct Credential {
     certificate: Vec<u8>,
@@ -125,7 +125,7 @@ impl Credential {
         let certificate = CertificateDer::from_pem_slice(&bytes).map_err(|_| bad("it has no certificate in PEM"))?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes).map_err(|_| bad("it has no key in PEM (PKCS#8)"))?;
         if !key.secret_pkcs8_der().windows(P256.len()).any(|bytes| bytes == P256) {
-            return Err(bad("its key is no ECDSA key over P-256"));
+            return Err(bad("its key is not an ECDSA key over P-256"));
         }
         Ok(Self { certificate: certificate.to_vec(), key })
     }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_out_of_the_metadata_as_it_went_in_and_garbage_is_refused() {
+    fn a_token_survives_the_metadata_and_garbage_is_refused() {
         let token = OperatorToken { certificate: vec![1; 700], method: "A/B".into(), signed_at: Timestamp(7), signature: vec![2; 70] };
         let mut metadata = MetadataMap::new();
         assert!(token_of(&metadata).unwrap().is_none());

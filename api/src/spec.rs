@@ -53,7 +53,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     };
     let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
-        let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
+        let why = format!("{name:?} is set by the wire-up of a launch; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
     }
     let (constraints, memory_policy) = constraint::to_model(spec.resources.as_ref())?;
@@ -61,7 +61,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     if !memory_policy.is_empty() && std::mem::replace(&mut binding.memory_policy, memory_policy.clone()) != memory_policy {
         let requested = spec.binding.as_ref().map_or("", |b| &b.memory_policy);
         if !requested.is_empty() {
-            let why = format!("it says memory_policy={memory_policy}, and --memory-policy says {requested}: give one");
+            let why = format!("memory_policy={memory_policy} contradicts --memory-policy={requested}: give one of them");
             return Err(SpecError::Invalid { field: "constraint", why });
         }
     }
@@ -112,14 +112,16 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     Ok(model)
 }
 
-/// Checks that its ranks can have standard input as requested.
+/// Checks that the ranks can have standard input as requested.
 fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
     let Some(asked) = model.env.get(STDIN_VARIABLE) else { return Ok(()) };
     let invalid = |why: String| SpecError::Invalid { field: "stdin", why };
     let stdin: Stdin = asked.parse().map_err(|unknown: NoSuchStdin| invalid(unknown.to_string()))?;
     stdin.check(model.ranks(), model.pty.is_some()).map_err(|not| invalid(not.to_string()))?;
     match model.entrypoint {
-        Entrypoint::Script { .. } if stdin != Stdin::None => Err(invalid("a script finds it empty; its launches may have some".to_owned())),
+        Entrypoint::Script { .. } if stdin != Stdin::None => {
+            Err(invalid("a script has no standard input; its launches may have some".to_owned()))
+        }
         Entrypoint::Script { .. } | Entrypoint::Command { .. } => Ok(()),
     }
 }

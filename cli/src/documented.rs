@@ -18,7 +18,7 @@ use lattice_model::vcluster::{SchedulerError, SchedulerKind};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// The result of a command line before the cluster's state matters.
+/// Whether a command line is accepted, as far as that does not depend on the cluster's state.
 fn outcome(line: &str) -> Result<(), Failure> {
     let typed: Vec<OsString> = std::iter::once("lattice".to_owned()).chain(words(line).unwrap()).map(OsString::from).collect();
     let command = match Cli::try_parse_from(&typed) {
@@ -65,7 +65,7 @@ fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
     lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
 }
 
-/// As the agent converts it when it creates a vCluster.
+/// Checks the scheduler as the agent does when it creates a vCluster.
 fn scheduler(command: &AdminVCluster) -> Result<(), Failure> {
     let AdminVCluster::Create(create) = command else { return Ok(()) };
     match create.scheduler.parse::<SchedulerKind>() {

@@ -8,7 +8,7 @@ use std::io;
 use std::process::ExitCode;
 use tonic::{Code, Status};
 
-/// Exit codes. `launch` and `logs -f` return the program's own code instead, and 125 for every failure of ours.
+/// Exit codes. Commands such as `launch` and `logs -f` return the program's own code, and 125 for a failure of Lattice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -22,7 +22,7 @@ pub enum Exit {
     Refused = 4,
     /// No agent, no quorum, or no answer in time.
     Unavailable = 5,
-    /// A failure of ours in a command that returns the program's code.
+    /// A failure of Lattice in a command that otherwise returns the program's code.
     Beside = 125,
 }
 
@@ -36,7 +36,7 @@ pub enum Again {
     No,
     /// The connection broke during a call: connect again.
     LostConnection,
-    /// The user has too many streams open: one may end.
+    /// The user has too many open streams: one of them may end.
     NoPlace,
 }
 
@@ -54,8 +54,8 @@ pub enum Failure {
         /// Whether a retry may help.
         again: Again,
     },
-    /// The reader of our output is gone (`| head`): the command ends quietly. A command that follows work of its own
-    /// ends that work first, and exits with [`BROKEN_PIPE`].
+    /// The reader of our output is gone (`| head`): the command ends without a message. A command that follows its own
+    /// work first ends that work, and exits with [`BROKEN_PIPE`].
     ReaderGone,
 }
 
@@ -158,12 +158,12 @@ impl From<UsageError> for Failure {
 impl From<Status> for Failure {
     /// A server's own hint follows its message on a line `hint: …`.
     fn from(status: Status) -> Self {
-        // A status from the transport has the error that caused it; one that a server sent has none.
+        // A status from the transport has a source; a status that a server sent has none.
         let lost = status.source().is_some();
         let exit = if lost { Exit::Unavailable } else { exit_of(status.code()) };
         let (what, hint) = match status.message().split_once("\nhint: ") {
             Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
-            // An empty message: the agent does not have this call.
+            // An empty message means that the agent does not know this call.
             None if status.code() == Code::Unimplemented && status.message().is_empty() => {
                 (String::new(), Some("this agent has an older version: use another agent with --endpoint, or upgrade it".to_owned()))
             }
@@ -268,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn our_failures_beside_a_program_are_125_and_a_wrong_command_line_stays_2() {
+    fn failures_of_lattice_are_125_beside_a_program_and_a_wrong_command_line_stays_2() {
         assert_eq!(Failure::new(Exit::NotFound, "x").beside_a_program().exit(), 125);
         assert_eq!(Failure::usage("x").beside_a_program().exit(), 2);
     }
 
     #[test]
-    fn what_was_typed_wrong_keeps_its_hint() {
+    fn a_usage_error_keeps_its_hint() {
         let error = UsageError { what: "-u: no".to_owned(), hint: Some("yes".to_owned()) };
         assert_eq!((Failure::from(error.clone()).exit(), Failure::from(error).text().as_str()), (2, "error: -u: no\nhint: yes\n"));
     }

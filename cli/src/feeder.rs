@@ -1,7 +1,7 @@
 //! Sends this process's standard input to ranks of a launch.
 //!
-//! Bytes that the ranks have not taken stay in a window and are sent again on each new connection, because an agent in
-//! between may be restarted. When the window is full, nothing more is read, and the process that writes to us waits.
+//! Bytes that the ranks have not acknowledged stay in a window and are sent again on each new connection, because an
+//! agent may be restarted. When the window is full, nothing more is read, and the process that writes to us waits.
 
 use crate::keyboard::{self, Key};
 use crate::message::say_line;
@@ -22,15 +22,15 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-/// Largest number of pieces that are read ahead, and of pieces that wait for the agent.
+/// The most pieces that are read ahead, and the most that wait for the agent.
 const QUEUE: usize = 4;
 /// The shortest and longest pause between two attempts to reach the launch. Each attempt on another
 /// user's launch is audited.
 const AGAIN: Duration = Duration::from_millis(50);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
-/// The ranks that get standard input: those of `asked`. Without a request, the first rank, if we have input to read and
-/// the launch has no terminal (`pty`).
+/// The ranks that get standard input: those of `asked`, else the first rank, if there is input to read and the launch
+/// has no terminal (`pty`).
 pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     match asked {
         Some(asked) => asked,
@@ -39,8 +39,8 @@ pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     }
 }
 
-/// Whether we may read standard input without a request: only if it is neither `/dev/null` nor a terminal. Text that is
-/// typed at a terminal is for the program that runs next.
+/// Whether to read standard input if the user did not ask for it: only if it is neither `/dev/null` nor a terminal.
+/// Text that is typed at a terminal is for the program that runs next.
 fn is_ours() -> bool {
     let stdin = std::io::stdin();
     let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
@@ -55,9 +55,9 @@ pub struct Feeder {
     /// The input, once the launch accepts some.
     keys: Option<mpsc::Receiver<Key>>,
     window: Window<v1::InputPiece>,
-    /// Number of bytes that were read.
+    /// The number of bytes that were read.
     read: u64,
-    /// Number of bytes that all ranks have taken.
+    /// The number of bytes that all ranks have acknowledged.
     taken: u64,
     /// Whether the input has ended.
     ended: bool,
@@ -129,7 +129,7 @@ impl Feeder {
             Some(Key::Bytes(bytes)) => bytes,
             Some(Key::End) | None => Vec::new(),
             Some(Key::Broken(why)) => {
-                // Ranks would mistake a truncated input with a normal end for a complete one.
+                // No end is sent, because ranks would mistake truncated input for complete input.
                 say_line(format_args!("standard input cannot be read: {why}; the ranks that read it wait until the launch is ended"));
                 self.stop();
                 return pending().await;
@@ -147,8 +147,8 @@ impl Feeder {
         piece
     }
 
-    /// Handles the report that the ranks have taken this much. If it is less than before, another attempt of the job
-    /// has begun: the discarded bytes cannot be sent to it, so its input ends here, with a message.
+    /// Handles an acknowledgement of the ranks. If it is lower than before, another attempt of the job has begun. The
+    /// discarded bytes cannot be sent to that attempt, so its input ends here, with a message.
     fn took(&mut self, now: Taken) {
         self.window.let_go(now);
         match now {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_kept_and_what_was_let_go_ends_the_input_of_another_attempt() {
+    fn unacknowledged_bytes_are_kept_and_discarded_ones_end_the_input_of_another_attempt() {
         let mut feeder = fed(&["abc", "def"]);
         feeder.took(Taken::UpTo(4));
         assert_eq!(kept(&feeder), [(3, &b"def"[..], false)]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_holds_and_a_terminal_of_the_launchs_own_is_fed_by_keys_alone() {
+    fn the_option_wins_and_a_launch_with_a_terminal_gets_no_standard_input() {
         assert_eq!(wanted(Some(Stdin::All), false), Stdin::All);
         assert_eq!(wanted(Some(Stdin::None), false), Stdin::None);
         assert_eq!(wanted(None, true), Stdin::None);

@@ -1,10 +1,10 @@
 //! Follows an allocation until it has ended: its output and its state, in parallel.
 //!
 //! ```text
-//!   Submit, for an own job: sent together with the requests below, which the agent holds until the job exists
+//!   Submit, for an own job: sent together with the requests below, which the agent delays until the job exists
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and continue at the same position
 //!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, for an own job ─▶ Cancel, and follow on to the end
-//!     for an own job the head's report of its command's end is enough: the quorum's is not awaited
+//!     for an own job, the head's report that its command has ended is enough: we do not wait for the quorum
 //!   LaunchInput ◀── keys or standard input, while it runs, if it has a terminal or reads input
 //! ```
 
@@ -76,7 +76,7 @@ impl Screen {
             return if chunk.data.is_empty() { Ok(()) } else { files.write(&source, &chunk.data) };
         }
         if self.marks.time && !chunk.data.is_empty() && chunk.written_ms == 0 {
-            let text = format!("node {} does not say when its output was written: its agent is older than this program", chunk.node);
+            let text = format!("node {} does not report when its output was written: its agent is older than this program", chunk.node);
             return Err(Failure::other(text).hint("leave --timestamps out, or upgrade that agent"));
         }
         match &mut self.labeller {
@@ -90,7 +90,7 @@ impl Screen {
         self.received.so_far()
     }
 
-    /// The request for a new connection: continues after what was shown, without its tail, which was for the beginning.
+    /// The request for a new connection: it continues after what was shown. `tail` is only for the first request.
     pub fn go_on(&self, request: &v1::LogsRequest) -> v1::LogsRequest {
         let tail = request.tail.filter(|_| self.received.is_empty());
         v1::LogsRequest { received: self.so_far(), tail, ..request.clone() }
@@ -129,15 +129,15 @@ fn unwritten(to: BorrowedFd<'_>, error: io::Error) -> Failure {
 pub enum End {
     /// The allocation ended; this is its last state.
     Ended(Box<v1::Allocation>),
-    /// Its command ended by itself with this code, and the allocation with it, as its head reports.
+    /// The head reports that its command ended by itself with this code, and so will the allocation.
     Reported(i32),
-    /// We stopped following the allocation after a signal: a shell's exit code for that signal.
+    /// We stopped following the allocation after a signal; the value is the exit code of a shell for that signal.
     Left(u8),
 }
 
-/// The user's own job that is followed. The first Ctrl-C, or signal that ends us, cancels it; after a second one we
-/// stop following it. If the job has a terminal, that terminal gets the keys while the job runs. Then a signal that
-/// ends us cancels the job, and we stop following it at once. So it is when the reader of our output is gone.
+/// The user's own job that is followed. The first Ctrl-C, SIGTERM or SIGHUP cancels it; a second one stops following
+/// it. If the job has a terminal, keys go to that terminal while the job runs, and SIGTERM or SIGHUP cancels the job
+/// and stops following it at once. The same happens if the reader of our output is gone.
 pub struct Own {
     interrupts: Interrupts,
     farewell: Farewell,
@@ -153,7 +153,7 @@ pub enum Gives {
 }
 
 impl Own {
-    /// Takes signals from now on.
+    /// Handles signals from now on.
     pub fn take(gives: Gives) -> Result<Self, Failure> {
         Ok(Self { interrupts: Interrupts::take()?, farewell: Farewell::take()?, gives })
     }
@@ -170,7 +170,7 @@ impl Own {
 #[derive(Clone, Copy)]
 enum Came {
     Interrupt,
-    /// A signal that ends us, as a shell's exit code.
+    /// SIGTERM or SIGHUP; the value is the exit code of a shell for that signal.
     Farewell(u8),
 }
 
@@ -215,9 +215,8 @@ async fn type_on(
     }
 }
 
-/// Follows an allocation to its end and shows its output; also returns a shell's exit code for the signal that
-/// cancelled it here. `own`: see [`Own`]. `submission`: is submitted over the same connection; if that fails, it is not
-/// retried.
+/// Follows an allocation to its end and shows its output. Also returns the exit code of a shell for the signal that
+/// cancelled it here, if any. `own`: see [`Own`]. `submission` is sent over the same connection, and not retried.
 pub async fn follow(
     session: &Session,
     mut client: Client,
@@ -238,12 +237,12 @@ pub async fn follow(
         let failure = match once {
             Ok(end) => {
                 match following.screen.borrow_mut().finish() {
-                    // The end is known: it counts more than an incomplete last line.
+                    // The exit code is known: a lost last line must not replace it.
                     Ok(()) | Err(Failure::ReaderGone) => return Ok((end, following.signalled())),
                     Err(failure) => return Err(failure),
                 }
             }
-            // Also before the submission is answered: a job that has output exists.
+            // This also holds before the submission is answered: a job that has output exists.
             Err(Failure::ReaderGone) if own.is_some() => {
                 if following.signalled().is_none() {
                     let key = short(&request.key);
@@ -255,9 +254,9 @@ pub async fn follow(
                 return Ok((left.unwrap_or(End::Left(code)), Some(code)));
             }
             Err(failure) if !following.is_submitted() => return Err(failure),
-            // The submission reached the agent later than the agent waits for it.
+            // The other requests reached the agent too long before the submission: repeat them.
             Err(failure) if along && failure.exit() == Exit::NotFound as u8 => continue,
-            // An own job is submitted already: its output waits for a free stream.
+            // The job is submitted already: wait until a stream is free for its output.
             Err(failure) if own.is_some() && failure.is_no_place() => {
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
                 tokio::select! {
@@ -266,7 +265,7 @@ pub async fn follow(
                         if following.signalled().is_some() {
                             return Ok((End::Left(code), following.signalled()));
                         }
-                        // Sent at the beginning of the next try.
+                        // The next attempt sends the cancellation first.
                         following.want_cancelled(code, code != INTERRUPTED);
                     }
                 }
@@ -290,8 +289,8 @@ pub async fn follow(
     }
 }
 
-/// Waits for a signal by which we stop following, while no agent can be reached or no log stream is free. Returns a
-/// shell's exit code for it.
+/// Waits for a signal while no agent can be reached or no log stream is free; it stops the following. Returns the exit
+/// code of a shell for the signal.
 async fn left(own: &mut Option<Own>) -> u8 {
     let Some(Own { interrupts, farewell, .. }) = own else { return pending().await };
     tokio::select! {
@@ -308,17 +307,18 @@ async fn pressed(own: &mut Option<Own>) {
     }
 }
 
-/// How far the cancellation of the own job is, which a signal or the end of the output's reader causes.
+/// The progress of cancelling the own job, because of a signal or because the reader of our output is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cancellation {
     No,
-    /// It is sent on each connection until an agent accepts it. `code`: a shell's exit code for the signal; `leaves`:
-    /// once it is accepted we stop following.
+    /// The request is sent on each connection until an agent accepts it. `code`: the exit code of a shell for the
+    /// signal.
+    /// `leaves`: stop following as soon as it is accepted.
     Wanted {
         code: u8,
         leaves: bool,
     },
-    /// The quorum decides how the job ended.
+    /// An agent has accepted the request. The quorum decides how the job ends.
     Accepted {
         code: u8,
     },
@@ -407,7 +407,7 @@ impl Following<'_> {
         }
     }
 
-    /// A shell's exit code for the signal because of which the job is to be cancelled.
+    /// The exit code of a shell for the signal that cancels the job, if there was one.
     fn signalled(&self) -> Option<u8> {
         match self.cancellation.get() {
             Cancellation::No => None,
@@ -416,28 +416,28 @@ impl Following<'_> {
     }
 
     fn want_cancelled(&self, code: u8, leaves: bool) {
-        let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+        let again = if code == INTERRUPTED { "; Ctrl-C again stops waiting for that" } else { "" };
         say_line(format_args!("cancelling allocation {}{again}", short(&self.request.key)));
         self.cancellation.set(Cancellation::Wanted { code, leaves });
     }
 
-    /// For when we stop following although no agent accepted the cancellation.
+    /// Reports that the job continues, if we stop following before an agent has accepted the cancellation.
     fn say_if_it_goes_on(&self) {
         if let Cancellation::Wanted { .. } = self.cancellation.get() {
-            say_line(format_args!("allocation {} goes on; `lattice cancel` ends it later", short(&self.request.key)));
+            say_line(format_args!("allocation {} continues; `lattice cancel` ends it later", short(&self.request.key)));
         }
     }
 
-    /// Sends the cancellation if it is wanted and not accepted yet. `Some`: we stop following. After a failure the
-    /// cancellation is still wanted. Only Ctrl-C leaves before the answer: a terminal that closes sends SIGHUP twice,
-    /// itself and by its shell, and the second must not prevent the cancellation.
+    /// Sends the cancellation if it is wanted and not accepted yet; `Some` means: stop following. After a failure it is
+    /// still wanted. While it waits for the answer, only Ctrl-C stops it: a closing terminal sends SIGHUP twice, and
+    /// the second one must not prevent the cancellation.
     async fn cancel(&self, client: &Client, own: &mut Option<Own>) -> Result<Option<End>, Failure> {
         let Cancellation::Wanted { code, leaves } = self.cancellation.get() else { return Ok(None) };
         let mut allocations = client.allocations();
         let answered = tokio::select! {
             answered = answer(allocations.cancel(v1::CancelRequest { key: self.request.key.clone() })) => answered,
             () = pressed(own) => {
-                say_line(format_args!("no answer yet: allocation {0} may go on; `lattice cancel {0}` ends it", short(&self.request.key)));
+                say_line(format_args!("no answer yet: allocation {0} may continue; `lattice cancel {0}` ends it", short(&self.request.key)));
                 return Ok(Some(End::Left(INTERRUPTED)));
             }
         };
@@ -447,7 +447,7 @@ impl Following<'_> {
                 Ok(leaves.then_some(End::Left(code)))
             }
             Err(failure) if code == INTERRUPTED => Err(failure),
-            // A signal that ends us takes effect at once, even if no agent can be notified.
+            // SIGTERM and SIGHUP end us at once, even if no agent can be reached.
             Err(failure) => {
                 say(failure.text());
                 self.say_if_it_goes_on();
@@ -479,8 +479,8 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// The opened stream. If it was not opened, waits for the submission first: if the submission is refused, its own
-    /// answer has the reason.
+    /// The opened stream. If it could not be opened, waits for the answer to the submission first, because a refused
+    /// submission has the better reason.
     async fn opened<T>(&self, answered: Result<Response<T>, Status>) -> Result<T, Failure> {
         if answered.is_err() {
             self.submission_taken().await;

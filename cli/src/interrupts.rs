@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Interrupts(Signal);
 
 impl Interrupts {
-    /// Takes Ctrl-C from now on.
+    /// Handles Ctrl-C from now on.
     pub fn take() -> Result<Self, Failure> {
         signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot handle Ctrl-C: {error}")))
     }

@@ -21,8 +21,8 @@ pub enum Key {
     Broken(String),
 }
 
-/// Reads standard input in a separate thread, which ends with this process: a read of a terminal cannot be cancelled,
-/// and nothing waits for it. Each piece goes through `wrap` to `to`; a full queue blocks the thread.
+/// Reads standard input in a separate thread, which ends with this process, because a read from a terminal cannot be
+/// cancelled. Each piece goes through `wrap` to `to`; a full queue blocks the thread.
 pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Send + 'static) {
     std::thread::spawn(move || {
         // Not through the standard library's buffer, which reads ahead.
@@ -46,7 +46,7 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
     });
 }
 
-/// Waits until input can be read. `false`: it cannot wait.
+/// Waits until input can be read. `false`: waiting is not possible.
 fn wait_for_input(file: &File) -> bool {
     matches!(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE), Ok(_) | Err(Errno::EINTR))
 }

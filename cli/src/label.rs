@@ -30,7 +30,7 @@ pub struct Marks {
 #[derive(Debug)]
 pub struct Labeller {
     marks: Marks,
-    /// With the time of the last piece.
+    /// The incomplete line of each stream, with the time of its last piece.
     partial: BTreeMap<Source, (Timestamp, Vec<u8>)>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_of_the_time_at_which_it_was_ended() {
+    fn a_line_has_the_time_at_which_it_ended() {
         let mut labeller = Labeller::new(Marks { time: true, rank: false });
         assert_eq!(labeller.feed(&source(0), AT, b"a\nb"), b"2026-03-05T10:00:12Z a\n");
         assert_eq!(labeller.feed(&source(0), Timestamp(AT.0 + 1000), b"c\nd"), b"2026-03-05T10:00:13Z bc\n");

@@ -1,6 +1,6 @@
 //! `@last`: the id of this user's last submission in this terminal session to these agents. It is the target of a
-//! symlink in `$XDG_STATE_HOME/lattice/submissions`; the symlink's name identifies user, session and agent. (When a
-//! file replaces another, ext4 writes its blocks at once, and a launch would wait for that; a symlink has no blocks.)
+//! symlink in `$XDG_STATE_HOME/lattice/submissions`; the symlink's name identifies user, session and agent. It is no
+//! file, because ext4 writes the blocks of a file that replaces another at once, and a launch would wait for that.
 
 use crate::failure::{Exit, Failure};
 use crate::settings::user_dir;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_began_at_the_22nd_field() {
+    fn the_start_time_of_a_process_is_the_22nd_field() {
         let stat = "12 (a) b (c)) S 1 12 12 34816 12 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 2";
         assert_eq!(start_time(stat).as_deref(), Some("987654"));
         assert_eq!(start_time("12 (a"), None);

@@ -34,7 +34,7 @@ pub struct LastStderr {
 }
 
 impl LastStderr {
-    /// From the rank that caused the end of the launch, if one did, else from rank 0; and from the script.
+    /// Reads the last line of the script, and of the rank that caused the end of the launch, else of rank 0.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
         let rank = rank_named(&allocation.brought_down).unwrap_or(0);
         let key = allocation.id.clone();

@@ -42,8 +42,8 @@ const PLAIN: [&str; 11] = [
     "ld-linux",
     "linux-vdso.so.",
 ];
-/// Symbols of a program that loads libraries or starts programs at run time. Any name that ends in one of them counts,
-/// because linkers share the ends of names.
+/// Symbols of a program that loads libraries or starts programs at run time. A name that ends in one of them counts
+/// too, because linkers merge names with equal ends.
 const GOES_ON: [&str; 14] = [
     "dlopen",
     "dlmopen",
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn several_programs_are_served_as_all_of_them_can_be() {
+    fn the_wireup_of_several_programs_works_for_all_of_them() {
         let all = |programs: &[Pmi]| of_all(programs.iter().copied());
         assert_eq!(all(&[Pmi::AutoPmi, Pmi::Auto, Pmi::AutoPmix]), Pmi::AutoPmix);
         assert_eq!((all(&[Pmi::AutoPmi, Pmi::Auto]), all(&[Pmi::AutoPmi, Pmi::AutoPmi])), (Pmi::Auto, Pmi::AutoPmi));
     }
 
     #[test]
-    fn programs_of_this_machine_are_read_and_what_is_none_is_left_open() {
+    fn programs_of_this_machine_are_examined_and_other_files_are_unknown() {
         let env: HashMap<String, String> = [("PATH".to_owned(), "/nowhere:/usr/bin:/bin".to_owned())].into();
         let of = |program: &str| wireup(program, Path::new("/"), &env);
         assert_eq!((of("true"), of("/bin/true"), of("bin/true")), (Pmi::AutoPmi, Pmi::AutoPmi, Pmi::AutoPmi));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_cut_or_changed_is_read_or_left_open() {
+    fn a_truncated_or_damaged_program_does_not_panic() {
         let whole = std::fs::read("/bin/true").unwrap();
         let file = std::env::temp_dir().join(format!("lattice-linked-{}", std::process::id()));
         let mut random = 1u64;

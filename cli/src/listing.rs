@@ -46,6 +46,6 @@ pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most:
 pub fn report_age(session: &Session, age_ms: Option<u64>) {
     if let Some(age_ms) = age_ms {
         let age = Duration::from_millis(age_ms).as_secs_f64();
-        session.note(&format!("as one member of the quorum has it; it was in touch with the others {age:.1} s ago"));
+        session.note(&format!("this is the state of one member of the quorum, which reached the others {age:.1} s ago"));
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Data goes to stdout, messages to stderr; the exit codes are in [`failure::Exit`].
 
-// They panic when stderr is closed: see `message`.
+// `eprintln!` panics when stderr is closed: see `message`.
 #![deny(clippy::print_stderr)]
 
 mod command;
@@ -95,7 +95,9 @@ fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
     if let Some(Output::PerRank) = cli.global.output {
         match &mut cli.command {
             Command::Launch(launch) => launch.0.per_rank = true,
-            _ => return Err(Failure::usage("-o per-rank is of `lattice launch`; `lattice logs --rank N` shows one rank's output")),
+            _ => {
+                return Err(Failure::usage("-o per-rank is only for `lattice launch`; `lattice logs --rank N` shows one rank's output"));
+            }
         }
     }
     let follows = cli.command.gives_the_programs_code();
@@ -104,6 +106,7 @@ fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
         let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
         runtime.block_on(command::run(&session, cli.command))
     });
-    // Such a command returns the program's own exit code, so our failures have a code that programs rarely use.
+    // Such a command returns the program's own exit code, so a failure of Lattice needs a code that programs rarely
+    // use.
     done.map_err(|failure| if follows { failure.beside_a_program() } else { failure })
 }

@@ -1,5 +1,5 @@
-//! Messages on stderr. A closed stderr, or a terminal that is gone, changes nothing else: `eprintln!` would end the
-//! command there, before it could cancel the work that it follows.
+//! Messages on stderr. If stderr is closed or its terminal is gone, the command continues: `eprintln!` would panic
+//! before the command could cancel the work that it follows.
 
 use crate::terminal;
 use std::fmt::Display;

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_node_is_told_with_what_was_meant() {
+    fn an_unknown_node_is_refused_with_a_suggestion() {
         let node = |id: &str| v1::Node { id: id.into(), ..Default::default() };
         assert_eq!(find(vec![node("n1"), node("n2")], "n2").unwrap().id, "n2");
         let failure = find(vec![node("login"), node("n2")], "lgoin").unwrap_err();

@@ -12,7 +12,7 @@ const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
 /// Pause between two tries to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 
-/// The retry state of one following.
+/// The retry state of a command that follows something.
 #[derive(Debug, Default)]
 pub struct Patience {
     progressed: Cell<bool>,
@@ -20,7 +20,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For a process inside an allocation: its node's own agent exists, or returns from a restart.
+    /// For a process inside an allocation: the agent of its node exists, or is restarting.
     pub fn within_allocation() -> Self {
         let patience = Self::default();
         patience.progress();
@@ -35,7 +35,7 @@ impl Patience {
         }
     }
 
-    /// Something arrived from the agent.
+    /// Records that the agent has sent something.
     pub fn progress(&self) {
         self.progressed.set(true);
         self.failing_since.set(None);
@@ -79,7 +79,7 @@ mod tests {
     use tonic::Status;
 
     #[test]
-    fn only_what_may_come_right_is_borne() {
+    fn only_failures_that_may_pass_are_retried() {
         let patience = Patience::default();
         let broken = Failure::from(Status::from_error(Box::new(std::io::Error::other("reset"))));
         let no_quorum = Failure::from(Status::unavailable("no quorum"));

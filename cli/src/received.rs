@@ -1,4 +1,4 @@
-//! How far each output was received, to continue after a lost connection.
+//! How much of each output was received, to continue after a lost connection.
 
 use crate::label::Source;
 use lattice_api::v1;
@@ -11,8 +11,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Records a received piece. A new attempt resets the positions: those of the previous attempt have no meaning in
-    /// it.
+    /// Records a received piece. A new attempt resets the positions, because those of the previous one have no meaning.
     pub fn note(&mut self, chunk: &v1::LogChunk) {
         if !chunk.notice.is_empty() {
             return;

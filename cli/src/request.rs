@@ -141,7 +141,7 @@ pub fn specification(
         Program::Session => "session".to_owned(),
     };
     let session = matches!(program, Program::Session);
-    // A program inside an image cannot be examined here. The launches of a script examine their own programs.
+    // A program in an image cannot be examined here. The launches of a script examine their own programs.
     let pmi = match &program {
         Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
         Program::Command(_) | Program::Script { .. } | Program::Session => None,
@@ -220,7 +220,7 @@ fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure>
 /// Slurm's characters for alternatives and counts of features.
 const FEATURE_OPERATORS: [char; 7] = ['|', '[', ']', '(', ')', '*', '!'];
 
-/// What a node has at least so much of.
+/// Constraints whose value is the least amount that a node must have.
 const AMOUNTS: [&str; 2] = ["gpu_count", "memory_gb"];
 
 /// Parses `gpu_type=GH200,memory_gb>=512,nvme_scratch` into a map from key to value. `:` may replace `=`, and `&` the

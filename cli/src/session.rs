@@ -1,4 +1,4 @@
-//! The context of one run of the command: its settings, messages and connection.
+//! The context of one run of `lattice`: its settings, messages and connection.
 
 use crate::failure::{Exit, Failure};
 use crate::last;
@@ -70,7 +70,7 @@ impl Session {
                 }
                 Ok(Err(error @ ConnectError::Endpoint { .. })) => return Err(error.into()),
                 Ok(Err(error)) => error.into(),
-                Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} accepts no connection")),
+                Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} does not accept the connection")),
             };
             silent.get_or_insert(failure);
         }
@@ -109,7 +109,7 @@ impl Session {
     /// Remembers `id` as `@last` of this terminal session and of the agent that accepted it.
     pub fn remember(&self, id: &str) {
         if let Err(why) = last::remember(self.endpoint(), id) {
-            self.note(&format!("warning: @last will not know this allocation: {why}"));
+            self.note(&format!("warning: this allocation cannot be stored as @last: {why}"));
         }
     }
 }

@@ -56,7 +56,7 @@ impl Settings {
     }
 
     fn merge(global: &Global, file: File, variable: impl Fn(&str) -> Option<String>) -> Self {
-        // A value of `-o` that concerns only launches does not set the format of answers.
+        // `-o per-rank` is only for launches, and does not set the format of answers.
         let output = global.output.filter(|output| Format::of(*output).is_some()).or(file.output);
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {

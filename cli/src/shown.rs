@@ -64,7 +64,7 @@ pub struct AllocationJson<'a> {
     /// Its last complete checkpoint.
     checkpoint: Option<CheckpointJson<'a>>,
     preempted_count: u32,
-    /// While it runs: that it must give its nodes back, or why it could not save itself then.
+    /// While it runs: that it must give its nodes back, or why it could not save itself.
     preemption: Option<&'a str>,
     /// Whether it stays Suspended until somebody resumes it.
     held: bool,

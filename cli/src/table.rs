@@ -109,9 +109,9 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How a table is made narrower: columns that are left out, in this order; then columns that are shortened; then
-/// columns with texts that continue on the next line, each with its least number of characters. If that is not enough,
-/// further columns are left out.
+/// How a table is made narrower: first the columns of `left_out` are removed, in this order; then those of `shortened`
+/// are shortened, and those of `wrapped` continue on the next line, each to its least number of characters. If that is
+/// not enough, the columns of `given_up` are removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fit<'a> {
     pub left_out: &'a [&'a str],
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_aligned_with_their_heading_however_late_they_come() {
+    fn late_rows_are_aligned_with_the_heading() {
         let mut rows = Rows::new(&["ID", "STATE", "REASON"]);
         let row = |cells: [&str; 3]| vec![cells.map(str::to_owned).to_vec()];
         assert_eq!(rows.text(&row(["1", "Pending", ""])), "ID  STATE    REASON\n1   Pending  —\n");

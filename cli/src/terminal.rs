@@ -1,4 +1,4 @@
-//! Makes the user's terminal raw while another terminal is shown in it, and restores it in every case.
+//! Sets the user's terminal to raw mode while another terminal is shown in it, and restores it in every case.
 
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, Once, PoisonError};
 /// The terminal's state before it was made raw.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// While this lives, standard input's terminal is raw. A panic restores it before its message.
+/// While this lives, the terminal of standard input is raw. A panic restores it before its message is printed.
 pub struct Raw(());
 
 impl Raw {
@@ -58,7 +58,7 @@ fn make_raw() -> io::Result<()> {
 
 fn restore() {
     if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // Without waiting for pending output: a stopped screen would block us for ever.
+        // TCSANOW does not wait for pending output: a stopped screen would block us for ever.
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
 }

@@ -1,5 +1,4 @@
-//! Uses the user's terminal as the terminal of a launch's first rank (`lattice launch --pty`), or of an inline
-//! command's first rank.
+//! Connects the user's terminal to the first rank of a launch or of an inline command (`lattice launch --pty`).
 
 use crate::failure::Failure;
 use crate::keyboard::{self, Key};
@@ -23,18 +22,18 @@ const QUEUE: usize = 16;
 const AGAIN: Duration = Duration::from_millis(50);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Sends keys and sizes to the launch. The terminal is raw while this lives, except while it rests.
+/// Sends keys and sizes to the launch. The terminal is raw while this lives, except between `rest` and `go_on`.
 pub struct Typist {
     keys: mpsc::Receiver<Key>,
     resized: Signal,
     raw: Option<Raw>,
 }
 
-/// Signals from outside that end this process; the terminal is restored before that.
+/// SIGTERM and SIGHUP: they end this process, after it has restored the terminal.
 pub struct Farewell {
-    /// `None` if this process was started with SIGTERM ignored (`trap '' TERM`).
+    /// `None`: this process was started with SIGTERM ignored (`trap '' TERM`).
     terminate: Option<Signal>,
-    /// `None` under `nohup`.
+    /// `None`: this process was started with SIGHUP ignored (`nohup`).
     hangup: Option<Signal>,
 }
 
@@ -82,7 +81,7 @@ impl Typist {
         Ok(())
     }
 
-    /// Sends input from when the launch has begun, until the future is dropped.
+    /// Waits until the launch has begun, then sends input until the future is dropped.
     pub async fn type_on(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
         let mut pauses = Backoff::new(AGAIN, AGAIN_MAX);
         loop {
@@ -109,7 +108,7 @@ impl Typist {
         }
     }
 
-    /// Ends when no more input will follow.
+    /// Forwards keys and sizes. Returns when no more input will follow.
     async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>) {
         loop {
             let Ok(room) = to.reserve().await else { return std::future::pending().await };

@@ -1,4 +1,4 @@
-//! Reports on stderr what followed work waits for: once, and again when it changes.
+//! Reports on stderr what the followed work waits for, and each change of that.
 
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -19,7 +19,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Waiting(RefCell<String>);
 
 impl Waiting {
-    /// Checks for as long as it is polled. `last`: the latest known state of the allocation.
+    /// Checks again and again, until the future is dropped. `last`: the latest known state of the allocation.
     pub async fn report(&self, session: &Session, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Infallible {
         let mut pause = FIRST_LOOK;
         loop {
@@ -32,7 +32,7 @@ impl Waiting {
                 pause = FIRST_LOOK;
                 continue;
             };
-            // If no agent answers, following detects that itself.
+            // A lost agent is handled by the code that follows the allocation.
             let Ok(explained) = answer(client.allocations().explain(v1::ExplainRequest { key })).await else { continue };
             let now = explained.allocation.unwrap_or_default();
             if let Some(news) = self.news(&now, explained.summary.trim()) {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_said_once_and_what_runs_waits_for_nothing() {
+    fn each_reason_is_reported_once_and_running_work_has_none() {
         let at = |state: &str| v1::Allocation { id: "1f0c9a4e-5b7d".into(), state: state.into(), ..Default::default() };
         let waiting = Waiting::default();
         let text = waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next");

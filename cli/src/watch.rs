@@ -5,8 +5,8 @@
 //!                                       connection lost ─▶ connect again ─▶ Watch since that position
 //! ```
 //!
-//! What was reported once is never reported again, so no line is lost or repeated. If the quorum had to forget changes
-//! before they could be sent, a note is written on stderr, and lines follow for all differences in a new list.
+//! Each change is reported once: no line is lost or repeated. If the quorum had to forget changes before they could be
+//! sent, a note is written on stderr, and lines follow for all differences in a new list.
 
 use crate::failure::{Exit, Failure};
 use crate::node_list;
@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// Ended objects that are remembered: later changes of them, such as a node that released its share, make no line.
+/// The most ended objects that are remembered. Later changes of them, such as a released share, make no line.
 const ENDED_MAX: usize = 10_000;
 const LEASE_HEADING: &[&str] = &["NAME", "TOKEN", "HOLDER", "USER", "TTL", "STATE"];
 
@@ -43,7 +43,7 @@ pub enum Watched {
     Leases,
 }
 
-/// Watches until it is over, or for ever.
+/// Watches until the allocation has ended, or for ever.
 pub async fn run(session: &Session, what: What, watched: Watched) -> Result<(), Failure> {
     let request = v1::WatchRequest { what: Some(what), since: None };
     let mut watch = Watch { session, request, shown: Shown::new(&watched), watched, patience: Patience::default() };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_as_before_makes_no_line_and_what_is_not_in_a_new_list_is_gone() {
+    fn unchanged_objects_make_no_line_and_objects_missing_in_a_new_list_are_gone() {
         let mut shown = Shown::new(&Watched::Leases);
         let first = event(vec![allocation("b", "Pending", 2), allocation("a", "Pending", 1)]);
         assert_eq!(names(&mut shown, &first), ["a", "b"]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_ended_so_much_is_remembered() {
+    fn the_number_of_remembered_ended_objects_is_bounded() {
         let mut shown = Shown::new(&Watched::Leases);
         for number in 0..ENDED_MAX + 5 {
             let id = format!("{number:08}");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_lets_through_what_it_names_also_when_that_changes() {
+    fn a_filter_selects_matching_objects_also_after_changes() {
         let filter = StatusFilter { name: Some("x".into()), node: Some("n1".into()), ..StatusFilter::default() };
         let watched = Watched::Allocations { states: vec![AllocationState::Running], filter, until_ended: false };
         let with = |name: &str, state: &str, nodes: &[&str]| v1::Allocation {

@@ -351,9 +351,9 @@ fn a_wrong_command_line_is_2_with_what_was_meant() {
         (vec!["submit"], "lattice submit SCRIPT"),
         (vec!["wait"], "required"),
         (vec!["submit", "missing.sh"], "cannot read the script missing.sh"),
-        (vec!["launch", "-N", "3", "-n", "2", "true"], "-N 2 would do"),
+        (vec!["launch", "-N", "3", "-n", "2", "true"], "use -N 2"),
         (vec!["launch", "-n", "2", "true", ":", "-n", "0", "true"], "a number of ranks is needed"),
-        (vec!["--endpoint", "agent.sock", "status"], "is no endpoint"),
+        (vec!["--endpoint", "agent.sock", "status"], "is not an endpoint"),
     ] {
         let (code, _, stderr) = run(&dir.0, &args);
         assert_eq!(code, Some(2), "{args:?}: {stderr}");

@@ -7,10 +7,10 @@
 //! The programs are loaded with the others, so that starting an audit does not need the verifier, and they cost nothing
 //! while no audit runs.
 //!
-//! Programs are attached only during an audit: a program at the end of each call costs every process of the node some
-//! 0.2 µs a call. At a call's end its arguments and its result are both known; a program at its beginning would need a
-//! map of calls in progress, in which a killed thread leaves its entry. The first line of each file says what is not
-//! recorded: results of io_uring, arguments of 32-bit calls, datagrams without a connection.
+//! Programs are attached only during an audit: a program at the end of each call costs every process of the node
+//! about 0.2 µs per call. At a call's end its arguments and its result are both known; a program at its beginning
+//! would need a map of calls in progress, in which a killed thread leaves its entry. The first line of each audit
+//! file says what is not recorded: results of io_uring, arguments of 32-bit calls, datagrams without a connection.
 //!
 //! For page faults the cgroup's count is used: a program for them made each fault a tenth slower.
 
@@ -79,11 +79,11 @@ impl Audit {
     /// Loads the programs and attaches none. `unfit`: why a program cannot be used with this kernel, from its
     /// tracepoint, the tracepoint's arguments and the offsets that it reads.
     pub fn load(programs: &mut Ebpf, unfit: impl Fn(&str, &[&str], &[Offset]) -> Option<String>) -> Result<Self, LoadError> {
-        let map = |programs: &mut Ebpf, name: &'static str| programs.take_map(name).ok_or(LoadError::Object("a map of audits lacks"));
-        let of_another_kind = |_| LoadError::Object("a map of audits is of another kind");
-        let audited = map(programs, "AUDITED")?.try_into().map_err(of_another_kind)?;
-        let mut numbers: HashMap<MapData, u32, u32> = map(programs, "CALLS")?.try_into().map_err(of_another_kind)?;
-        let events: RingBuf<MapData> = map(programs, "EVENTS")?.try_into().map_err(of_another_kind)?;
+        let map = |programs: &mut Ebpf, name: &'static str| programs.take_map(name).ok_or(LoadError::Object("a map of audits is missing"));
+        let has_another_type = |_| LoadError::Object("a map of audits has another type");
+        let audited = map(programs, "AUDITED")?.try_into().map_err(has_another_type)?;
+        let mut numbers: HashMap<MapData, u32, u32> = map(programs, "CALLS")?.try_into().map_err(has_another_type)?;
+        let events: RingBuf<MapData> = map(programs, "EVENTS")?.try_into().map_err(has_another_type)?;
         for (number, kind) in calls::kinds() {
             numbers.insert(number, kind, 0).map_err(|_| LoadError::Object("the numbers of calls do not fit"))?;
         }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_short_is_no_event() {
+    fn a_truncated_event_is_refused() {
         let mut bytes = vec![0u8; EVENT_BYTES];
         assert!(read(&bytes).is_some_and(|(_, data)| data.is_empty()));
         assert!(read(&bytes[1..]).is_none() && read(b"").is_none());

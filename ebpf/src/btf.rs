@@ -38,7 +38,7 @@ const KIND_MAX: u32 = ENUM64;
 pub enum BtfError {
     #[error("{VMLINUX} cannot be read: the kernel needs CONFIG_DEBUG_INFO_BTF")]
     Read(#[source] io::Error),
-    #[error("{VMLINUX} is not of a form that is known: {0}")]
+    #[error("{VMLINUX} has an unknown format: {0}")]
     Malformed(&'static str),
 }
 
@@ -80,27 +80,27 @@ impl Btf {
     fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
         let header = bytes.get(..HEADER_BYTES).ok_or(BtfError::Malformed("it has no header"))?;
         if u16::from_ne_bytes([header[0], header[1]]) != MAGIC {
-            return Err(BtfError::Malformed("it has another number at its beginning"));
+            return Err(BtfError::Malformed("its magic number is wrong"));
         }
         let word = |at| word_at(bytes, at).map(|word| word as usize).unwrap_or_default();
         let section = |offset: usize, length: usize| {
             let begins = word(4).checked_add(offset)?;
             bytes.get(begins..begins.checked_add(length)?)
         };
-        let types = section(word(8), word(12)).ok_or(BtfError::Malformed("its types are not all there"))?.to_vec();
-        let names = section(word(16), word(20)).ok_or(BtfError::Malformed("its names are not all there"))?.to_vec();
+        let types = section(word(8), word(12)).ok_or(BtfError::Malformed("its types are truncated"))?.to_vec();
+        let names = section(word(16), word(20)).ok_or(BtfError::Malformed("its names are truncated"))?.to_vec();
         let mut btf = Self { types, names, begins: Vec::new() };
         let mut at = 0;
         while at < btf.types.len() {
             let begins = u32::try_from(at).map_err(|_| BtfError::Malformed("it is too long"))?;
-            let of = btf.read(at).ok_or(BtfError::Malformed("a type is not all there"))?;
+            let of = btf.read(at).ok_or(BtfError::Malformed("a type is truncated"))?;
             let behind = match of.kind {
                 INT | VARIABLE | DECLARATION_TAG => 4,
                 ARRAY => 12,
                 STRUCT | UNION | SECTION | ENUM64 => of.count * 12,
                 ENUM | FUNCTION_PROTOTYPE => of.count * 8,
                 kind if kind <= KIND_MAX => 0,
-                _ => return Err(BtfError::Malformed("it has a kind of type that is not known")),
+                _ => return Err(BtfError::Malformed("it has an unknown kind of type")),
             };
             btf.begins.push(begins);
             at = of.at + behind;
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(btf.offset(&["task_struct", "sched_info", "run_delay"]), Some(16 + 8));
         assert_eq!(btf.offset(&["task_struct", "min_flt"]), Some(32 + 4));
         assert_eq!(btf.offset(&["sock", "sk_type"]), Some(4));
-        assert_eq!(btf.offset(&["sock", "sk_protocol"]), None, "some bits of a byte, or of more, are no number to read");
+        assert_eq!(btf.offset(&["sock", "sk_protocol"]), None, "a bit field is not read");
         for none in [&["task_struct", "other"][..], &["other", "min_flt"], &["task_struct", "min_flt", "more"], &[]] {
             assert_eq!(btf.offset(none), None, "{none:?}");
         }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_refused_and_nothing_panics() {
+    fn damaged_input_is_refused_without_a_panic() {
         let whole = made();
         assert!(Btf::parse(b"").is_err() && Btf::parse(&[0; 100]).is_err());
         for end in 0..whole.len() {

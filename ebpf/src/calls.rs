@@ -59,7 +59,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn every_number_is_told_once_and_has_a_name_and_a_program_for_32_bits_is_not_taken_for_another() {
+    fn every_number_is_listed_once_with_a_name_and_32_bit_calls_are_kept_apart() {
         let kinds = kinds();
         let by_number: BTreeMap<u32, u32> = kinds.iter().copied().collect();
         assert_eq!(by_number.len(), kinds.len());

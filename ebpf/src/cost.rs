@@ -8,14 +8,14 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use thiserror::Error;
 
-/// While this is held, the kernel sums the run time of programs: two more clock readings for each run of each program
-/// on the machine.
+/// While this exists, the kernel sums the run time of programs. That costs two clock readings for each run of each
+/// program on the machine.
 #[derive(Debug)]
 pub struct Clocked {
     _held: OwnedFd,
 }
 
-/// Why the kernel does not add up how long programs run.
+/// Why the kernel does not sum the run time of programs.
 #[derive(Debug, Error)]
 #[error("{}", describe(.0))]
 pub struct ClockError(#[from] SyscallError);

@@ -5,7 +5,7 @@ use crate::btf::Btf;
 use crate::layout::{
     ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words,
 };
-use crate::offsets::{self, Offset, unlike};
+use crate::offsets::{self, Offset, tracepoint_mismatch};
 use crate::probe::{LoadError, Probe, describe, is_since};
 use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError, RawTracePoint};
@@ -23,7 +23,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
 /// The inode number of the root of the cgroup tree.
 const ROOT_INODE: u64 = 1;
 /// Levels of cgroups from the slice to the cgroup of all work of an allocation.
-const BELOW_SLICE: u32 = 2;
+const LEVELS_BELOW_SLICE: u32 = 2;
 
 // SAFETY: an array of words: every bit pattern is valid, and it has no padding.
 unsafe impl Pod for Words {}
@@ -112,7 +112,7 @@ pub struct Probes {
 impl Probes {
     /// Loads the programs that this kernel accepts. `slice`: the existing directory of all allocations in the v2 tree.
     pub fn load(slice: &Path) -> Result<Self, LoadError> {
-        let level = level_of(slice)? + BELOW_SLICE;
+        let level = level_of(slice)? + LEVELS_BELOW_SLICE;
         let (btf, no_btf) = match Btf::of_kernel() {
             Ok(btf) => (Some(btf), None),
             Err(error) => (None, Some(describe(&error))),
@@ -135,7 +135,7 @@ impl Probes {
                 let btf = match (&plan.at, &btf) {
                     (Where::Slice(_), _) => return None,
                     (Where::Tracepoint(_), None) => return no_btf.clone(),
-                    (Where::Tracepoint(expected), Some(btf)) => unlike(btf, plan.name, expected),
+                    (Where::Tracepoint(expected), Some(btf)) => tracepoint_mismatch(btf, plan.name, expected),
                 };
                 btf.or_else(|| plan.needs.iter().find_map(lacks))
             };
@@ -161,7 +161,7 @@ impl Probes {
         }
         let audit = Audit::load(&mut programs, |tracepoint, expected, needs| match &btf {
             None => no_btf.clone(),
-            Some(btf) => unlike(btf, tracepoint, expected).or_else(|| needs.iter().find_map(lacks)),
+            Some(btf) => tracepoint_mismatch(btf, tracepoint, expected).or_else(|| needs.iter().find_map(lacks)),
         })?;
         let counts = programs.take_map("COUNTS").ok_or(LoadError::Object("no map COUNTS"))?;
         let node = programs.take_map("NODE").ok_or(LoadError::Object("no map NODE"))?;

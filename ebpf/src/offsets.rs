@@ -103,14 +103,14 @@ impl Offset {
 
 /// Why the programs cannot use a tracepoint. `expected`: its first arguments, each the name of the structure that it
 /// points to, or `""` for an argument of another type.
-pub fn unlike(btf: &Btf, tracepoint: &str, expected: &[&str]) -> Option<String> {
+pub fn tracepoint_mismatch(btf: &Btf, tracepoint: &str, expected: &[&str]) -> Option<String> {
     let Some(has) = btf.arguments(tracepoint) else { return Some(format!("this kernel has no tracepoint {tracepoint}")) };
     let is_as = |(want, has): (&&str, &Argument)| match has {
         Argument::Pointer(name) => name == want,
         Argument::Other => want.is_empty(),
     };
     let good = has.len() >= expected.len() && expected.iter().zip(&has).all(is_as);
-    (!good).then(|| format!("the arguments of {tracepoint} are others in this kernel"))
+    (!good).then(|| format!("{tracepoint} has other arguments in this kernel"))
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
         for offset in ALL {
             assert_ne!(offset.of(&btf), NO_OFFSET, "{}", offset.path());
         }
-        assert_eq!(unlike(&btf, "sched_switch", &["", "task_struct", "task_struct", ""]), None);
-        assert!(unlike(&btf, "sched_switch", &["task_struct"]).is_some());
-        assert!(unlike(&btf, "no_such_tracepoint", &[]).is_some());
+        assert_eq!(tracepoint_mismatch(&btf, "sched_switch", &["", "task_struct", "task_struct", ""]), None);
+        assert!(tracepoint_mismatch(&btf, "sched_switch", &["task_struct"]).is_some());
+        assert!(tracepoint_mismatch(&btf, "no_such_tracepoint", &[]).is_some());
     }
 }

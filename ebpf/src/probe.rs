@@ -15,15 +15,15 @@ pub struct Probe {
 /// This kernel cannot count anything.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    #[error("the cgroup tree is one of a namespace, in which the kernel's numbers of cgroups cannot be told: run the agent outside of it")]
+    #[error("the agent runs in a cgroup namespace, which hides the kernel's cgroup ids: run the agent outside of it")]
     Namespace,
-    #[error("the cgroups of allocations cannot be looked at")]
+    #[error("the cgroup of all allocations cannot be read")]
     Slice(#[source] std::io::Error),
     #[error("the number of processors cannot be read")]
     Processors(#[source] std::io::Error),
-    #[error("the programs' maps cannot be made; CAP_BPF and CAP_PERFMON are needed, or root")]
+    #[error("the programs' maps cannot be created; CAP_BPF and CAP_PERFMON are needed, or root")]
     Maps(#[source] Box<aya::EbpfError>),
-    #[error("this build's programs are not as they should be: {0}")]
+    #[error("this build's programs do not fit this agent: {0}")]
     Object(&'static str),
     #[error("none of the programs could be loaded: {0}")]
     None(String),

@@ -153,9 +153,9 @@ impl Config {
     }
 
     /// foca's configuration for a cluster of `nodes`, with datagrams of at most `body_bytes_max`
-    /// before they are sealed. `much_new`: many changes are pending.
-    pub(crate) fn foca(&self, nodes: usize, body_bytes_max: usize, much_new: bool) -> foca::Config {
-        let by_size = if much_new { 1 } else { log10_milli(nodes + 1).div_ceil(1_000).max(1) };
+    /// before they are sealed.
+    pub(crate) fn foca(&self, nodes: usize, body_bytes_max: usize, many_changes: bool) -> foca::Config {
+        let by_size = if many_changes { 1 } else { log10_milli(nodes + 1).div_ceil(1_000).max(1) };
         let transmissions = u64::from(self.retransmit_factor) * by_size;
         let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
         foca::Config {

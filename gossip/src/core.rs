@@ -42,17 +42,17 @@ mod receive;
 /// newcomers (nor their first facts) that others reported: when a whole cluster starts at once, its
 /// nodes find each other by comparing views. foca goes through all pending changes for each
 /// datagram.
-const MUCH_NEW: usize = 256;
+const FEW_CHANGES_MAX: usize = 256;
 
 /// The input of the core. The first event of any kind starts it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A datagram came.
+    /// A datagram arrived.
     Datagram {
         /// The sender's address as the socket gives it. The seal, not the address, proves that the
         /// sender has a key of the cluster.
         from: SocketAddr,
-        /// All of it.
+        /// The whole datagram.
         bytes: &'a [u8],
     },
     /// A timer that [`Output::Timer`] asked for has fired. An unknown token, or one that was given
@@ -106,10 +106,10 @@ struct Armed {
 }
 
 enum Pending {
-    /// `again`: the timer came late and was postponed once.
+    /// `postponed`: the timer came late and was postponed once.
     Foca {
         timer: Timer<Peer>,
-        again: bool,
+        postponed: bool,
     },
     Tick,
     Rejoin,
@@ -128,9 +128,9 @@ enum Stage {
     Left,
 }
 
-/// What foca asked for and the core has not done yet.
+/// What foca requested and the core has not done yet.
 #[derive(Default)]
-struct Wishes {
+struct FocaRequests {
     sends: Vec<(SocketAddr, u8, Vec<u8>)>,
     timers: Vec<(Duration, Timer<Peer>)>,
     stage: Option<Stage>,
@@ -138,7 +138,7 @@ struct Wishes {
     touched: BTreeSet<u64>,
 }
 
-impl Runtime<Peer> for Wishes {
+impl Runtime<Peer> for FocaRequests {
     fn notify(&mut self, notification: Notification<'_, Peer>) {
         match notification {
             Notification::Active => self.stage = Some(Stage::Joined),
@@ -172,12 +172,12 @@ pub struct Core {
     /// The number of nodes for which foca is configured, and whether it is configured for many
     /// pending changes.
     sized_for: usize,
-    much_new: bool,
-    wishes: Wishes,
+    many_changes: bool,
+    requests: FocaRequests,
     known: Known,
     suspicions: Suspicions,
     /// The key of the suspect that was pinged last; the next round begins after it.
-    suspect_asked: u64,
+    last_pinged_suspect: u64,
     /// The nodes that this node found silent, the latest last. It publishes them with its own fact.
     accused: VecDeque<Accusation>,
     /// How often foca has refuted a suspicion of us in this identity, and how many of those
@@ -202,7 +202,7 @@ pub struct Core {
     fact_counter: u32,
     stage: Stage,
     started: bool,
-    join: Vec<JoinAddress>,
+    join_addresses: Vec<JoinAddress>,
     join_cursor: usize,
     catch_up: CatchUp,
     reconnected_ms: u64,
@@ -249,11 +249,11 @@ impl Core {
         Self {
             foca,
             sized_for: 1,
-            much_new: false,
-            wishes: Wishes::default(),
+            many_changes: false,
+            requests: FocaRequests::default(),
             known,
             suspicions: Suspicions::default(),
-            suspect_asked: 0,
+            last_pinged_suspect: 0,
             accused: VecDeque::new(),
             refuted,
             refuted_counted: 0,
@@ -270,7 +270,7 @@ impl Core {
             fact_counter: 0,
             stage: Stage::Apart,
             started: false,
-            join: Vec::new(),
+            join_addresses: Vec::new(),
             join_cursor: 0,
             catch_up: CatchUp::default(),
             reconnected_ms: 0,
@@ -305,26 +305,28 @@ impl Core {
                 sender = Some(from);
                 self.counters.datagrams_in += 1;
                 self.counters.bytes_in += bytes.len() as u64;
-                if let Err(refusal) = self.datagram(now_ms, bytes) {
+                if let Err(refusal) = self.handle_datagram(now_ms, bytes) {
                     self.counters.refused.count(refusal);
                 }
                 self.counters.senders_evicted = self.opener.evicted();
             }
             Event::Timer(token) => match self.timers.remove(&token) {
-                Some(Armed { due_ms, what: Pending::Foca { timer, again } }) => self.foca_timer(now_ms, due_ms, timer, again, out),
+                Some(Armed { due_ms, what: Pending::Foca { timer, postponed } }) => {
+                    self.handle_foca_timer(now_ms, due_ms, timer, postponed, out)
+                }
                 Some(Armed { what: Pending::Tick, .. }) => self.tick(now_ms, out),
                 Some(Armed { what: Pending::Rejoin, .. }) => self.rejoin(now_ms, None, out),
-                Some(Armed { due_ms, what: Pending::Patience(key) }) => self.patience_over(now_ms, due_ms, key, out),
+                Some(Armed { due_ms, what: Pending::Patience(key) }) => self.check_suspicion(now_ms, due_ms, key, out),
                 None => {}
             },
-            Event::Join(addr) => self.join(addr),
+            Event::Join(addr) => self.add_join_address(addr),
             Event::SetFact(fact) => self.set_fact(fact),
             Event::SetKeys(keys) => self.set_keys(keys),
             Event::Return => {}
             Event::Leave => {
                 // Only encoding could fail, and our own encoding of ourselves fits.
-                let _ = self.foca.leave_cluster(&mut self.wishes);
-                self.wishes.stage = Some(Stage::Left);
+                let _ = self.foca.leave_cluster(&mut self.requests);
+                self.requests.stage = Some(Stage::Left);
                 self.view.set_me(&self.me, Liveness::Down);
             }
         }
@@ -357,15 +359,15 @@ impl Core {
 
     /// Every known node, ourselves included, in order of their ids.
     pub fn members(&self) -> impl Iterator<Item = Member> {
-        self.view.all().map(|(peer, entry)| self.shown(peer, entry))
+        self.view.all().map(|(peer, entry)| self.to_member(peer, entry))
     }
 
     /// One node.
     pub fn member(&self, node: &NodeId) -> Option<Member> {
-        self.view.get(node).map(|(peer, entry)| self.shown(peer, entry))
+        self.view.get(node).map(|(peer, entry)| self.to_member(peer, entry))
     }
 
-    fn shown(&self, peer: &Peer, entry: &Entry) -> Member {
+    fn to_member(&self, peer: &Peer, entry: &Entry) -> Member {
         let accusers = match entry.liveness {
             Liveness::Suspect => self.suspicions.accusers(Accusation::of(peer, entry.refutations)),
             Liveness::Alive | Liveness::Down => 0,
@@ -405,7 +407,7 @@ impl Core {
         &self.counters
     }
 
-    fn datagram(&mut self, now_ms: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    fn handle_datagram(&mut self, now_ms: u64, bytes: &[u8]) -> Result<(), Refusal> {
         if bytes.len() > PACKET_BYTES_MAX {
             return Err(Refusal::TooLong);
         }
@@ -413,17 +415,17 @@ impl Core {
         let Opened { node, incarnation, kind, body } = self.opener.open(now_ms, newest_life, bytes)?;
         let sealed_by = (node, incarnation);
         match kind {
-            KIND_FOCA => self.foca_data(now_ms, sealed_by, &body),
+            KIND_FOCA => self.handle_foca_message(now_ms, sealed_by, &body),
             KIND_PULL => {
                 let pull = Pull::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
                 self.check_sender(sealed_by, &pull.from)?;
-                self.answer(now_ms, &pull);
+                self.answer_pull(now_ms, &pull);
                 Ok(())
             }
             KIND_RECORDS => {
                 let records = Records::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
                 self.check_sender(sealed_by, &records.from)?;
-                self.learn(now_ms, records)
+                self.handle_records(now_ms, records)
             }
             _ => Err(Refusal::Undecodable),
         }
@@ -454,19 +456,22 @@ impl Core {
         self.check_own_life(now_ms);
         match self.stage {
             Stage::Apart => {
-                self.ask_suspects(now_ms);
+                self.ping_suspects(now_ms);
                 // Down nodes are asked too: we may be the ones who were cut off, and then no other
                 // node would begin.
                 let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
-                self.announce_to_some(&known.into_iter().chain(self.join.iter().map(|join| join.addr)).collect(), ANNOUNCES_AT_ONCE);
+                self.announce_to_some(
+                    &known.into_iter().chain(self.join_addresses.iter().map(|join| join.addr)).collect(),
+                    ANNOUNCES_AT_ONCE,
+                );
             }
             Stage::Joined => {
-                self.ask_suspects(now_ms);
+                self.ping_suspects(now_ms);
                 if now_ms.saturating_sub(self.reconnected_ms) >= self.config.reconnect_period_ms {
                     self.reconnected_ms = now_ms;
                     let silent = self.silent_addresses();
                     self.announce_to_some(&silent, 1);
-                    self.forget(now_ms);
+                    self.forget_down_nodes(now_ms);
                 }
                 self.compare_when_due(now_ms);
             }
@@ -474,7 +479,7 @@ impl Core {
         }
     }
 
-    fn forget(&mut self, now_ms: u64) {
+    fn forget_down_nodes(&mut self, now_ms: u64) {
         if self.view.down_since_ms().is_none_or(|since_ms| now_ms.saturating_sub(since_ms) < self.config.forget_down_after_ms) {
             return;
         }
@@ -487,12 +492,12 @@ impl Core {
             self.contradicted.remove(&peer.key);
             self.view.forget(now_ms, &peer, &mut self.news);
             // Cannot fail: it removes the member when it is still Down.
-            let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.wishes);
+            let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.requests);
         }
     }
 
     fn send(&mut self, to: SocketAddr, kind: u8, body: Vec<u8>) {
-        self.wishes.sends.push((to, kind, body));
+        self.requests.sends.push((to, kind, body));
     }
 
     fn arm(&mut self, now_ms: u64, after_ms: u64, what: Pending, out: &mut Vec<Output>) {
@@ -508,32 +513,32 @@ impl Core {
         let (claimed, refused) = self.facts.book().take_claimed();
         self.counters.claims_refused += refused;
         if let Some(life) = claimed {
-            self.contradict(now_ms, life);
+            self.handle_contradiction(now_ms, life);
         }
-        match self.wishes.stage.take() {
+        match self.requests.stage.take() {
             None => {}
-            Some(Stage::Defunct) => self.defunct(now_ms, sender, out),
+            Some(Stage::Defunct) => self.handle_defunct(now_ms, sender, out),
             Some(stage) => {
                 just_joined = matches!(stage, Stage::Joined);
                 self.stage = stage;
             }
         }
-        self.give_timers(now_ms, out);
+        self.arm_foca_timers(now_ms, out);
         self.refresh(now_ms);
-        self.take_facts(now_ms, out);
+        self.handle_changed_facts(now_ms, out);
         out.extend(self.news.drain(..).map(Output::News));
         if just_joined {
-            self.catch_up_with(now_ms, sender);
+            self.begin_catch_up(now_ms, sender);
         }
-        debug_assert!(self.view_is_focas(), "what foca has and what the view shows are two things");
+        debug_assert!(self.view_equals_foca(), "the view differs from foca's list");
         self.count_refutations();
         self.resize();
-        self.give_out(out);
+        self.output_datagrams(out);
     }
 
     /// Takes over what may have changed in foca, in one pass over foca's list.
     fn refresh(&mut self, now_ms: u64) {
-        let touched = std::mem::take(&mut self.wishes.touched);
+        let touched = std::mem::take(&mut self.requests.touched);
         if touched.is_empty() {
             return;
         }
@@ -555,7 +560,7 @@ impl Core {
 
     /// Whether the view is equal to foca's list, which it follows by changes alone. Checked in
     /// small clusters only.
-    fn view_is_focas(&self) -> bool {
+    fn view_equals_foca(&self) -> bool {
         let same = |member: &foca::Member<Peer>| {
             self.view.of(member.id().key).is_some_and(|(peer, entry)| {
                 (peer, entry.state(), entry.refutations) == (member.id(), member.state(), member.incarnation())
@@ -565,13 +570,13 @@ impl Core {
             || (others(&self.foca, self.me.key).all(same) && others(&self.foca, self.me.key).count() == self.view.others().count())
     }
 
-    fn take_facts(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    fn handle_changed_facts(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let changed = self.facts.book().take_changed();
         for fact in changed {
             self.view.show_fact(fact.key, Some(&fact), &mut self.news);
-            self.show_contradiction(now_ms, &fact);
+            self.record_contradiction(now_ms, &fact);
             for accusation in &fact.suspects {
-                self.accused_by(now_ms, *accusation, fact.key, out);
+                self.handle_accusation(now_ms, *accusation, fact.key, out);
             }
         }
     }
@@ -581,17 +586,17 @@ impl Core {
     /// to all nodes repeatedly.
     fn resize(&mut self) {
         let nodes = self.foca.num_members() + 1;
-        let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;
-        if (nodes, much_new) != (self.sized_for, self.much_new) {
-            (self.sized_for, self.much_new) = (nodes, much_new);
-            self.facts.book().set_much_new(much_new);
+        let many_changes = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > FEW_CHANGES_MAX;
+        if (nodes, many_changes) != (self.sized_for, self.many_changes) {
+            (self.sized_for, self.many_changes) = (nodes, many_changes);
+            self.facts.book().set_many_changes(many_changes);
             // Only settings that foca allows to change depend on these values.
-            let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max, much_new));
+            let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max, many_changes));
         }
     }
 
-    fn give_out(&mut self, out: &mut Vec<Output>) {
-        for (to, kind, body) in self.wishes.sends.drain(..) {
+    fn output_datagrams(&mut self, out: &mut Vec<Output>) {
+        for (to, kind, body) in self.requests.sends.drain(..) {
             // foca tries Down members again, and our own earlier identities are among them.
             if to == self.me.addr {
                 continue;
@@ -626,10 +631,10 @@ mod tests {
         out.clear();
         let earlier = Peer::new(me.node.clone(), addr, 1, 0);
         let me_key = earlier.key;
-        core.foca.apply_many([foca::Member::alive(earlier)].into_iter(), true, &mut core.wishes).unwrap();
-        core.wishes.touched.insert(me_key);
+        core.foca.apply_many([foca::Member::alive(earlier)].into_iter(), true, &mut core.requests).unwrap();
+        core.requests.touched.insert(me_key);
         core.settle(0, None, &mut out);
-        assert_eq!(core.foca.iter_membership_state().count(), 1, "else this proves nothing");
+        assert_eq!(core.foca.iter_membership_state().count(), 1, "the test needs an update of the earlier life");
         assert_eq!(out, vec![]);
         let seen: Vec<_> = core.members().map(|member| (member.incarnation, member.liveness)).collect();
         assert_eq!(seen, [(2, Liveness::Alive)]);

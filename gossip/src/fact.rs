@@ -39,7 +39,7 @@ pub enum FactError {
     #[error("a fact has 10 to {FACT_BYTES_MAX} bytes, not {0}")]
     Length(usize),
     /// A state that this version does not know.
-    #[error("{0} is no node state")]
+    #[error("{0} is not a node state")]
     State(u8),
 }
 
@@ -117,6 +117,6 @@ impl Keyed for Arc<KnownFact> {
     }
 }
 
-/// How many suspicions a node publishes, the latest ones: so many fit into [`FACT_BYTES_MAX`]
-/// beside the rest.
+/// How many suspicions a node publishes, the latest ones: they fit into [`FACT_BYTES_MAX`] beside
+/// the fact.
 pub(crate) const ACCUSATIONS_MAX: usize = 4;

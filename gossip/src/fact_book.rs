@@ -33,10 +33,10 @@ pub(crate) fn encode_item(node: &NodeId, version: FactVersion, fact: &Fact, cont
 fn decode_item(item: &[u8], all: &Known) -> Result<Arc<KnownFact>, Malformed> {
     let mut rest = item;
     let name = Name::read(&mut rest)?;
-    let name = name.text()?.ok_or(Malformed("a fact about nobody"))?;
+    let name = name.text()?.ok_or(Malformed("a fact without a node name"))?;
     all.fact(name, item, |key, node| {
-        let incarnation = rest.try_get_u64().map_err(|_| Malformed("a cut fact"))?;
-        let counter = rest.try_get_u32().map_err(|_| Malformed("a cut fact"))?;
+        let incarnation = rest.try_get_u64().map_err(|_| Malformed("a truncated fact"))?;
+        let counter = rest.try_get_u32().map_err(|_| Malformed("a truncated fact"))?;
         let fact = Fact::decode(rest).map_err(|_| Malformed("an unreadable fact"))?;
         let contradicted = rest[FLAGS_AT] & CONTRADICTED != 0;
         let mut appended = &rest[Fact::BYTES..];
@@ -61,7 +61,7 @@ pub(crate) struct FactBook {
     life: u64,
     /// The latest life that is accepted from any node.
     newest_life: u64,
-    /// The life of this node in a fact about it that it never published.
+    /// The highest life in facts about this node that it never published.
     claimed: Option<u64>,
     /// The number of facts refused because their life is ahead of the clock.
     refused: u64,
@@ -69,17 +69,17 @@ pub(crate) struct FactBook {
     known: Rows<Arc<KnownFact>>,
     known_max: usize,
     all: Known,
-    /// The facts that changed since the core last took them.
+    /// The facts that changed since [`FactBook::take_changed`].
     changed: Vec<Arc<KnownFact>>,
     /// Whether so many changes are pending that the first fact of a node is not passed on.
-    much_new: bool,
+    many_changes: bool,
 }
 
 impl Facts {
     pub fn new(me: NodeId, life: u64, known_max: usize, all: Known) -> Self {
         let known = Rows::default();
-        let (newest_life, claimed, refused, changed, much_new) = (0, None, 0, Vec::new(), false);
-        Self(Arc::new(Mutex::new(FactBook { me, life, newest_life, claimed, refused, known, known_max, all, changed, much_new })))
+        let (newest_life, claimed, refused, changed, many_changes) = (0, None, 0, Vec::new(), false);
+        Self(Arc::new(Mutex::new(FactBook { me, life, newest_life, claimed, refused, known, known_max, all, changed, many_changes })))
     }
 
     pub fn book(&self) -> MutexGuard<'_, FactBook> {
@@ -109,8 +109,8 @@ impl FactBook {
         self.newest_life = newest_life;
     }
 
-    /// Takes the life in the last fact about this node that it never published, if one came since
-    /// the last call, and the number of facts refused since then.
+    /// Takes what came since the last call: the highest life in facts about this node that it never
+    /// published, and the number of refused facts.
     pub fn take_claimed(&mut self) -> (Option<u64>, u64) {
         (self.claimed.take(), std::mem::take(&mut self.refused))
     }
@@ -119,8 +119,8 @@ impl FactBook {
         std::mem::take(&mut self.changed)
     }
 
-    pub fn set_much_new(&mut self, much_new: bool) {
-        self.much_new = much_new;
+    pub fn set_many_changes(&mut self, many_changes: bool) {
+        self.many_changes = many_changes;
     }
 
     /// Stores an item. Gives `Some` if it was new and must be passed on to others.
@@ -136,7 +136,7 @@ impl FactBook {
             self.refused += 1;
             return Ok(None);
         }
-        let is_passed_on = ours || !self.much_new || self.known.get(fact.key).is_some();
+        let is_passed_on = ours || !self.many_changes || self.known.get(fact.key).is_some();
         let key = FactKey { node: fact.key, version: fact.version };
         self.changed.push(Arc::clone(&fact));
         self.known.insert(fact);
@@ -148,7 +148,7 @@ impl FactBook {
     pub fn knows_all(&self, mut items: &[u8]) -> bool {
         while !items.is_empty() {
             let Ok(length) = items.try_get_u16().map(usize::from) else { return false };
-            // foca itself must refuse an item that is cut or empty.
+            // foca itself must refuse an item that is truncated or empty.
             let Some((item, rest)) = items.split_at_checked(length).filter(|(item, _)| !item.is_empty()) else { return false };
             if decode_item(item, &self.all).map_or(true, |fact| self.is_new(&fact, false) || self.contradicts(&fact)) {
                 return false;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_newer_facts_are_taken_and_nobody_speaks_for_us() {
+    fn only_newer_facts_are_stored_and_nobody_speaks_for_us() {
         let fact = Fact { state: NodeState::Ready, held: false, schedulable: true, digest: 1 };
         let item =
             |node: &str, incarnation, counter| encode_item(&node.parse().unwrap(), FactVersion { incarnation, counter }, &fact, false, &[]);
@@ -264,11 +264,11 @@ mod tests {
         assert!(!learn(item("me", 9, 9), false));
         assert!(learn(item("me", 1, 1), true));
         assert!(!learn(item("third", 1, 1), false), "bounded");
-        assert!(learn(item("a", 3, 0), false), "a known one still changes");
+        assert!(learn(item("a", 3, 0), false), "the fact of a known node still changes");
     }
 
     #[test]
-    fn a_fact_of_ours_that_we_never_said_is_a_claim_and_one_ahead_of_the_clock_is_refused() {
+    fn a_fact_of_ours_that_we_never_published_is_a_claim_and_one_ahead_of_the_clock_is_refused() {
         let fact = |digest| Fact { state: NodeState::Ready, held: false, schedulable: true, digest };
         let item = |node: &str, incarnation, counter, digest| {
             encode_item(&node.parse().unwrap(), FactVersion { incarnation, counter }, &fact(digest), false, &[])
@@ -282,7 +282,7 @@ mod tests {
         }
         assert_eq!(book.take_claimed(), (None, 0));
         for (forged, life) in [(item("me", 5, 2, 8), 5), (item("me", 5, 3, 1), 5), (item("me", 7, 0, 1), 7)] {
-            assert!(!book.knows_all(&[&[0, forged.len() as u8], &forged[..]].concat()), "it is not passed over");
+            assert!(!book.knows_all(&[&[0, forged.len() as u8], &forged[..]].concat()), "it is not skipped");
             assert!(book.learn(&forged, false).unwrap().is_none());
             assert_eq!(book.take_claimed(), (Some(life), 0));
         }

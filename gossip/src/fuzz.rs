@@ -113,7 +113,7 @@ fn sealed() {
             sort(out, &mut sent, &mut timers);
         }
         let bytes_max = Config::default().packet_bytes_max;
-        assert!(sent.iter().all(|(_, bytes)| bytes.len() <= bytes_max), "a datagram of more than {bytes_max} bytes is sent");
-        assert!(b.is_alive(&"b".parse().unwrap()), "a node believes others that it is gone");
+        assert!(sent.iter().all(|(_, bytes)| bytes.len() <= bytes_max), "a datagram has more than {bytes_max} bytes");
+        assert!(b.is_alive(&"b".parse().unwrap()), "a node accepts that it is Down");
     });
 }

@@ -69,7 +69,7 @@ pub struct Keyring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyringError {
     /// The key that is to seal is not among them.
-    #[error("gossip key {0} is to seal, and is not in the ring")]
+    #[error("the sealing key {0} is not in the gossip ring")]
     Missing(u32),
     /// There are more than [`KEYS_MAX`].
     #[error("a gossip ring has at most {KEYS_MAX} keys, not {0}")]
@@ -102,7 +102,7 @@ impl Keyring {
     }
 
     /// The key that seals.
-    pub(crate) fn sealing(&self) -> (u32, &Key) {
+    pub(crate) fn sealing_key(&self) -> (u32, &Key) {
         (self.seals, &self.keys[&self.seals])
     }
 }

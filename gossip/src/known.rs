@@ -84,5 +84,5 @@ fn entry<'a>(names: &'a mut Table<Box<str>, Named>, name: &str, key: u64) -> &'a
 }
 
 fn node_of(name: &str) -> Result<NodeId, Malformed> {
-    name.parse().map_err(|_| Malformed("a name that no node may have"))
+    name.parse().map_err(|_| Malformed("an invalid node name"))
 }

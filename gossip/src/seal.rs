@@ -73,7 +73,7 @@ impl Subkeys {
         // count as either.
         let info = [self.label, self.cluster.as_bytes(), &sender];
         let mut subkey = [0; 32];
-        self.root.expand(&info, KeyBytes).and_then(|okm| okm.fill(&mut subkey)).expect("32 bytes are within HKDF-SHA256's reach");
+        self.root.expand(&info, KeyBytes).and_then(|okm| okm.fill(&mut subkey)).expect("HKDF-SHA256 can give 32 bytes");
         subkey
     }
 }
@@ -91,14 +91,14 @@ pub(crate) struct Sealer {
 impl Sealer {
     pub fn new(ring: &Keyring, cluster: &str, me: &Peer, seed: u64) -> Self {
         let sender = Sender { node: me.key, incarnation: me.incarnation, salt: salt(seed) };
-        let (prefix, key) = sealing(ring, cluster, &sender);
+        let (prefix, key) = prefix_and_subkey(ring, cluster, &sender);
         Self { ring: ring.clone(), cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
     }
 
     /// Seals with the ring's sealing key from now on. The counter continues.
     pub fn rekey(&mut self, ring: &Keyring) {
         self.ring = ring.clone();
-        (self.prefix, self.key) = sealing(ring, &self.cluster, &self.sender);
+        (self.prefix, self.key) = prefix_and_subkey(ring, &self.cluster, &self.sender);
     }
 
     /// Seals as this life from now on, in a stream of which no receiver has seen a datagram.
@@ -125,8 +125,8 @@ impl Sealer {
 }
 
 /// The prefix of each datagram, and the subkey that seals it.
-fn sealing(ring: &Keyring, cluster: &str, sender: &Sender) -> ([u8; PREFIX_BYTES], LessSafeKey) {
-    let (id, key) = ring.sealing();
+fn prefix_and_subkey(ring: &Keyring, cluster: &str, sender: &Sender) -> ([u8; PREFIX_BYTES], LessSafeKey) {
+    let (id, key) = ring.sealing_key();
     let tag = cluster_tag(cluster);
     let mut prefix = [0; PREFIX_BYTES];
     if id == CONFIGURED {
@@ -150,7 +150,7 @@ pub(crate) struct Opener {
     me: u64,
     streams: Streams,
     /// The subkeys in use: deriving one costs two digests.
-    made: Rows<Made>,
+    cached: Rows<CachedSubkey>,
 }
 
 /// An opened datagram.
@@ -165,12 +165,12 @@ pub(crate) struct Opened {
 }
 
 /// The stream and the subkey of the last datagram from one sender.
-struct Made {
+struct CachedSubkey {
     stream: StreamId,
     subkey: [u8; 32],
 }
 
-impl Keyed for Made {
+impl Keyed for CachedSubkey {
     fn key(&self) -> u64 {
         self.stream.sender.node
     }
@@ -184,7 +184,7 @@ impl Opener {
             subkeys: BTreeMap::new(),
             me: me.key,
             streams: Streams::new(nodes_max),
-            made: Rows::default(),
+            cached: Rows::default(),
         };
         opener.rekey(ring);
         opener
@@ -196,7 +196,7 @@ impl Opener {
         let before = std::mem::take(&mut self.subkeys);
         self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();
         self.streams.retain_keys(|key| self.subkeys.contains_key(&key));
-        self.made = Rows::default();
+        self.cached = Rows::default();
         before.keys().any(|id| !self.subkeys.contains_key(id))
     }
 
@@ -235,15 +235,15 @@ impl Opener {
         if !fresh {
             return Err(Refusal::Replayed);
         }
-        let made = self.made.get(sender.node).filter(|made| made.stream == stream).map(|made| made.subkey);
-        let subkey = made.unwrap_or_else(|| subkeys.of(&sender));
+        let cached = self.cached.get(sender.node).filter(|cached| cached.stream == stream).map(|cached| cached.subkey);
+        let subkey = cached.unwrap_or_else(|| subkeys.of(&sender));
         let mut body = sealed.to_vec();
         let plain_bytes = aead(&subkey).open_in_place(nonce(counter), Aad::from(header), &mut body).map_err(|_| Refusal::NotSealed)?.len();
         body.truncate(plain_bytes);
 
         self.streams.mark(now_ms, stream, counter);
-        if made.is_none() {
-            self.keep(Made { stream, subkey });
+        if cached.is_none() {
+            self.cache(CachedSubkey { stream, subkey });
         }
         let kind = body.remove(0);
         Ok(Opened { node: sender.node, incarnation: sender.incarnation, kind, body })
@@ -259,12 +259,12 @@ impl Opener {
         self.streams.forget(peer.key);
     }
 
-    fn keep(&mut self, made: Made) {
-        if self.made.len() >= SUBKEYS_MAX {
-            self.made = Rows::default();
+    fn cache(&mut self, cached: CachedSubkey) {
+        if self.cached.len() >= SUBKEYS_MAX {
+            self.cached = Rows::default();
         }
         if self.streams.nodes() <= SUBKEYS_MAX {
-            self.made.insert(made);
+            self.cached.insert(cached);
         }
     }
 }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why() {
+    fn each_refusal_has_its_reason() {
         let mut opener = opener(10);
         let mut open = |key: Keyring, cluster: &str, node: &str| opener.read(&Sealer::new(&key, cluster, &peer(node, 1), 9).seal(0, b"x"));
         assert_eq!(open(configured(2), "c", "a"), Err(Refusal::NotSealed));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_life_shares_no_key_with_the_old_one_and_neither_pushes_the_other_out() {
+    fn a_new_life_shares_no_key_with_the_old_one_and_neither_evicts_the_other() {
         let mut opener = opener(10);
         let mut old = Sealer::new(&configured(1), "c", &peer("a", 1), 9);
         let (first, second) = (old.seal(0, b"same"), old.seal(0, b"same"));
@@ -410,10 +410,10 @@ mod tests {
         let mut thief = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9);
         thief.counter = u64::MAX - 1;
         assert!(opener.read(&thief.seal(0, b"")).is_ok());
-        assert_eq!(opener.read(&victim.seal(0, b"x")), Err(Refusal::Replayed), "else this proves nothing");
+        assert_eq!(opener.read(&victim.seal(0, b"x")), Err(Refusal::Replayed), "the leap has an effect");
         victim.rekey(&after);
         let taken = victim.seal(0, b"x");
-        assert!(opener.read(&taken).is_ok(), "the thief has not the new key");
+        assert!(opener.read(&taken).is_ok(), "the thief does not have the new key");
         assert!(opener.rekey(&after) && !opener.rekey(&after));
         assert_eq!(opener.read(&taken), Err(Refusal::Replayed), "what was seen under the new key stays seen");
         thief.rekey(&before);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_follows_another_without_a_refusal_and_what_was_taken_stays_taken() {
+    fn keys_change_without_a_refusal_and_replays_stay_refused() {
         let mut sealer = Sealer::new(&ring(&[0], 0), "c", &peer("a", 1), 9);
         let mut opener = Opener::new(&ring(&[0], 0), "c", &peer("me", 1), 10);
         let [first, late] = [(); 2].map(|()| sealer.seal(0, b"x"));
@@ -448,7 +448,7 @@ mod tests {
         let second = sealer.seal(0, b"x");
         assert_eq!((first[0], second[0], first.len()), (LAYOUT_CONFIGURED, LAYOUT_NAMED, second.len()));
         assert!(opener.read(&second).is_ok());
-        assert!(opener.read(&late).is_ok(), "it was under way");
+        assert!(opener.read(&late).is_ok(), "it was on the way");
         assert_eq!(opener.read(&first), Err(Refusal::Replayed), "each key has its window");
         assert_eq!(opener.read(&late), Err(Refusal::Replayed));
         opener.rekey(&ring(&[1], 1));
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_in_the_ring_is_named_so_and_leaves_no_state() {
+    fn a_key_that_is_not_in_the_ring_is_counted_as_unknown_and_leaves_no_state() {
         let mut opener = Opener::new(&ring(&[1, 2], 2), "c", &peer("me", 1), 10);
         let mut open = |ring: Keyring, cluster: &str| opener.read(&Sealer::new(&ring, cluster, &peer("a", 1), 9).seal(0, b"x"));
         assert_eq!(open(ring(&[0], 0), "c"), Err(Refusal::UnknownKey));

@@ -176,12 +176,12 @@ mod tests {
         }
         assert_eq!(streams.by_node.get(7).map(|node| node.all().count()), Some(STREAMS_OF_NODE_MAX));
         assert!(streams.window(&id(1, 0)).is_none() && streams.window(&id(99, 0)).is_some());
-        let own = streams.window(&id(0, 0)).expect("it is heard again and again");
+        let own = streams.window(&id(0, 0)).expect("it is received repeatedly");
         assert!(!own.is_fresh(104) && own.is_fresh(105), "however many streams others begin in its name");
     }
 
     #[test]
-    fn streams_go_with_their_key() {
+    fn streams_are_dropped_with_their_key() {
         let mut streams = Streams::new(10);
         for (now_ms, stream) in [(1, id(0, 1)), (2, id(0, 2)), (3, id(1, 1))] {
             streams.mark(now_ms, stream, 9);

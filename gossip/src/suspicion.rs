@@ -31,7 +31,7 @@ const ACCUSED_MAX: usize = 256;
 const ACCUSERS_MAX: usize = 16;
 /// After how long without a new accuser the accusers of a suspicion may be dropped, in
 /// milliseconds.
-const ACCUSED_KEPT_MS: u64 = 120_000;
+const ACCUSERS_RETENTION_MS: u64 = 120_000;
 
 /// Identifies one suspicion of one life of one node in messages. A refutation makes it void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,15 +54,15 @@ struct Held {
     incarnation: u16,
     accusation: Accusation,
     began_ms: u64,
-    /// Another node suspected it before our probe failed, and that node's accusation had not
+    /// Another node suspected it before our probe failed, and the accusation of that node had not
     /// arrived.
-    unnamed: bool,
+    has_unknown_accuser: bool,
     /// Whether this suspicion raised our own local health.
     doubted: bool,
     /// Set once it is postponed: it does not end before this time.
     not_before_ms: u64,
     /// The earliest time when the caller will check it again.
-    looked_at_ms: u64,
+    check_at_ms: u64,
 }
 
 /// Every suspicion that this node knows of, its accusers, and those that this node may end by
@@ -93,12 +93,12 @@ impl Suspicions {
     }
 
     /// A probe was answered.
-    pub fn well(&mut self) {
+    pub fn improve_health(&mut self) {
         self.health = self.health.saturating_sub(1);
     }
 
     /// A timer of this node was late, or it had to refute a suspicion of itself.
-    pub fn unwell(&mut self) {
+    pub fn worsen_health(&mut self) {
         self.health = (self.health + 1).min(HEALTH_MAX);
     }
 
@@ -113,10 +113,11 @@ impl Suspicions {
         // A suspicion that no other node shares counts against this node, until another shares it.
         let doubted = others == 0 && !before;
         if doubted {
-            self.unwell();
+            self.worsen_health();
         }
-        let unnamed = before && others == 0;
-        let held = Held { suspect, incarnation, accusation, began_ms: now_ms, unnamed, doubted, not_before_ms: 0, looked_at_ms: 0 };
+        let has_unknown_accuser = before && others == 0;
+        let held =
+            Held { suspect, incarnation, accusation, began_ms: now_ms, has_unknown_accuser, doubted, not_before_ms: 0, check_at_ms: 0 };
         self.held.insert(key, held);
         self.accuse(now_ms, accusation, me);
         Some(accusation)
@@ -129,10 +130,10 @@ impl Suspicions {
                 return false;
             }
             let held: Vec<Accusation> = self.held.values().map(|held| held.accusation).collect();
-            self.accused.retain(|of, accusers| held.contains(of) || now_ms.saturating_sub(accusers.last_ms) < ACCUSED_KEPT_MS);
+            self.accused.retain(|of, accusers| held.contains(of) || now_ms.saturating_sub(accusers.last_ms) < ACCUSERS_RETENTION_MS);
             if self.accused.len() >= ACCUSED_MAX {
                 let oldest_ms = self.accused.values().map(|accusers| accusers.last_ms).min();
-                self.full_until_ms = oldest_ms.map_or(0, |oldest_ms| oldest_ms + ACCUSED_KEPT_MS);
+                self.full_until_ms = oldest_ms.map_or(0, |oldest_ms| oldest_ms + ACCUSERS_RETENTION_MS);
                 return false;
             }
         }
@@ -162,7 +163,7 @@ impl Suspicions {
 
     /// Another node shares a suspicion of ours, so we were not the slow one. Returns the suspect's
     /// key.
-    pub fn confirmed(&mut self, accusation: Accusation) -> Option<u64> {
+    pub fn confirm(&mut self, accusation: Accusation) -> Option<u64> {
         let (key, held) = self.held.iter_mut().find(|(_, held)| held.accusation == accusation)?;
         if std::mem::take(&mut held.doubted) {
             self.health = self.health.saturating_sub(1);
@@ -174,26 +175,26 @@ impl Suspicions {
     /// suspicion of it.
     pub fn due_ms(&self, key: u64, me: u64, config: &Config, nodes: usize) -> Option<u64> {
         let held = self.held.get(&key)?;
-        let others = self.others(held.accusation, me).max(usize::from(held.unnamed));
+        let others = self.others(held.accusation, me).max(usize::from(held.has_unknown_accuser));
         let patience_ms = patience_ms(config, nodes, others) * u64::from(1 + self.health);
         Some((held.began_ms + patience_ms).max(held.not_before_ms))
     }
 
-    /// Whether `due_ms` is before the time at which the caller will check the suspicion; if so,
-    /// that time becomes `due_ms`.
-    pub fn is_sooner(&mut self, key: u64, now_ms: u64, due_ms: u64) -> bool {
+    /// Moves the time at which the caller will check the suspicion to `due_ms`, if that is sooner.
+    /// Returns whether it did.
+    pub fn reschedule_if_sooner(&mut self, key: u64, now_ms: u64, due_ms: u64) -> bool {
         let Some(held) = self.held.get_mut(&key) else { return false };
-        // A check in the past does not count; one at this moment is under way.
-        let sooner = held.looked_at_ms <= now_ms || due_ms < held.looked_at_ms;
+        // A check in the past or at this moment is done or in progress, and does not count.
+        let sooner = held.check_at_ms <= now_ms || due_ms < held.check_at_ms;
         if sooner {
-            held.looked_at_ms = due_ms;
+            held.check_at_ms = due_ms;
         }
         sooner
     }
 
     /// This node was suspended while patience ran out, and its socket may have an answer: the
     /// suspicion waits once more.
-    pub fn put_off(&mut self, key: u64, until_ms: u64) {
+    pub fn postpone(&mut self, key: u64, until_ms: u64) {
         if let Some(held) = self.held.get_mut(&key)
             && held.not_before_ms == 0
         {
@@ -218,14 +219,14 @@ impl Suspicions {
     /// again.
     pub fn restart(&mut self, now_ms: u64) -> Vec<u64> {
         for held in self.held.values_mut() {
-            (held.began_ms, held.not_before_ms, held.looked_at_ms) = (now_ms, 0, 0);
+            (held.began_ms, held.not_before_ms, held.check_at_ms) = (now_ms, 0, 0);
         }
         self.held.keys().copied().collect()
     }
 
     /// The suspects to ping: those that this node found silent, and those for which `is_overdue` is
     /// true, in order of their keys beginning after `after`.
-    pub fn to_ask(&self, after: u64, is_overdue: impl Fn(u64) -> bool) -> impl Iterator<Item = u64> {
+    pub fn suspects_to_ping(&self, after: u64, is_overdue: impl Fn(u64) -> bool) -> impl Iterator<Item = u64> {
         let later = self.suspects.range((Bound::Excluded(after), Bound::Unbounded));
         let keys = later.chain(self.suspects.range(..=after)).map(|(key, _)| *key);
         keys.filter(move |key| self.held.contains_key(key) || is_overdue(*key))
@@ -258,41 +259,45 @@ mod tests {
     }
 
     #[test]
-    fn patience_shortens_with_those_who_found_the_same_and_sooner_with_the_first() {
+    fn each_further_accuser_shortens_patience_and_the_first_does_most() {
         let config = Config::default();
         let at = |nodes, others| patience_ms(&config, nodes, others);
         let (min, max) = config.patience_ms(1_000);
         assert_eq!((at(1_000, 0), at(1_000, 2), at(1_000, 9)), (max, min, min));
         assert!(max - at(1_000, 1) > at(1_000, 1) - min, "the first counts most");
-        assert_eq!(at(2, 0), config.patience_ms(2).0, "nobody is there to confirm");
+        assert_eq!(at(2, 0), config.patience_ms(2).0, "no other node can confirm");
         assert_eq!((at(3, 0), at(3, 1)), (config.patience_ms(3).1, config.patience_ms(3).0));
     }
 
     #[test]
-    fn a_suspicion_that_nobody_shares_is_doubted_until_somebody_does() {
+    fn a_suspicion_that_nobody_shares_lowers_trust_until_somebody_does() {
         let (config, mut all, a) = (Config::default(), Suspicions::default(), peer("a"));
         let accusation = all.hold(1_000, 1, a.clone(), 3, false).expect("it is new");
         assert_eq!((accusation, all.health()), (Accusation::of(&a, 3), 1));
-        assert_eq!(all.hold(2_000, 1, a.clone(), 3, true), None, "found again is not found by another");
+        assert_eq!(all.hold(2_000, 1, a.clone(), 3, true), None, "a second own probe is not another accuser");
         let (min, max) = config.patience_ms(10);
         assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(1_000 + 2 * max));
         assert!(all.accuse(3_000, accusation, 7) && !all.accuse(3_000, accusation, 7));
-        assert_eq!(all.confirmed(accusation), Some(a.key));
+        assert_eq!(all.confirm(accusation), Some(a.key));
         assert_eq!((all.health(), all.accusers(accusation)), (0, 2));
         assert!(all.accuse(3_000, accusation, 8));
         assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(1_000 + min));
-        all.put_off(a.key, 90_000);
+        all.postpone(a.key, 90_000);
         assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(90_000));
-        assert!(all.is_sooner(a.key, 3_000, 90_000) && !all.is_sooner(a.key, 3_000, 95_000) && all.is_sooner(a.key, 3_000, 80_000));
+        assert!(
+            all.reschedule_if_sooner(a.key, 3_000, 90_000)
+                && !all.reschedule_if_sooner(a.key, 3_000, 95_000)
+                && all.reschedule_if_sooner(a.key, 3_000, 80_000)
+        );
         assert_eq!(all.restart(50_000), [a.key]);
-        assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(50_000 + min), "all of the patience once more");
-        assert!(all.is_sooner(a.key, 50_000, 90_000), "and it is looked at anew");
+        assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(50_000 + min), "the full patience again");
+        assert!(all.reschedule_if_sooner(a.key, 50_000, 90_000), "and it is checked again");
         assert_eq!(all.give_up(a.key), Some((a.clone(), 3)));
         assert!(all.give_up(a.key).is_none() && all.due_ms(a.key, 1, &config, 10).is_none());
     }
 
     #[test]
-    fn whom_this_node_found_silent_is_asked_in_turn_and_others_when_overdue() {
+    fn own_suspects_are_pinged_in_turn_and_others_when_overdue() {
         let (mut all, peers) = (Suspicions::default(), ["a", "b", "c", "d"].map(peer));
         let mut keys = peers.each_ref().map(|peer| peer.key);
         keys.sort_unstable();
@@ -302,7 +307,8 @@ mod tests {
                 all.hold(0, 1, peer.clone(), 0, false);
             }
         }
-        let asked = |all: &Suspicions, after, overdue: &[u64]| all.to_ask(after, |key| overdue.contains(&key)).collect::<Vec<_>>();
+        let asked =
+            |all: &Suspicions, after, overdue: &[u64]| all.suspects_to_ping(after, |key| overdue.contains(&key)).collect::<Vec<_>>();
         assert_eq!(asked(&all, keys[1], &[]), [keys[3], keys[0], keys[1]]);
         assert_eq!(asked(&all, keys[1], &[keys[2]]), [keys[2], keys[3], keys[0], keys[1]]);
         keys.iter().for_each(|key| all.end(*key));
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_suspected_before_us_without_a_name_counts_once() {
+    fn an_unknown_earlier_accuser_counts_once() {
         let (config, mut all, a) = (Config::default(), Suspicions::default(), peer("a"));
         all.hold(0, 1, a.clone(), 0, true);
         assert_eq!((all.health(), all.due_ms(a.key, 1, &config, 3)), (0, Some(config.patience_ms(3).0)));
@@ -319,9 +325,9 @@ mod tests {
     #[test]
     fn health_and_what_is_remembered_are_bounded() {
         let mut all = Suspicions::default();
-        (0..20).for_each(|_| all.unwell());
+        (0..20).for_each(|_| all.worsen_health());
         assert_eq!(all.health(), HEALTH_MAX);
-        (0..20).for_each(|_| all.well());
+        (0..20).for_each(|_| all.improve_health());
         assert_eq!(all.health(), 0);
         for n in 0..10_000 {
             all.accuse(n, Accusation(n % 1_000), n);

@@ -1,4 +1,4 @@
-//! Comparing views with a random peer: in this way a newcomer gets thousands of nodes, and a node
+//! Comparing views with a random peer: a newcomer gets thousands of nodes in this way, and a node
 //! that lost gossip catches up.
 //!
 //! ```text
@@ -17,7 +17,7 @@ use crate::fact_book::FactBook;
 use crate::known::Known;
 use crate::malformed::Malformed;
 use crate::peer::Peer;
-use crate::wire::{member_of, node_name, peer_of, put_member, put_name, put_peer, u8_of, u64_of};
+use crate::wire::{put_member, put_name, put_peer, read_member, read_node_name, read_peer, read_u8, read_u64};
 use bytes::{Buf, BufMut};
 use foca::State;
 use lattice_model::NodeId;
@@ -63,7 +63,7 @@ impl Range {
     }
 
     /// Whether the range can contain a name: if not, there is nothing to pull.
-    pub fn is_sound(&self) -> bool {
+    pub fn is_nonempty(&self) -> bool {
         match (&self.after, &self.upto) {
             (Some(after), Some(upto)) => after < upto,
             (None, _) | (_, None) => true,
@@ -124,14 +124,14 @@ impl Pull {
 
     pub fn decode(mut body: &[u8], known: &Known) -> Result<Self, Malformed> {
         let buf = &mut body;
-        let (from, to, nonce) = (peer_of(buf, known)?, peer_of(buf, known)?, u64_of(buf)?);
-        let range = Range { after: node_name(buf)?, upto: node_name(buf)? };
-        if !range.is_sound() || !buf.remaining().is_multiple_of(8) {
-            return Err(Malformed("a pull of an empty range, or a cut one"));
+        let (from, to, nonce) = (read_peer(buf, known)?, read_peer(buf, known)?, read_u64(buf)?);
+        let range = Range { after: read_node_name(buf)?, upto: read_node_name(buf)? };
+        if !range.is_nonempty() || !buf.remaining().is_multiple_of(8) {
+            return Err(Malformed("a pull with an empty range, or a truncated pull"));
         }
         let mut tags = Vec::with_capacity(buf.remaining() / 8);
         while buf.has_remaining() {
-            tags.push(u64_of(buf)?);
+            tags.push(read_u64(buf)?);
         }
         Ok(Self { from, to, nonce, range, tags })
     }
@@ -168,12 +168,12 @@ impl Records {
 
     pub fn decode(mut body: &[u8], known: &Known) -> Result<Self, Malformed> {
         let buf = &mut body;
-        let (from, to, nonce, covered) = (peer_of(buf, known)?, peer_of(buf, known)?, u64_of(buf)?, node_name(buf)?);
+        let (from, to, nonce, covered) = (read_peer(buf, known)?, read_peer(buf, known)?, read_u64(buf)?, read_node_name(buf)?);
         let mut records = Vec::new();
         while buf.has_remaining() {
-            let member = member_of(buf, known)?;
-            let mut fact_item = vec![0; usize::from(u8_of(buf)?)].into_boxed_slice();
-            buf.try_copy_to_slice(&mut fact_item).map_err(|_| Malformed("a cut record"))?;
+            let member = read_member(buf, known)?;
+            let mut fact_item = vec![0; usize::from(read_u8(buf)?)].into_boxed_slice();
+            buf.try_copy_to_slice(&mut fact_item).map_err(|_| Malformed("a truncated record"))?;
             records.push(Record { member, fact_item });
         }
         Ok(Self { from, to, nonce, covered, records })
@@ -241,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn an_answer_fits_and_says_how_far_it_came(
+        fn an_answer_fits_and_names_its_last_record(
             from in peers(), to in peers(), body_bytes_max in (crate::PACKET_BYTES_MIN - crate::SEAL_BYTES - 1)..1_342,
             members in proptest::collection::vec(members(), 1..40),
         ) {
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tag_is_found_wherever_it_stands(tags in proptest::collection::vec(0u64..40, 0..40), asked in proptest::collection::vec(0u64..40, 0..80)) {
+        fn a_tag_is_found_at_any_position(tags in proptest::collection::vec(0u64..40, 0..40), asked in proptest::collection::vec(0u64..40, 0..80)) {
             let mut all = Tags::new(&tags);
             for tag in tags.iter().chain(&asked).chain(&tags) {
                 prop_assert_eq!(all.contains(*tag), tags.contains(tag));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsound_range_is_refused() {
+    fn an_empty_range_is_refused() {
         let peer = Peer::new("a".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0);
         let name = |text: &str| Some(text.parse().unwrap());
         let backwards = Pull { range: Range { after: name("b"), upto: name("a") }, ..pull(peer.clone(), peer) };

@@ -1,6 +1,6 @@
 //! A hash table for what is looked up at every update of every datagram.
 
-#![expect(clippy::disallowed_types, reason = "nobody can go through a table, so that its order tells nothing")]
+#![expect(clippy::disallowed_types, reason = "a table cannot be iterated, so its order has no effect")]
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

@@ -3,9 +3,8 @@
 //!
 //! foca searches its whole member list for every sender and update, so gossip among many nodes on
 //! one machine costs the square of their number. The core therefore answers a message that has
-//! nothing new itself, with the bytes that foca would have sent; a test compares them. The
-//! alternatives are a fork of foca with an index, or our own SWIM, and we would have to maintain
-//! it.
+//! nothing new itself, with the bytes that foca would have sent; a test compares them. Both
+//! alternatives, a fork of foca with an index and our own SWIM, would have to be maintained here.
 
 use crate::fact::{Fact, FactVersion, KnownFact};
 use crate::fact_book::FactBook;

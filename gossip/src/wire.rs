@@ -50,23 +50,23 @@ pub(crate) struct Name {
 
 impl Name {
     pub fn read(buf: &mut impl Buf) -> Result<Self, Malformed> {
-        let mut name = Self { bytes: [0; 63], len: usize::from(u8_of(buf)?) };
+        let mut name = Self { bytes: [0; 63], len: usize::from(read_u8(buf)?) };
         let bytes = name.bytes.get_mut(..name.len).ok_or(Malformed("a name that is too long"))?;
-        buf.try_copy_to_slice(bytes).map_err(|_| CUT)?;
+        buf.try_copy_to_slice(bytes).map_err(|_| TRUNCATED)?;
         Ok(name)
     }
 
     /// The text; `None` if the name is empty.
     pub fn text(&self) -> Result<Option<&str>, Malformed> {
-        let text = std::str::from_utf8(&self.bytes[..self.len]).map_err(|_| Malformed("a name that is no text"))?;
+        let text = std::str::from_utf8(&self.bytes[..self.len]).map_err(|_| Malformed("a name that is not UTF-8"))?;
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 }
 
 /// A name; `None` when it is empty.
-pub(crate) fn node_name(buf: &mut impl Buf) -> Result<Option<NodeId>, Malformed> {
+pub(crate) fn read_node_name(buf: &mut impl Buf) -> Result<Option<NodeId>, Malformed> {
     let name = Name::read(buf)?;
-    name.text()?.map(str::parse).transpose().map_err(|_| Malformed("a name that no node may have"))
+    name.text()?.map(str::parse).transpose().map_err(|_| Malformed("an invalid node name"))
 }
 
 pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
@@ -86,28 +86,28 @@ pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
     buf.put_u32(peer.renewal);
 }
 
-pub(crate) fn peer_of(buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
+pub(crate) fn read_peer(buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
     let name = Name::read(buf)?;
-    peer_named(name.text()?.ok_or(Malformed("a peer without a name"))?, buf, known)
+    read_named_peer(name.text()?.ok_or(Malformed("a peer without a name"))?, buf, known)
 }
 
-fn peer_named(name: &str, buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
-    let ip: IpAddr = match u8_of(buf)? {
+fn read_named_peer(name: &str, buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
+    let ip: IpAddr = match read_u8(buf)? {
         4 => {
             let mut octets = [0u8; 4];
-            buf.try_copy_to_slice(&mut octets).map_err(|_| CUT)?;
+            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
             octets.into()
         }
         6 => {
             let mut octets = [0u8; 16];
-            buf.try_copy_to_slice(&mut octets).map_err(|_| CUT)?;
+            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
             octets.into()
         }
-        _ => return Err(Malformed("an address of no known family")),
+        _ => return Err(Malformed("an address of an unknown family")),
     };
-    let port = u16_of(buf)?;
-    let incarnation = buf.try_get_u64().map_err(|_| CUT)?;
-    let renewal = buf.try_get_u32().map_err(|_| CUT)?;
+    let port = read_u16(buf)?;
+    let incarnation = buf.try_get_u64().map_err(|_| TRUNCATED)?;
+    let renewal = buf.try_get_u32().map_err(|_| TRUNCATED)?;
     known.peer(name, SocketAddr::new(ip, port), incarnation, renewal)
 }
 
@@ -121,14 +121,14 @@ pub(crate) fn put_member(member: &foca::Member<Peer>, buf: &mut impl BufMut) {
     });
 }
 
-pub(crate) fn member_of(buf: &mut impl Buf, known: &Known) -> Result<foca::Member<Peer>, Malformed> {
-    let peer = peer_of(buf, known)?;
-    let incarnation = u16_of(buf)?;
-    let state = match u8_of(buf)? {
+pub(crate) fn read_member(buf: &mut impl Buf, known: &Known) -> Result<foca::Member<Peer>, Malformed> {
+    let peer = read_peer(buf, known)?;
+    let incarnation = read_u16(buf)?;
+    let state = match read_u8(buf)? {
         0 => State::Alive,
         1 => State::Suspect,
         2 => State::Down,
-        _ => return Err(Malformed("a member in no known state")),
+        _ => return Err(Malformed("a member in an unknown state")),
     };
     Ok(foca::Member::new(peer, incarnation, state))
 }
@@ -146,31 +146,31 @@ pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
 }
 
 /// Reads sender, receiver and type of a foca message.
-fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer>, Malformed> {
-    let src = peer_of(buf, known)?;
-    let src_incarnation = u16_of(buf)?;
+fn read_header(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer>, Malformed> {
+    let src = read_peer(buf, known)?;
+    let src_incarnation = read_u16(buf)?;
     let to = Name::read(buf)?;
     let (dst, to_anyone) = match to.text()? {
-        Some(name) => (peer_named(name, buf, known)?, false),
+        Some(name) => (read_named_peer(name, buf, known)?, false),
         None => (me.clone(), true),
     };
-    let tag = u8_of(buf)?;
+    let tag = read_u8(buf)?;
     if to_anyone && tag != ANNOUNCE {
-        return Err(Malformed("a message to nobody in particular that is no announce"));
+        return Err(Malformed("a message without a receiver that is not an announce"));
     }
     let message = match tag {
-        0 => Message::Ping(u8_of(buf)?),
-        1 => Message::Ack(u8_of(buf)?),
-        2 => Message::PingReq { probe_number: u8_of(buf)?, target: peer_of(buf, known)? },
-        3 => Message::IndirectPing { probe_number: u8_of(buf)?, origin: peer_of(buf, known)? },
-        4 => Message::IndirectAck { probe_number: u8_of(buf)?, target: peer_of(buf, known)? },
-        5 => Message::ForwardedAck { probe_number: u8_of(buf)?, origin: peer_of(buf, known)? },
+        0 => Message::Ping(read_u8(buf)?),
+        1 => Message::Ack(read_u8(buf)?),
+        2 => Message::PingReq { probe_number: read_u8(buf)?, target: read_peer(buf, known)? },
+        3 => Message::IndirectPing { probe_number: read_u8(buf)?, origin: read_peer(buf, known)? },
+        4 => Message::IndirectAck { probe_number: read_u8(buf)?, target: read_peer(buf, known)? },
+        5 => Message::ForwardedAck { probe_number: read_u8(buf)?, origin: read_peer(buf, known)? },
         ANNOUNCE => Message::Announce,
         7 => Message::Feed,
         8 => Message::Gossip,
         9 => Message::Broadcast,
         10 => Message::TurnUndead,
-        _ => return Err(Malformed("a message of no known kind")),
+        _ => return Err(Malformed("a message of an unknown kind")),
     };
     Ok(Header { src, src_incarnation, dst, message })
 }
@@ -196,17 +196,17 @@ pub(crate) fn only_new<'a>(
     mut new: impl FnMut(&Header<Peer>, &foca::Member<Peer>) -> bool,
 ) -> Result<NewInMessage<'a>, Malformed> {
     let mut rest = body;
-    let header = header_of(&mut rest, me, known)?;
+    let header = read_header(&mut rest, me, known)?;
     let mut is_new = new(&header, &foca::Member::new(header.src.clone(), header.src_incarnation, State::Alive));
     if matches!(header.message, Message::Announce | Message::Broadcast) || rest.len() < 2 {
         return Ok(NewInMessage { header, body: Cow::Borrowed(body), is_new, items: None });
     }
     let head_bytes = body.len() - rest.len();
-    let count = u16_of(&mut rest)?;
+    let count = read_u16(&mut rest)?;
     let (mut kept, mut kept_count) = (Vec::new(), 0u16);
     for _ in 0..count {
         let update = rest;
-        if new(&header, &member_of(&mut rest, known)?) {
+        if new(&header, &read_member(&mut rest, known)?) {
             kept.extend_from_slice(&update[..update.len() - rest.len()]);
             kept_count += 1;
         }
@@ -300,7 +300,7 @@ impl Codec<Peer> for Wire {
     }
 
     fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Peer>, Malformed> {
-        header_of(&mut buf, &self.me, &self.known)
+        read_header(&mut buf, &self.me, &self.known)
     }
 
     fn encode_member(&mut self, member: &foca::Member<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
@@ -310,7 +310,7 @@ impl Codec<Peer> for Wire {
     }
 
     fn decode_member(&mut self, mut buf: impl Buf) -> Result<foca::Member<Peer>, Malformed> {
-        member_of(&mut buf, &self.known)
+        read_member(&mut buf, &self.known)
     }
 }
 
@@ -328,18 +328,18 @@ fn put_whole(bytes: &[u8], buf: &mut impl BufMut) -> Result<(), Malformed> {
     Ok(())
 }
 
-const CUT: Malformed = Malformed("a cut message");
+const TRUNCATED: Malformed = Malformed("a truncated message");
 
-pub(crate) fn u8_of(buf: &mut impl Buf) -> Result<u8, Malformed> {
-    buf.try_get_u8().map_err(|_| CUT)
+pub(crate) fn read_u8(buf: &mut impl Buf) -> Result<u8, Malformed> {
+    buf.try_get_u8().map_err(|_| TRUNCATED)
 }
 
-pub(crate) fn u16_of(buf: &mut impl Buf) -> Result<u16, Malformed> {
-    buf.try_get_u16().map_err(|_| CUT)
+pub(crate) fn read_u16(buf: &mut impl Buf) -> Result<u16, Malformed> {
+    buf.try_get_u16().map_err(|_| TRUNCATED)
 }
 
-pub(crate) fn u64_of(buf: &mut impl Buf) -> Result<u64, Malformed> {
-    buf.try_get_u64().map_err(|_| CUT)
+pub(crate) fn read_u64(buf: &mut impl Buf) -> Result<u64, Malformed> {
+    buf.try_get_u64().map_err(|_| TRUNCATED)
 }
 
 #[cfg(test)]
@@ -415,7 +415,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_suspect_is_sent_is_read_as_focas() {
+    fn messages_to_a_suspect_decode_like_those_of_foca() {
         let (me, known) = (wire().me, Known::default());
         let suspect = Peer::new("s".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 1);
         let ping = suspicion_ping(&me, 4, suspect.clone(), 2);
@@ -434,7 +434,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_new_is_left_out_and_the_rest_stands_as_it_was() {
+    fn known_updates_are_left_out_and_the_rest_is_unchanged() {
         let (me, known) = (wire().me, Known::default());
         let peer = |name: &str| Peer::new(name.parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 1, 0);
         let mut body = Vec::new();
@@ -458,7 +458,7 @@ pub(crate) mod tests {
         assert_eq!(seen, [("s".to_owned(), 2), ("a".to_owned(), 0), ("b".to_owned(), 0)]);
         assert!(matches!(only_new(&body, &me, &known, |_, _| true).unwrap().body, Cow::Borrowed(_)));
         assert!(!only_new(&body, &me, &known, |_, _| false).unwrap().is_new);
-        assert!(only_new(&body[..from], &me, &known, |_, _| true).is_err(), "cut within the updates");
+        assert!(only_new(&body[..from], &me, &known, |_, _| true).is_err(), "truncated within the updates");
     }
 
     #[test]

@@ -19,7 +19,7 @@ fn a_hundred_find_each_other_lose_one_and_get_it_back() {
     });
     assert!(took > 2_000, "it was given time to refute: {took}");
     assert!(sim.living().all(|(_, core)| !core.is_alive(&id) && core.members().count() == 100));
-    assert_eq!(sim.downs(), 99, "nobody else was taken for dead");
+    assert_eq!(sim.downs(), 99, "nobody else was declared Down");
 
     sim.start(42);
     sim.run_until("its next life is Alive everywhere", 5_000, |sim| sim.all_agree() && sim.all_facts_known());
@@ -56,7 +56,7 @@ fn a_restart_that_nobody_noticed_is_news_and_never_a_death() {
 }
 
 #[test]
-fn one_that_stands_still_for_seconds_refutes_and_takes_nobody_for_dead() {
+fn a_node_suspended_for_seconds_refutes_and_declares_nobody_down() {
     for (seed, nodes) in [(20, 3), (21, 3), (22, 5), (23, 40)] {
         let mut sim = Sim::up(seed, nodes, Config::default());
         sim.run_until("all see all", 10_000, Sim::all_agree);
@@ -75,7 +75,7 @@ fn one_that_stands_still_for_seconds_refutes_and_takes_nobody_for_dead() {
 }
 
 #[test]
-fn what_several_find_silent_is_given_up_sooner_than_what_one_does() {
+fn a_suspect_of_several_nodes_is_declared_down_sooner() {
     let mut sim = Sim::up(24, 30, Config::default());
     sim.run_until("all see all", 10_000, Sim::all_agree);
     sim.kill(9);
@@ -90,7 +90,7 @@ fn what_several_find_silent_is_given_up_sooner_than_what_one_does() {
 }
 
 #[test]
-fn all_seeds_gone_the_rest_goes_on_and_a_restarted_one_joins_by_anybody_and_refutes_its_death() {
+fn without_its_seeds_a_cluster_goes_on_and_a_restarted_node_joins_by_any_other() {
     let mut sim = Sim::up(25, 20, Config::default());
     sim.run_until("twenty see twenty", 10_000, Sim::all_agree);
     for n in [0, 1, 2, 10] {
@@ -108,12 +108,12 @@ fn all_seeds_gone_the_rest_goes_on_and_a_restarted_one_joins_by_anybody_and_refu
 }
 
 #[test]
-fn one_that_lives_and_is_taken_for_dead_comes_back() {
+fn a_living_node_that_was_declared_down_comes_back() {
     let mut sim = Sim::up(26, 8, Config::default());
     sim.run_until("eight see eight", 10_000, Sim::all_agree);
     sim.stop(4);
     let id = sim.nodes[4].id.clone();
-    sim.run_until("it is given up", 30_000, |sim| sim.living().all(|(n, core)| n == 4 || !core.is_alive(&id)));
+    sim.run_until("it is Down everywhere", 30_000, |sim| sim.living().all(|(n, core)| n == 4 || !core.is_alive(&id)));
     sim.cont(4);
     sim.run_until("it is back, and nobody else was lost", 20_000, Sim::all_agree);
     assert!(sim.core(4).counters().rejoins > 0);
@@ -121,7 +121,7 @@ fn one_that_lives_and_is_taken_for_dead_comes_back() {
 }
 
 #[test]
-fn one_that_leaves_is_down_at_once() {
+fn a_node_that_leaves_is_down_at_once() {
     let mut sim = Sim::up(4, 10, Config::default());
     sim.run_until("ten see ten", 5_000, Sim::all_agree);
     sim.handle(7, Event::Leave);
@@ -132,7 +132,7 @@ fn one_that_leaves_is_down_at_once() {
 }
 
 #[test]
-fn one_that_left_returns_with_the_fact_and_the_keys_that_it_was_given_meanwhile() {
+fn a_node_that_left_returns_with_the_fact_and_the_keys_that_it_got_meanwhile() {
     let mut sim = Sim::up(4, 10, Config::default());
     sim.run_until("ten see ten", 5_000, |sim| sim.all_agree() && sim.all_facts_known());
     sim.handle(7, Event::Return);
@@ -168,7 +168,7 @@ fn a_tenth_of_the_datagrams_lost_kills_nobody() {
 
 /// Two hundred nodes no longer compare their views in one datagram.
 #[test]
-fn what_one_sends_at_rest_is_its_probes_and_a_comparison_now_and_then() {
+fn at_rest_a_node_sends_only_probes_and_comparisons() {
     let mut sim = Sim::up(31, 200, Config::default());
     sim.run_until("all see all", 30_000, |sim| sim.all_agree() && sim.all_facts_known());
     sim.run(30_000);
@@ -189,24 +189,24 @@ fn a_partition_heals() {
         for n in 0..20 {
             sim.side.insert(sim.nodes[n].addr, u8::from(n >= 12));
         }
-        sim.run_until("each side has given up the other", 60_000, |sim| {
+        sim.run_until("each side sees the other Down", 60_000, |sim| {
             sim.living().all(|(n, core)| (0..20).all(|o| core.is_alive(&sim.nodes[o].id) == ((n >= 12) == (o >= 12))))
         });
         sim.side.clear();
         sim.run_until("all are one again", 60_000, |sim| sim.all_agree() && sim.all_facts_known());
         assert!(sim.living().any(|(_, core)| core.counters().rejoins > 0));
-        // No node takes the death of its own earlier identity for its own.
+        // No node mistakes the death of its earlier identity for its own.
         assert!(sim.living().all(|(n, core)| core.is_alive(&sim.nodes[n].id)));
         sim.loss_per_mille = 0;
         sim.run(30_000);
-        assert!(sim.all_agree(), "and stay it");
+        assert!(sim.all_agree(), "and it stays so");
     }
 }
 
 /// The cut is long enough for the others to declare the lone node Down, or nearly, and too short
 /// for it to declare them Down.
 #[test]
-fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_soon() {
+fn a_node_cut_off_for_some_seconds_and_the_others_soon_see_each_other_alive() {
     for (seed, nodes, cut_s) in
         [(40, 3), (41, 5), (42, 20), (43, 100)].iter().flat_map(|(s, n)| [2, 5, 8, 13, 20, 40].map(|c| (s * c, *n, c)))
     {
@@ -220,8 +220,8 @@ fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_
         let suspects = sim.core(1).members().filter(|m| m.liveness == Liveness::Suspect).count();
         assert!(!(5..=20).contains(&cut_s) || suspects > 0, "else this proves nothing: {nodes} nodes, {cut_s} s");
         sim.side.clear();
-        // The lone node pings its suspects at every tick; if both sides hold each other for Down,
-        // the others try again in turn.
+        // The lone node pings its suspects at every tick; if both sides see each other Down, the
+        // others try again in turn.
         let limit_ms = if cut_s <= 20 { 10_000 } else { 30_000 };
         sim.run_until(&format!("all of {nodes} see all after {cut_s} s"), limit_ms, |sim| sim.all_agree() && sim.all_facts_known());
         sim.loss_per_mille = 0;
@@ -235,7 +235,7 @@ proptest! {
 
     /// After any cuts, all nodes see each other alive again.
     #[test]
-    fn after_any_cuts_all_are_alive_to_each_other(
+    fn after_any_cuts_all_see_each_other_alive(
         seed: u64, nodes in 2usize..12, loss in 0u64..50, cuts in proptest::collection::vec((any::<u16>(), 500u64..30_000, 0u64..10_000), 1..6),
     ) {
         let mut sim = Sim::up(seed, nodes, Config::default());
@@ -256,7 +256,7 @@ proptest! {
         sim.run(60_000);
         prop_assert!(sim.all_agree(), "and it stays so");
         // For each cut: one rejoin at once, and a few with growing pauses.
-        prop_assert!(sim.living().all(|(_, core)| core.counters().rejoins <= 6 * 6), "nobody storms");
+        prop_assert!(sim.living().all(|(_, core)| core.counters().rejoins <= 6 * 6), "rejoins are bounded");
     }
 }
 
@@ -272,7 +272,7 @@ fn a_suspect_that_died_meanwhile_is_down_and_not_suspect_for_ever() {
     let suspected = |sim: &Sim| sim.core(1).members().filter(|m| m.liveness == Liveness::Suspect).count();
     assert_eq!(suspected(&sim), 2, "else this proves nothing");
     sim.side.clear();
-    sim.run_until("it is told that it was given up", 5_000, |sim| sim.core(1).counters().rejoins > 0);
+    sim.run_until("it learns that it was declared Down", 5_000, |sim| sim.core(1).counters().rejoins > 0);
     sim.kill(0);
     sim.kill(2);
     sim.run_until("it knows that it is alone", 120_000, |sim| sim.core(1).members().filter(|m| m.liveness == Liveness::Down).count() == 2);
@@ -308,13 +308,13 @@ fn two_halves_that_started_apart_find_each_other() {
 }
 
 #[test]
-fn a_new_fact_spreads_and_a_lost_one_is_made_up_for() {
+fn a_new_fact_spreads_and_a_node_that_missed_it_catches_up() {
     let mut sim = Sim::up(9, 30, Config::default());
     sim.run_until("thirty see thirty", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
     sim.handle(3, Event::SetFact(fact(999)));
     let sent = sim.sent;
     sim.handle(3, Event::SetFact(fact(999)));
-    assert_eq!(sim.sent, sent, "the same again costs nothing");
+    assert_eq!(sim.sent, sent, "setting the same fact sends nothing");
     let id = sim.nodes[3].id.clone();
     let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(999)));
     sim.run_until("thirty know the new fact", 3_000, knows);
@@ -369,7 +369,7 @@ fn refused_keys(sim: &Sim) -> u64 {
 }
 
 #[test]
-fn keys_that_follow_each_other_cost_no_datagram_and_make_nobody_suspect() {
+fn a_change_of_keys_costs_no_datagram_and_makes_nobody_suspect() {
     for seed in [14, 114, 214] {
         let mut sim = Sim::up(seed, 20, Config::default());
         sim.loss_per_mille = 20;
@@ -383,7 +383,7 @@ fn keys_that_follow_each_other_cost_no_datagram_and_make_nobody_suspect() {
             sim.start(7);
             sim.run(1_000);
             one_by_one(&mut sim, 700, &[new], u32::from(new));
-            assert_eq!(refused_keys(&sim), 0, "seed {seed}: whoever seals with a key is opened by all");
+            assert_eq!(refused_keys(&sim), 0, "seed {seed}: all nodes can open every datagram");
         }
         let gone: Vec<_> =
             sim.nodes.iter().flat_map(|node| &node.news).filter(|(_, news)| matches!(news, News::Suspect(_) | News::Down(_))).collect();
@@ -393,7 +393,7 @@ fn keys_that_follow_each_other_cost_no_datagram_and_make_nobody_suspect() {
 }
 
 #[test]
-fn a_key_that_seals_before_all_have_it_is_what_the_order_prevents() {
+fn a_key_that_seals_before_all_have_it_makes_nodes_down() {
     let mut sim = Sim::up(15, 5, Config::lab());
     sim.run_until("five see five", 5_000, Sim::all_agree);
     sim.rekey(0, &keys(&[0, 1], 1));
@@ -404,7 +404,7 @@ fn a_key_that_seals_before_all_have_it_is_what_the_order_prevents() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn a_seed_determines_the_run() {
     let run = |seed| {
         let mut sim = Sim::up(seed, 12, Config::default());
         sim.loss_per_mille = 50;

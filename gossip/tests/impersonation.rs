@@ -63,7 +63,7 @@ fn ten() -> Sim {
 }
 
 #[test]
-fn a_life_that_nothing_can_follow_is_refused_and_mutes_nobody() {
+fn the_highest_life_is_refused_and_mutes_nobody() {
     let mut sim = ten();
     impersonate(&mut sim, u64::MAX);
     for _ in 0..300 {
@@ -75,10 +75,10 @@ fn a_life_that_nothing_can_follow_is_refused_and_mutes_nobody() {
 }
 
 #[test]
-fn a_later_life_of_another_that_leaves_is_outranked_and_shown_until_the_key_is_another() {
+fn a_forged_later_life_is_outranked_and_shown_until_the_key_changes() {
     let mut sim = ten();
     let forged = sim.now_ms + 3_600_000;
-    // The victim is suspended while the others take the thief for it.
+    // The victim is suspended while the others mistake the thief for it.
     sim.stop(VICTIM);
     impersonate(&mut sim, forged);
     sim.run(1_000);

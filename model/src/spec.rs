@@ -283,6 +283,11 @@ impl AllocationSpec {
         if self.session && self.walltime.is_none() {
             return Err(invalid("walltime", "a session needs one: it would hold its nodes for ever"));
         }
+        if self.session && self.requeue == RequeuePolicy::Always {
+            let why = "always is not for a session: it would get nodes again after any failure, and nobody would be at its terminal; \
+                       on_node_failure and never are possible";
+            return Err(invalid("requeue", why));
+        }
         absolute("working directory", &self.working_dir)?;
         if let Some(dir) = &self.submit_dir {
             absolute("submit directory", dir)?;
@@ -426,7 +431,7 @@ impl AllocationSpec {
         let by_call = asked.by == AskBy::Call;
         let of_some = asked.by.is_signal() && asked.signal.whom() != SignalTo::All;
         if by_call {
-            return Some("cannot tell whose work calls (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned());
+            return Some("cannot tell which work is calling (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned());
         }
         of_some
             .then(|| format!("cannot tell its ranks (a machine without cgroup v2), and --checkpoint-signal={} asks for that", asked.signal))
@@ -436,7 +441,7 @@ impl AllocationSpec {
     /// node.
     pub fn astray(&self, node: &Node) -> Option<String> {
         let drifted = node.conformance.as_ref().filter(|_| self.sensitive).and_then(Conformance::drifted);
-        drifted.map(|changes| format!("has drifted from its configuration ({changes}), and sensitive work goes to no such node"))
+        drifted.map(|changes| format!("has drifted from its configuration ({changes}), and sensitive work is not placed on such a node"))
     }
 
     /// How much of a node of this size it gets.
@@ -563,6 +568,7 @@ mod tests {
             },
             "walltime",
         );
+        refused(&|s| (s.session, s.walltime, s.requeue) = (true, Some(Duration::from_secs(60)), RequeuePolicy::Always), "requeue");
         refused(&|s| s.working_dir = "here".into(), "working directory");
         refused(&|s| s.uenv = Some(Box::new(Image { path: "/a".into(), sha256: "AB".into() })), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
@@ -571,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_node_was_not_asked_for_comes_in_proportion() {
+    fn unrequested_resources_are_derived_in_proportion() {
         let size = Resources { cores: 64, memory_bytes: 512 << 30, gpus: 4 };
         let of = |cores, gib: u64, gpus| {
             let got = share_of(&Resources { cores, memory_bytes: gib << 30, gpus }, &size);

@@ -11,15 +11,15 @@
 //! ```
 //!
 //! If the connection breaks in AwaitingReady, the phase becomes Idle again, and the allocation is
-//! reported as not prepared. A shim that has not ended the work some time after it had to be killed
-//! hangs: its scope is killed.
+//! reported as not prepared. If the work still runs some time after the shim had to kill it, the
+//! shim hangs, and its scope is killed.
 
 use thiserror::Error;
 
 /// How long background processes get between SIGTERM and SIGKILL after the entry point has ended.
 const LEFTOVER_GRACE_MS: u64 = 5000;
 /// The interval at which the task checks what keeps work from ending.
-const LOOK_INTERVAL_MS: u64 = 1000;
+const CHECK_INTERVAL_MS: u64 = 1000;
 /// How much longer than the grace and the killing a shim may take to report that the work has ended.
 /// After that it counts as hanging, and its work is ended without it.
 const SHIM_MARGIN_MS: u64 = 30_000;
@@ -230,7 +230,7 @@ impl TaskPhase {
 
     fn looked(&mut self, now_ms: u64, is_empty: bool, out: &mut Vec<TaskAction>) {
         let Self::Stopping { look_at_ms, shim_until_ms } = self else { return };
-        *look_at_ms = now_ms.saturating_add(LOOK_INTERVAL_MS);
+        *look_at_ms = now_ms.saturating_add(CHECK_INTERVAL_MS);
         if now_ms < *shim_until_ms {
             return;
         }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn an_inline_command_begins_once_and_not_before_the_shim_reported_all() {
         let mut phase = started();
-        assert!(!phase.handle_entry(EntryEvent::Synced), "its lease keeps it yet");
+        assert!(!phase.handle_entry(EntryEvent::Synced), "its lease still holds it back");
         assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
         assert!(phase.handle_entry(EntryEvent::Synced));
         assert!(!phase.handle_entry(EntryEvent::Synced));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_before_its_command_began_does_not_begin_it() {
+    fn work_stopped_before_its_command_began_does_not_begin_it() {
         let mut phase = started();
         assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
         assert_eq!(step(&mut phase, 0, STOP), [EndProcesses { grace_ms: 30_000 }]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_by_an_entry_point_gets_five_seconds() {
+    fn processes_left_by_an_entry_point_get_five_seconds() {
         let mut phase = started();
         assert!(!phase.handle_entry(EntryEvent::Over));
         assert_eq!(step(&mut phase, 0, TaskEvent::Start), [], "ordered twice");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_does_not_end_is_looked_at_each_second_until_it_does() {
+    fn work_that_does_not_end_is_checked_each_second_until_it_does() {
         let mut phase = started();
         step(&mut phase, 0, STOP);
         assert_eq!(phase.look_at_ms(), Some(33_000));
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(step(&mut phase, 0, STOP), [EndProcesses { grace_ms: 30_000 }]);
         assert_eq!(look_until_it_acts(&mut phase, false), (63_000, vec![KillScope]));
         assert_eq!(step(&mut phase, 63_500, TaskEvent::ProcessesGone), [ReportStopped]);
-        assert_eq!(step(&mut phase, 64_000, TaskEvent::Looked { is_empty: false }), [], "it was looked at too late");
+        assert_eq!(step(&mut phase, 64_000, TaskEvent::Looked { is_empty: false }), [], "the check is late");
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_shim_dies_while_it_ends_the_work_its_scope_is_killed() {
+    fn if_the_shim_dies_while_it_ends_the_work_its_scope_is_killed() {
         let mut phase = started();
         step(&mut phase, 0, STOP);
         assert_eq!(step(&mut phase, 1, TaskEvent::LineBroken), [KillScope]);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_or_is_being_ended_is_not_started() {
+    fn work_that_is_not_ready_or_is_being_ended_is_not_started() {
         let refused = |mut phase: TaskPhase| {
             let (before, mut out) = (phase, Vec::new());
             let refused = phase.handle(0, TaskEvent::Start, &mut out);

@@ -51,7 +51,7 @@ fn gpus(of: &Assignment) -> Vec<&str> {
 }
 
 #[test]
-fn gpus_that_are_joined_best_are_given_together() {
+fn the_best_connected_gpus_are_assigned_together() {
     // Pairs (0,3) and (1,2) by NVLink, everything else over PCIe.
     let mut node = machine(2, 4, 1, &[0, 0, 1, 1]);
     linked(&mut node, |a, b| if a + b == 3 { 450.0 } else { 32.0 });
@@ -65,7 +65,7 @@ fn gpus_that_are_joined_best_are_given_together() {
 }
 
 #[test]
-fn of_equals_those_with_an_interface_near_are_taken_and_then_the_lowest() {
+fn of_equal_sets_the_one_near_interfaces_is_chosen_and_then_the_lowest() {
     let mut node = machine(1, 8, 1, &[0, 0, 0, 0]);
     linked(&mut node, |_, _| 32.0);
     assert_eq!(gpus(&assign(&node, [], &share(1, 2)).unwrap()), ["GPU-0", "GPU-1"]);
@@ -74,7 +74,7 @@ fn of_equals_those_with_an_interface_near_are_taken_and_then_the_lowest() {
 }
 
 #[test]
-fn processors_come_from_where_the_gpus_are_and_cores_stay_whole() {
+fn processors_are_near_the_gpus_and_cores_stay_whole() {
     let node = machine(2, 4, 2, &[1, 1]);
     let with_gpu = assign(&node, [], &share(4, 1)).unwrap();
     assert_eq!((with_gpu.cpus, with_gpu.memory_nodes), ([4, 5, 12, 13].into(), [1].into()));
@@ -104,10 +104,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Whatever shares come and go: nothing has two owners, and what is free by its amounts is
-    /// given.
+    /// Whatever shares come and go: nothing has two owners, and a share whose amounts are free is
+    /// assigned.
     #[test]
-    fn nothing_has_two_owners_and_what_fits_is_given(
+    fn nothing_has_two_owners_and_a_share_that_fits_is_assigned(
         shape in (1u32..4, 1u32..5, 1u32..3), gpu_domains in proptest::collection::vec(0u32..4, 0..9), history in ops(), seed in any::<u32>(),
     ) {
         let mut node = machine(shape.0, shape.1, shape.2, &gpu_domains);

@@ -194,7 +194,7 @@ impl Brain {
     /// take after that.
     pub fn handle(&mut self, event: Event, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
         let mut turn = Turn { brain: self, records, actions };
-        turn.event(event);
+        turn.handle(event);
         turn.reconcile();
     }
 
@@ -224,7 +224,7 @@ impl Brain {
                 Phase::Undoing => Action::Undo(share),
             });
         }
-        turn.preempt();
+        turn.ask_to_save();
         if !turn.brain.durable.outbox().is_empty() {
             turn.actions.push(Action::Report);
         }
@@ -261,11 +261,11 @@ impl Turn<'_> {
         self.brain.durable.of_claim(allocation, epoch)
     }
 
-    fn event(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Registered { incarnation, report_seq } => {
                 if incarnation == self.brain.durable.incarnation() {
-                    self.acknowledged(report_seq);
+                    self.apply_acknowledgement(report_seq);
                 } else {
                     self.write(Record::Registered { incarnation });
                 }
@@ -282,7 +282,7 @@ impl Turn<'_> {
             }
             Event::Acknowledged { incarnation, seq } => {
                 if incarnation == self.brain.durable.incarnation() {
-                    self.acknowledged(seq);
+                    self.apply_acknowledgement(seq);
                 }
             }
             // The list will lack the share as well; work that may already run elsewhere is not left
@@ -319,8 +319,8 @@ impl Turn<'_> {
                     self.undo(allocation);
                 }
             }
-            Event::Gpus(now) => self.gpus(*now),
-            Event::Hit { allocation, epoch, why } => self.hit(allocation, epoch, why),
+            Event::Gpus(now) => self.update_gpus(*now),
+            Event::Hit { allocation, epoch, why } => self.handle_hit(allocation, epoch, why),
             Event::Checkpointed { allocation, epoch, checkpoint } => {
                 let item = ReportItem::Checkpointed { allocation, epoch, checkpoint };
                 let lives = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
@@ -328,11 +328,11 @@ impl Turn<'_> {
                     self.report(item);
                 }
             }
-            Event::Saved { allocation, epoch, request, saved } => self.saved(allocation, epoch, request, saved),
+            Event::Saved { allocation, epoch, request, saved } => self.handle_saved(allocation, epoch, request, saved),
             Event::UnreportedHealth { at, text } => self.report_health_change(at, text),
             Event::Undone { allocation, epoch, usage } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
-                    self.gone(allocation, epoch, usage);
+                    self.report_gone(allocation, epoch, usage);
                 }
             }
         }
@@ -354,14 +354,14 @@ impl Turn<'_> {
         if kept > UNREPORTED_HEALTH_MAX {
             return;
         }
-        let left_out = || format!("more than {UNREPORTED_HEALTH_MAX} changes: the later ones are in its agent's log alone");
+        let left_out = || format!("more than {UNREPORTED_HEALTH_MAX} changes: the later ones are only in the agent's log");
         let text = if kept == UNREPORTED_HEALTH_MAX { left_out() } else { text };
         self.report(ReportItem::Unheard { at, word: text });
     }
 
     /// Work that must give its nodes back ends once it has saved itself. If it could not, the
     /// reason for the request decides.
-    fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved>) {
+    fn handle_saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved>) {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
         // The request as the list has it now: it may ask for more than at first.
         let order =
@@ -391,7 +391,7 @@ impl Turn<'_> {
 
     /// Asks work that must give its nodes back to save itself, once for each request, if this node
     /// is its head.
-    fn preempt(&mut self) {
+    fn ask_to_save(&mut self) {
         let (durable, preempting) = (&self.brain.durable, &mut self.brain.volatile.preempting);
         let (locals, listed) = (durable.locals(), &durable.list().shares);
         // Forgets requests that the list no longer has: if it has one again, the work is asked
@@ -414,12 +414,12 @@ impl Turn<'_> {
 
     /// Reports before it writes `Gone`. If the agent dies in between, the undoing and the report
     /// are repeated; without the report the claim would be held for ever.
-    fn gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
+    fn report_gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         self.report(ReportItem::Released { allocation, epoch, usage });
         self.write(Record::Gone { allocation, epoch });
     }
 
-    fn acknowledged(&mut self, seq: u64) {
+    fn apply_acknowledgement(&mut self, seq: u64) {
         let count = seq.saturating_sub(self.brain.durable.acknowledged()).min(self.brain.durable.outbox().len() as u64);
         if count > 0 {
             self.write(Record::Acknowledged { count });
@@ -427,7 +427,7 @@ impl Turn<'_> {
     }
 
     /// Ends the work that had a lost GPU; all other work keeps what it has.
-    fn gpus(&mut self, now: GpusNow) {
+    fn update_gpus(&mut self, now: GpusNow) {
         let GpusNow { topology, lost, withheld } = now;
         (self.brain.volatile.topology, self.brain.volatile.withheld) = (Some(topology), withheld);
         let failed = self.brain.durable.locals().values().filter_map(|local| match local.phase {
@@ -444,7 +444,7 @@ impl Turn<'_> {
     }
 
     /// Ends work that a GPU error hit, unless it is not prepared yet or is ending anyway.
-    fn hit(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
+    fn handle_hit(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
         let runs = |local: &Local| match local.phase {
             Phase::Prepared | Phase::Running => local.share.epoch == epoch,
             Phase::Preparing | Phase::Stopping | Phase::Undoing => false,
@@ -514,7 +514,7 @@ impl Turn<'_> {
         for claim in missed.collect::<Vec<_>>() {
             // The list may name a claim twice; it is reported once.
             if self.is_missed(claim) {
-                self.gone(claim.0, claim.1, None);
+                self.report_gone(claim.0, claim.1, None);
             }
         }
         let due = self.brain.durable.list().shares.iter().filter(|share| self.next_step(share).is_some());
@@ -528,11 +528,11 @@ impl Turn<'_> {
                 None => {}
             }
         }
-        self.preempt();
+        self.ask_to_save();
     }
 
-    /// Whether the list names a claim as leaving that is not on the node and has not been reported
-    /// as released.
+    /// Whether a claim that the list names as leaving is neither on the node nor reported as
+    /// released.
     fn is_missed(&self, (allocation, epoch): (AllocationId, Epoch)) -> bool {
         let released =
             |item: &ReportItem| matches!(item, ReportItem::Released { allocation: a, epoch: e, .. } if (*a, *e) == (allocation, epoch));

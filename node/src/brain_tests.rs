@@ -71,7 +71,7 @@ fn each_has_its_own(brain: &Brain) {
 }
 
 #[test]
-fn what_is_not_free_is_not_given_and_said_so() {
+fn a_share_that_does_not_fit_is_refused_and_reported() {
     let mut b = brain();
     let all: Vec<_> = (1..=4).map(|n| share(n, 1, AllocationState::Staging, 1)).collect();
     assert_eq!(names(&step(&mut b, list(1, all.clone()))), ["prepare"; 4]);
@@ -162,11 +162,11 @@ fn reports_are_numbered_anew_in_a_new_life_and_none_is_lost() {
     step(&mut b, Event::Registered { incarnation: Incarnation(2), report_seq: 0 });
     assert_eq!(b.reports().map(|r| (r.incarnation.0, r.seq)).collect::<Vec<_>>(), [(2, 1)]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 9 });
-    assert_eq!(b.reports().count(), 1, "an acknowledgement of another life is not taken");
+    assert_eq!(b.reports().count(), 1, "an acknowledgement of another life is ignored");
 }
 
 #[test]
-fn after_a_reboot_everything_is_taken_away_and_nothing_started() {
+fn after_a_reboot_everything_is_removed_and_nothing_started() {
     let mut b = brain();
     step(&mut b, list(1, vec![share(1, 1, AllocationState::Running, 1), share(2, 2, AllocationState::Staging, 2)]));
     step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
@@ -194,7 +194,7 @@ fn a_node_without_memory_keeps_what_it_found_until_the_quorum_says_otherwise() {
 }
 
 #[test]
-fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
+fn a_claim_that_was_over_before_the_node_received_it_is_given_back_once() {
     let mut b = brain();
     let released = |b: &Brain| b.reports().map(|r| r.item).collect::<Vec<_>>();
     let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
@@ -204,9 +204,9 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     assert_eq!(released(&b), [release]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });
     step(&mut b, list_of(2, vec![here], vec![missed]));
-    assert_eq!(released(&b), [], "a list from before the report was heard");
+    assert_eq!(released(&b), [], "a list from before the report arrived");
 
-    // What lives on unknown to the brain is not free.
+    // An allocation that still lives, unknown to the brain, is not free.
     b.could_not_end(BTreeSet::from([alloc(3)]));
     step(&mut b, list_of(3, vec![share(2, 1, AllocationState::Staging, 1)], vec![(alloc(3), Epoch(1))]));
     assert_eq!(released(&b), []);
@@ -411,7 +411,7 @@ proptest! {
 }
 
 #[test]
-fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is_back() {
+fn work_with_a_lost_gpu_fails_and_nobody_gets_that_gpu_until_it_is_back() {
     let mut brain = brain();
     let shares = |ids: &[u128]| ids.iter().map(|n| share(*n, 1, AllocationState::Staging, 1)).collect::<Vec<_>>();
     step(&mut brain, list(1, shares(&[1, 2])));
@@ -454,7 +454,7 @@ fn work_that_an_error_hit_fails_once_under_its_own_claim() {
     let reports: Vec<String> = brain.reports().skip(before).map(|r| format!("{:?}", r.item)).collect();
     assert!(reports.len() == 1 && reports[0].contains("NodeLost") && reports[0].contains("XID 31 hit it"), "{reports:?}");
     assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
-    assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "said again it is no other error");
+    assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "the same error again");
 }
 
 fn checkpoint(n: u128) -> CheckpointId {
@@ -480,7 +480,7 @@ fn saved(request: u128, saved: Result<u128, &str>) -> Event {
 }
 
 #[test]
-fn what_is_to_give_its_nodes_back_is_asked_once_in_each_life_and_ends_when_it_is_saved() {
+fn work_to_preempt_is_asked_once_in_each_life_and_ends_when_it_is_saved() {
     let mut b = brain();
     running(&mut b, 2);
     assert_eq!(names(&step(&mut b, list(2, vec![preempted(7, PreemptCause::Request, 2)]))), ["preempt"]);
@@ -498,13 +498,13 @@ fn what_is_to_give_its_nodes_back_is_asked_once_in_each_life_and_ends_when_it_is
 }
 
 #[test]
-fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
+fn work_that_cannot_save_itself_ends_or_goes_on_by_the_latest_request() {
     let mut b = brain();
     running(&mut b, 1);
     step(&mut b, list(2, vec![preempted(7, PreemptCause::Drain, 1)]));
     assert_eq!(names(&step(&mut b, saved(7, Err("deaf")))), ["report"]);
     assert!(matches!(b.reports().last().unwrap().item, ReportItem::NotPreempted { .. }));
-    assert_eq!(names(&step(&mut b, saved(7, Err("deaf")))), [""; 0], "said already");
+    assert_eq!(names(&step(&mut b, saved(7, Err("deaf")))), [""; 0], "reported already");
     assert_eq!(names(&step(&mut b, list(3, vec![preempted(8, PreemptCause::Drain, 1)]))), ["preempt"], "asked again");
     step(&mut b, list(4, vec![preempted(8, PreemptCause::Request, 1)]));
     assert_eq!(names(&step(&mut b, saved(8, Err("deaf")))), ["report", "stop"]);
@@ -527,7 +527,7 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
 }
 
 #[test]
-fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded() {
+fn unreported_health_is_stored_in_order_and_bounded() {
     let health_change = |at: u64| Event::UnreportedHealth { at: Timestamp(at), text: format!("not well: {at}") };
     let mut b = brain();
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
@@ -548,7 +548,7 @@ fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded() {
 }
 
 #[test]
-fn another_walltime_reaches_what_runs_and_what_begins_later_also_over_a_restart() {
+fn a_changed_walltime_reaches_running_and_later_work_also_over_a_restart() {
     let with = |walltime: u64, state| {
         let mut share = share(1, 1, state, 2);
         share.spec.walltime = Some(std::time::Duration::from_secs(walltime));

@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 
 /// How long a child may be unreachable before it is bypassed, in milliseconds. A restarted agent is
 /// often back by then.
-const AWAY_MS_MAX: u64 = 2000;
+const UNREACHABLE_MS_MAX: u64 = 2000;
 /// The same if this agent reaches no other node: then its own network is the likely cause, and a
 /// bypass is never undone.
-const AWAY_ALONE_MS_MAX: u64 = 30_000;
-/// How long a part is unreachable before the head is notified, and between two such notices.
-const UNREACHED_MS: u64 = 10_000;
+const UNREACHABLE_ALONE_MS_MAX: u64 = 30_000;
+/// How long a part is unreachable before the head is notified; also the interval between two
+/// notices.
+const UNREACHED_NOTICE_MS: u64 = 10_000;
 
 /// The lines (connections) from an agent to the subtrees below it. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +143,7 @@ impl Routes {
                 }
                 line.link = Link::Broken { since_ms: line.served_ms };
                 if how == Broken::Refused {
-                    self.go_round(now_ms, number, out);
+                    self.bypass(now_ms, number, out);
                 }
             }
             RouteEvent::Away { line, mut parts } => {
@@ -156,9 +157,9 @@ impl Routes {
                     self.serve(now_ms, subtree, out);
                 }
             }
-            RouteEvent::BroughtDown => self.go_round_all(now_ms, |line| matches!(line.link, Link::Broken { .. }), out),
+            RouteEvent::BroughtDown => self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { .. }), out),
             RouteEvent::Reached { part } => self.take_over(now_ms, part, out),
-            RouteEvent::Clock => self.look(now_ms, out),
+            RouteEvent::Clock => self.check_lines(now_ms, out),
         }
     }
 
@@ -201,7 +202,7 @@ impl Routes {
         Some(subtree)
     }
 
-    fn go_round(&mut self, now_ms: u64, number: u64, out: &mut Vec<RouteAction>) {
+    fn bypass(&mut self, now_ms: u64, number: u64, out: &mut Vec<RouteAction>) {
         if self.lines.get(&number).is_none_or(|line| line.subtree.is_single()) {
             return;
         }
@@ -211,20 +212,20 @@ impl Routes {
         }
     }
 
-    fn go_round_all(&mut self, now_ms: u64, is_due: impl Fn(&Line) -> bool, out: &mut Vec<RouteAction>) {
+    fn bypass_due(&mut self, now_ms: u64, is_due: impl Fn(&Line) -> bool, out: &mut Vec<RouteAction>) {
         let due: Vec<u64> = self.lines.iter().filter(|(_, line)| is_due(line)).map(|(number, _)| *number).collect();
-        due.into_iter().for_each(|number| self.go_round(now_ms, number, out));
+        due.into_iter().for_each(|number| self.bypass(now_ms, number, out));
     }
 
     /// Bypasses children that are unreachable for too long, and reports unreachable parts.
-    fn look(&mut self, now_ms: u64, out: &mut Vec<RouteAction>) {
+    fn check_lines(&mut self, now_ms: u64, out: &mut Vec<RouteAction>) {
         let is_alone = !self.lines.values().any(|line| Some(line.subtree.first) != self.own && line.is_connected());
-        let away_ms_max = if is_alone { AWAY_ALONE_MS_MAX } else { AWAY_MS_MAX };
+        let away_ms_max = if is_alone { UNREACHABLE_ALONE_MS_MAX } else { UNREACHABLE_MS_MAX };
         let is_longer = |at_ms: u64, than_ms: u64| now_ms.saturating_sub(at_ms) > than_ms;
-        self.go_round_all(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, away_ms_max)), out);
+        self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, away_ms_max)), out);
         for line in self.lines.values_mut() {
-            let is_away = matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, UNREACHED_MS));
-            if is_away && line.notified_ms.is_none_or(|at_ms| is_longer(at_ms, UNREACHED_MS)) {
+            let is_away = matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, UNREACHED_NOTICE_MS));
+            if is_away && line.notified_ms.is_none_or(|at_ms| is_longer(at_ms, UNREACHED_NOTICE_MS)) {
                 line.notified_ms = Some(now_ms);
                 out.push(RouteAction::NotifyUnreached { part: line.subtree.first });
             }
@@ -299,13 +300,13 @@ mod tests {
     }
 
     /// The actions that bypass the agent of part 4: it alone, and the two below it.
-    fn round_4(line: u64) -> Vec<RouteAction> {
+    fn bypass_4(line: u64) -> Vec<RouteAction> {
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
         vec![Close { line: 3 }, LogGoneRound { part: 4 }, open(line, 4, 5), open(line + 1, 5, 6), open(line + 2, 6, 7)]
     }
 
     #[test]
-    fn an_agent_that_stays_away_is_gone_round_after_two_seconds() {
+    fn an_agent_that_stays_away_is_bypassed_after_two_seconds() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 1000, RouteEvent::Broken { line: 3, how: Broken::Served }), []);
         assert_eq!(routes.away(), [4, 5, 6]);
@@ -313,13 +314,13 @@ mod tests {
         step(&mut routes, 2000, RouteEvent::Connected { line: 3 });
         assert_eq!(step(&mut routes, 2500, RouteEvent::Broken { line: 3, how: Broken::Silent }), []);
         assert_eq!(step(&mut routes, 3000, RouteEvent::Clock), []);
-        assert_eq!(step(&mut routes, 3001, RouteEvent::Clock), round_4(4));
+        assert_eq!(step(&mut routes, 3001, RouteEvent::Clock), bypass_4(4));
         assert_eq!(step(&mut routes, 3002, RouteEvent::Connected { line: 3 }), [], "it was closed");
         assert_eq!(routes.away(), [4, 5, 6]);
     }
 
     #[test]
-    fn where_no_other_node_is_reached_it_is_this_ones_network() {
+    fn an_agent_that_reaches_no_other_node_waits_longer() {
         let mut routes = head();
         step(&mut routes, 0, RouteEvent::Connected { line: 1 });
         assert_eq!(step(&mut routes, 10_000, RouteEvent::Clock), []);
@@ -328,26 +329,26 @@ mod tests {
         assert_eq!(step(&mut routes, 20_001, RouteEvent::Clock), []);
         assert_eq!(step(&mut routes, 20_002, RouteEvent::Clock), unreached);
         step(&mut routes, 20_003, RouteEvent::Connected { line: 2 });
-        assert_eq!(step(&mut routes, 20_004, RouteEvent::Clock), round_4(4));
+        assert_eq!(step(&mut routes, 20_004, RouteEvent::Clock), bypass_4(4));
     }
 
     #[test]
-    fn an_agent_that_answers_and_does_not_serve_is_gone_round_at_once() {
+    fn an_agent_that_refuses_to_serve_is_bypassed_at_once() {
         let mut routes = whole();
-        assert_eq!(step(&mut routes, 1000, RouteEvent::Broken { line: 3, how: Broken::Refused }), round_4(4));
+        assert_eq!(step(&mut routes, 1000, RouteEvent::Broken { line: 3, how: Broken::Refused }), bypass_4(4));
         assert_eq!(step(&mut routes, 1001, RouteEvent::Broken { line: 4, how: Broken::Refused }), [], "there is nothing below it");
     }
 
     #[test]
-    fn what_is_brought_down_reaches_those_below_an_agent_that_is_away() {
+    fn bringing_down_reaches_those_below_an_agent_that_is_away() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 1, RouteEvent::BroughtDown), []);
         step(&mut routes, 2, RouteEvent::Broken { line: 3, how: Broken::Served });
-        assert_eq!(step(&mut routes, 2, RouteEvent::BroughtDown), round_4(4));
+        assert_eq!(step(&mut routes, 2, RouteEvent::BroughtDown), bypass_4(4));
     }
 
     #[test]
-    fn a_line_that_takes_no_more_is_begun_anew() {
+    fn a_full_line_is_reopened() {
         let mut routes = whole();
         let expected = [Close { line: 2 }, Open { line: 4, subtree: tree(1, 4) }];
         assert_eq!(step(&mut routes, 5, RouteEvent::Full { line: 2 }), expected);
@@ -356,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn the_head_takes_over_what_it_reaches_and_its_parent_does_not() {
+    fn the_head_takes_over_a_part_that_it_reaches_and_its_parent_does_not() {
         let mut routes = whole();
-        assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 5 }), [], "nobody misses it");
+        assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 5 }), [], "it is not unreachable");
         assert_eq!(step(&mut routes, 5, RouteEvent::Away { line: 3, parts: vec![5, 1] }), []);
-        assert_eq!(routes.away(), [5], "another line's part is not believed");
+        assert_eq!(routes.away(), [5], "a part of another line is ignored");
         assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 4 }), []);
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
         let expected = [Close { line: 3 }, LogTakenOver { part: 5, parent: 4 }, open(4, 4, 5), open(5, 5, 6), open(6, 6, 7)];

@@ -194,7 +194,7 @@ impl Checkpointing {
         deferral_ms_max: u64,
         now_ms: u64,
     ) -> Self {
-        let phase = asking(now_ms, length_ms);
+        let phase = begin_round(now_ms, length_ms);
         let (round, deferred_ms, progress) = (1, 0, BTreeMap::new());
         Self { id, epoch, parent, length_ms, nodes, round, deferred_ms, deferral_ms_max, phase, told: false, progress }
     }
@@ -292,13 +292,13 @@ impl Checkpointing {
     /// Handles an event: changes the state, and gives the steps to take after that.
     pub fn handle(&mut self, now_ms: u64, event: CheckpointEvent) -> Vec<CheckpointStep> {
         match event {
-            CheckpointEvent::Able { node, round, idle } if self.is_current(&node, round) => self.able(node, idle),
+            CheckpointEvent::Able { node, round, idle } if self.is_current(&node, round) => self.handle_able(node, idle),
             CheckpointEvent::NodeFailed { node, round, why } if self.is_current(&node, round) && self.awaits(&node) => {
                 self.fail(format!("{node}: {why}"))
             }
-            CheckpointEvent::NodeSaved { node, round, saved } if self.is_current(&node, round) => self.saved(node, saved),
+            CheckpointEvent::NodeSaved { node, round, saved } if self.is_current(&node, round) => self.handle_saved(node, saved),
             CheckpointEvent::Deferred { node, round, for_ms } if self.is_current(&node, round) && self.awaits(&node) => {
-                self.deferred(now_ms, for_ms)
+                self.handle_deferred(now_ms, for_ms)
             }
             CheckpointEvent::Progressed { node, round, progress } if self.is_current(&node, round) && self.is_saving(&node) => {
                 self.progress.insert(node, progress);
@@ -309,7 +309,7 @@ impl Checkpointing {
             | CheckpointEvent::NodeFailed { .. }
             | CheckpointEvent::NodeSaved { .. }
             | CheckpointEvent::Deferred { .. } => Vec::new(),
-            CheckpointEvent::Written => self.written(),
+            CheckpointEvent::Written => self.handle_written(),
             CheckpointEvent::NotWritten { why } => match &self.phase {
                 CheckpointPhase::Verifying { .. } => self.fail(why),
                 _ => Vec::new(),
@@ -317,11 +317,11 @@ impl Checkpointing {
             CheckpointEvent::Committed { id } => match &self.phase {
                 CheckpointPhase::Committing { checkpoint } if checkpoint.id == id => {
                     let checkpoint = checkpoint.clone();
-                    self.over(CheckpointEnd::Complete { checkpoint })
+                    self.end_as(CheckpointEnd::Complete { checkpoint })
                 }
                 _ => Vec::new(),
             },
-            CheckpointEvent::Clock => self.clock(now_ms),
+            CheckpointEvent::Clock => self.handle_clock(now_ms),
             CheckpointEvent::AllocationOver if self.end().is_none() => self.fail("the allocation ended before it was complete".to_owned()),
             CheckpointEvent::Superseded { why } if self.end().is_none() => self.fail(why),
             CheckpointEvent::AllocationOver | CheckpointEvent::Superseded { .. } => Vec::new(),
@@ -336,17 +336,17 @@ impl Checkpointing {
         matches!(self.phase, CheckpointPhase::Saving { .. }) && self.awaits(node)
     }
 
-    fn over(&mut self, end: CheckpointEnd) -> Vec<CheckpointStep> {
+    fn end_as(&mut self, end: CheckpointEnd) -> Vec<CheckpointStep> {
         self.phase = CheckpointPhase::Ended(end);
         self.progress.clear();
         vec![CheckpointStep::Forget]
     }
 
     fn fail(&mut self, why: String) -> Vec<CheckpointStep> {
-        self.over(CheckpointEnd::Failed { why })
+        self.end_as(CheckpointEnd::Failed { why })
     }
 
-    fn able(&mut self, node: NodeId, idle: bool) -> Vec<CheckpointStep> {
+    fn handle_able(&mut self, node: NodeId, idle: bool) -> Vec<CheckpointStep> {
         let CheckpointPhase::Asking { deadline, able } = &mut self.phase else { return Vec::new() };
         able.insert(node, idle);
         if able.len() < self.nodes.len() {
@@ -361,7 +361,7 @@ impl Checkpointing {
         vec![CheckpointStep::Go { round: self.round }]
     }
 
-    fn saved(&mut self, node: NodeId, now: Saved) -> Vec<CheckpointStep> {
+    fn handle_saved(&mut self, node: NodeId, now: Saved) -> Vec<CheckpointStep> {
         let CheckpointPhase::Saving { deadline, saved, idle } = &mut self.phase else { return Vec::new() };
         if now.manifest.is_none() != idle.contains(&node) {
             let why =
@@ -377,13 +377,13 @@ impl Checkpointing {
         if let Some((first, step)) = steps.next()
             && let Some((other, another)) = steps.find(|(_, other)| *other != step)
         {
-            return self.fail(format!("{first} saved step {step}, {other} step {another}: they are of different moments"));
+            return self.fail(format!("{first} saved step {step}, {other} saved step {another}: these are different moments"));
         }
         self.phase = CheckpointPhase::Verifying { deadline, saved };
         vec![CheckpointStep::Write { round: self.round }]
     }
 
-    fn deferred(&mut self, now_ms: u64, for_ms: u64) -> Vec<CheckpointStep> {
+    fn handle_deferred(&mut self, now_ms: u64, for_ms: u64) -> Vec<CheckpointStep> {
         let left = self.deferral_ms_max.saturating_sub(self.deferred_ms);
         // No more deferral is possible: the head waits until the deadline.
         if left < DEFERRAL_MS_MIN || self.round >= ROUNDS_MAX {
@@ -396,7 +396,7 @@ impl Checkpointing {
         vec![CheckpointStep::Forget]
     }
 
-    fn written(&mut self) -> Vec<CheckpointStep> {
+    fn handle_written(&mut self) -> Vec<CheckpointStep> {
         let CheckpointPhase::Verifying { saved, .. } = &self.phase else { return Vec::new() };
         let checkpoint = CheckpointRef {
             id: self.id,
@@ -409,7 +409,7 @@ impl Checkpointing {
         vec![CheckpointStep::Commit { checkpoint }]
     }
 
-    fn clock(&mut self, now_ms: u64) -> Vec<CheckpointStep> {
+    fn handle_clock(&mut self, now_ms: u64) -> Vec<CheckpointStep> {
         if self.wakes_ms().is_none_or(|at| now_ms < at) {
             return Vec::new();
         }
@@ -423,20 +423,20 @@ impl Checkpointing {
                 // Counted from the old deadline, not from now: time in which the agent was down is
                 // not added.
                 *deadline = Deadline { at_ms: deadline.at_ms.saturating_add(half), extended: true };
-                self.clock(now_ms)
+                self.handle_clock(now_ms)
             }
             CheckpointPhase::Asking { able, .. } => {
                 let waited_for = self.nodes.iter().filter(|node| !able.contains_key(node)).cloned().collect();
-                self.over(CheckpointEnd::TimedOut { waited_for })
+                self.end_as(CheckpointEnd::TimedOut { waited_for })
             }
             CheckpointPhase::Saving { saved, .. } => {
                 let waited_for = self.nodes.iter().filter(|node| !saved.contains_key(node)).cloned().collect();
-                self.over(CheckpointEnd::TimedOut { waited_for })
+                self.end_as(CheckpointEnd::TimedOut { waited_for })
             }
-            CheckpointPhase::Verifying { .. } => self.over(CheckpointEnd::TimedOut { waited_for: BTreeSet::new() }),
+            CheckpointPhase::Verifying { .. } => self.end_as(CheckpointEnd::TimedOut { waited_for: BTreeSet::new() }),
             CheckpointPhase::Deferred { .. } => {
                 self.round += 1;
-                self.phase = asking(now_ms, self.length_ms);
+                self.phase = begin_round(now_ms, self.length_ms);
                 vec![CheckpointStep::Ask { round: self.round }]
             }
             CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => Vec::new(),
@@ -444,7 +444,7 @@ impl Checkpointing {
     }
 }
 
-fn asking(now_ms: u64, length_ms: u64) -> CheckpointPhase {
+fn begin_round(now_ms: u64, length_ms: u64) -> CheckpointPhase {
     let deadline = Deadline { at_ms: now_ms.saturating_add(length_ms), extended: false };
     CheckpointPhase::Asking { deadline, able: BTreeMap::new() }
 }

@@ -29,7 +29,7 @@ fn whole(step: Option<u64>, bytes: u64) -> CheckpointRef {
 }
 
 #[test]
-fn how_long_a_round_took_does_not_count_what_was_deferred_or_given_more() {
+fn the_time_of_a_round_counts_from_its_beginning() {
     let mut c = begun(1);
     assert_eq!(c.round_ms(300), Some(300));
     c.handle(LENGTH + 1, CheckpointEvent::Clock);
@@ -46,7 +46,7 @@ fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
     assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }]);
     assert_eq!(c.handle(1, saved(0, 1, Some(7))), [], "nothing was sent yet");
     assert_eq!(c.handle(1, able(0, 1)), []);
-    assert_eq!(c.handle(1, able(0, 1)), [], "said twice");
+    assert_eq!(c.handle(1, able(0, 1)), [], "reported twice");
     assert_eq!(c.handle(2, able(1, 1)), [CheckpointStep::Go { round: 1 }]);
     assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }, CheckpointStep::Go { round: 1 }]);
     assert_eq!(c.handle(3, saved(1, 1, Some(7))), []);
@@ -61,7 +61,7 @@ fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
 }
 
 #[test]
-fn nodes_that_run_nothing_say_so_again_and_all_of_them_are_a_failure() {
+fn idle_nodes_report_again_and_idle_nodes_alone_are_a_failure() {
     let idle = |n| CheckpointEvent::Able { node: node(n), round: 1, idle: true };
     let mut c = begun(2);
     c.handle(1, idle(1));
@@ -83,7 +83,7 @@ fn nodes_that_run_nothing_say_so_again_and_all_of_them_are_a_failure() {
 }
 
 #[test]
-fn who_ignores_it_gets_half_as_long_again_once() {
+fn the_deadline_is_extended_once_by_half() {
     let mut c = begun(1);
     c.handle(1, able(0, 1));
     assert_eq!(c.handle(LENGTH - 1, CheckpointEvent::Clock), []);
@@ -117,7 +117,7 @@ fn what_was_saved_before_a_deferral_is_of_another_moment() {
 }
 
 #[test]
-fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
+fn progress_counts_in_its_round_and_decides_nothing() {
     let mut c = begun(1);
     let progressed = |round| CheckpointEvent::Progressed { node: node(0), round, progress: Progress { percent: Some(40), left_ms: None } };
     c.handle(1, progressed(1));
@@ -131,7 +131,7 @@ fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
 }
 
 #[test]
-fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
+fn it_is_acknowledged_when_every_saving_node_has_acknowledged() {
     let mut c = begun(3);
     let progressed = |n, percent| {
         let progress = Progress { percent, left_ms: None };
@@ -147,12 +147,12 @@ fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
     // Nothing runs on the third node, which need not acknowledge.
     let idle = CheckpointEvent::Able { node: node(2), round: 1, idle: true };
     assert_eq!(after(idle), ("requested", vec![CheckpointStep::Go { round: 1 }]));
-    assert_eq!(after(progressed(0, None)), ("requested", vec![]), "the other one has not heard");
+    assert_eq!(after(progressed(0, None)), ("requested", vec![]), "the other one has not acknowledged");
     assert_eq!(after(progressed(0, Some(10))), ("requested", vec![]));
     assert_eq!(after(progressed(1, None)), ("acknowledged", vec![]));
     assert_eq!(after(progressed(1, Some(0))), ("writing", vec![]));
     assert_eq!(after(saved(1, 1, None)), ("writing", vec![]));
-    assert_eq!(after(progressed(0, None)), ("acknowledged", vec![]), "it begins again, and says less");
+    assert_eq!(after(progressed(0, None)), ("acknowledged", vec![]), "it begins again, and reports less");
     assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "what saves itself is done");
     let nothing = CheckpointEvent::NodeSaved { node: node(2), round: 1, saved: Saved::default() };
     assert_eq!(after(nothing), ("verifying", vec![CheckpointStep::Write { round: 1 }]));
@@ -181,7 +181,7 @@ fn steps_that_differ_are_of_different_moments() {
 }
 
 #[test]
-fn that_the_quorum_was_told_outlives_its_end() {
+fn whether_the_quorum_was_notified_outlives_the_end() {
     let mut c = begun(1);
     c.handle(1, able(0, 1));
     c.handle(2, saved(0, 1, None));

@@ -383,7 +383,7 @@ impl Gpus {
         &self.policy
     }
 
-    /// Takes in one look at the bus and the kernel's log.
+    /// Applies one look at the bus and the kernel's log.
     pub fn looked(&mut self, now: Timestamp, look: &GpuLook) {
         let is_first = !std::mem::replace(&mut self.looked, true);
         for key in &look.on_bus {
@@ -421,7 +421,7 @@ impl Gpus {
         }
     }
 
-    /// Takes in the drivers' answers.
+    /// Applies the drivers' answers.
     pub fn read(&mut self, now: Timestamp, reads: &GpuReads) {
         self.unsupported.clone_from(&reads.unsupported);
         for (key, read) in &reads.gpus {

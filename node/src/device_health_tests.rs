@@ -6,7 +6,7 @@ const KEY: &str = "0000:3b:00.0";
 /// Bucket (Immediate Action)") for this test only: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM and
 /// CHECK_MECHANICALS.
 #[test]
-fn the_table_answers_as_nvidias_catalogue_does() {
+fn the_table_agrees_with_nvidias_catalogue() {
     let restart =
         [8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89, 94, 96, 105, 126, 135, 139];
     let ignore = [14, 37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161];
@@ -36,7 +36,7 @@ fn the_operators_handbook_has_the_same_table() {
         for range in numbers.split(", ") {
             let (first, last) = range.split_once('–').unwrap_or((range, range));
             for number in first.parse::<u32>().unwrap()..=last.parse().unwrap() {
-                assert!(documented.insert(number, response.clone()).is_none(), "XID {number} is told twice");
+                assert!(documented.insert(number, response.clone()).is_none(), "XID {number} is listed twice");
             }
         }
     }
@@ -61,7 +61,7 @@ fn no_number_is_in_the_table_twice() {
 }
 
 #[test]
-fn a_sites_answers_lie_over_the_table_of_their_version() {
+fn a_sites_responses_override_the_table_of_their_version() {
     let xids = BTreeMap::from([(79, Response::Replace), (31, Response::None)]);
     let policy = Policy { version: Some(1), xids, ..Policy::default() };
     assert_eq!([79, 31, 46].map(|n| policy.xid(n).0), [Response::Replace, Response::None, Response::Reset]);
@@ -119,7 +119,7 @@ fn seen() -> Gpus {
 }
 
 #[test]
-fn an_error_is_what_the_table_makes_of_it() {
+fn an_error_has_the_response_of_the_table() {
     for (number, healthy, allocatable) in [(63, true, true), (31, true, true), (78, false, true), (119, false, false), (79, false, false)] {
         let mut gpus = seen();
         gpus.looked(Timestamp(1), &xid(number));
@@ -136,7 +136,7 @@ fn an_error_is_what_the_table_makes_of_it() {
 }
 
 #[test]
-fn a_flood_of_errors_hides_none_that_lasts() {
+fn a_flood_of_errors_hides_no_lasting_one() {
     let mut gpus = seen();
     for number in [119].into_iter().chain(2000..2100) {
         gpus.looked(Timestamp(u64::from(number)), &xid(number));
@@ -146,7 +146,7 @@ fn a_flood_of_errors_hides_none_that_lasts() {
 }
 
 #[test]
-fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
+fn the_response_to_an_error_lasts_until_the_gpu_was_visibly_reset() {
     let marked = || {
         let mut gpus = seen();
         gpus.looked(Timestamp(1), &xid(119));
@@ -171,7 +171,7 @@ fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
 
     let mut gpus = marked();
     gpus.read(Timestamp(3), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
-    assert!(!stands(&gpus, 3).is_allocatable(), "not every error has its driver ask for something");
+    assert!(!stands(&gpus, 3).is_allocatable(), "a driver does not ask for a recovery after every error");
     gpus.read(Timestamp(4), &reads_of(GpuReading { recovery: Some(GpuRecovery::Reset), ..GpuReading::default() }));
     assert!(stands(&gpus, 4).why().contains("asks for a reset"));
     gpus.read(Timestamp(5), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
@@ -179,7 +179,7 @@ fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
 }
 
 #[test]
-fn errors_from_before_the_first_look_stand_unless_the_drivers_first_word_is_that_it_asks_for_nothing() {
+fn errors_from_before_the_first_look_last_unless_the_driver_first_asks_for_no_recovery() {
     let begun = || {
         let mut gpus = Gpus::new(Policy::default());
         gpus.looked(Timestamp(1), &xid(119));
@@ -208,7 +208,7 @@ fn errors_from_before_the_first_look_stand_unless_the_drivers_first_word_is_that
 }
 
 #[test]
-fn a_gpu_without_a_driver_is_what_the_site_says_and_keeps_no_other_work_off() {
+fn a_gpu_without_a_driver_gets_the_response_of_the_site() {
     let judged = |policy: Policy, read| {
         let mut gpus = Gpus::new(policy);
         gpus.looked(Timestamp(0), &there());

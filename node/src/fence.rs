@@ -10,16 +10,16 @@
 //! A fence that waits for a node on which a rank has ended would wait for ever, so the launch fails
 //! at once. A fence that waits too long while every node is connected fails as well. While a node
 //! is unreachable there is no timeout; it begins anew when all nodes are connected. An empty fence
-//! has no timeout: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and ranks may come to
-//! it hours apart.
+//! has no timeout: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and ranks may enter it
+//! hours apart.
 
 use lattice_model::NodeRanks;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many nodes, and how many ranks of each, a message names at most.
-const NAMED_MAX: usize = 16;
-/// How long the awaited nodes have to name those of their ranks that have not come.
-const ANSWER_MS: u64 = 3000;
+const NAMES_MAX: usize = 16;
+/// How long the awaited nodes have to name those of their ranks that have not entered the fence.
+const ANSWERS_WAIT_MS: u64 = 3000;
 
 /// The head's watch over its launch's fences. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,20 +39,21 @@ enum Phase {
         fence: u32,
         since_ms: u64,
     },
-    /// The fence has waited too long, and every part is asked which of its ranks have not come.
+    /// The fence has waited too long, and every part is asked which of its ranks have not entered
+    /// it.
     Asking {
         fence: u32,
         asked_ms: u64,
-        /// The answers: the ranks that have not come, by part.
+        /// The answers: the ranks that have not entered it, by part.
         absent: BTreeMap<usize, Vec<u32>>,
     },
 }
 
-/// A fence to which not all parts have come.
+/// A fence that not all parts have entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFence {
     pub number: u32,
-    /// Parts that have not come.
+    /// Parts that have not entered it.
     pub missing: Vec<u32>,
     /// Whether it is known to carry any data.
     pub carries: bool,
@@ -63,7 +64,7 @@ pub struct OpenFence {
 pub enum FenceEvent {
     /// A rank of this part ended.
     RankEnded { part: usize },
-    /// A part names those of its ranks that have not come.
+    /// A part names those of its ranks that have not entered the fence.
     Absent { part: usize, ranks: Vec<u32> },
     /// The open fence is done.
     Done,
@@ -75,7 +76,7 @@ pub enum FenceEvent {
 /// What to do about a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceAction {
-    /// Ask every part which of its ranks have not come: [`FenceEvent::Absent`].
+    /// Ask every part which of its ranks have not entered the fence: [`FenceEvent::Absent`].
     AskWhoIsAbsent,
     /// Bring the launch down.
     Fail(FenceFailure),
@@ -84,7 +85,7 @@ pub enum FenceAction {
 /// Why a fence failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceFailure {
-    /// A rank of this part ended without coming to the fence.
+    /// A rank of this part ended without entering the fence.
     RankEnded { fence: u32, part: usize },
     /// The fence waited too long for these parts; the value lists the ranks that each part named.
     TimedOut { fence: u32, timeout_ms: u64, missing: BTreeMap<usize, Vec<u32>> },
@@ -113,11 +114,11 @@ impl FenceWatch {
                 Phase::Idle | Phase::Waiting { .. } => {}
             },
             FenceEvent::Done | FenceEvent::Looked { open: None } => self.phase = Phase::Idle,
-            FenceEvent::Looked { open: Some(open) } => self.look(now_ms, open, out),
+            FenceEvent::Looked { open: Some(open) } => self.check(now_ms, open, out),
         }
     }
 
-    fn look(&mut self, now_ms: u64, open: OpenFence, out: &mut Vec<FenceAction>) {
+    fn check(&mut self, now_ms: u64, open: OpenFence, out: &mut Vec<FenceAction>) {
         let OpenFence { number, missing, carries } = open;
         match &self.phase {
             Phase::Waiting { fence, .. } | Phase::Asking { fence, .. } if *fence == number => {}
@@ -138,7 +139,7 @@ impl FenceWatch {
             }
             Phase::Asking { asked_ms, absent, .. } => {
                 let all_answered = missing.iter().all(|part| absent.contains_key(part));
-                if carries && (all_answered || now_ms.saturating_sub(*asked_ms) >= ANSWER_MS) {
+                if carries && (all_answered || now_ms.saturating_sub(*asked_ms) >= ANSWERS_WAIT_MS) {
                     let named = |part| (part, absent.get(&part).cloned().unwrap_or_default());
                     let missing = missing.into_iter().map(named).collect();
                     out.push(FenceAction::Fail(FenceFailure::TimedOut { fence: number, timeout_ms: self.timeout_ms, missing }));
@@ -154,7 +155,7 @@ impl FenceFailure {
         match self {
             Self::RankEnded { fence, part } => {
                 let node = nodes.get(*part).map(|ranks| ranks.node.to_string()).unwrap_or_default();
-                format!("fence {fence} waits for node {node}, where a rank ended without coming to it")
+                format!("fence {fence} waits for node {node}, where a rank ended without entering it")
             }
             Self::TimedOut { fence, timeout_ms, missing } => {
                 let named = missing.iter().filter_map(|(part, ranks)| Some(absent_on(nodes.get(*part)?, ranks)));
@@ -165,10 +166,10 @@ impl FenceFailure {
     }
 }
 
-/// Names the ranks of one node that have not come.
+/// Names the ranks of one node that have not entered the fence.
 fn absent_on(NodeRanks { node, count, .. }: &NodeRanks, ranks: &[u32]) -> String {
     match ranks {
-        [] => format!("node {node} (which of its {count} ranks it does not say)"),
+        [] => format!("node {node} (it does not name which of its {count} ranks)"),
         [rank] => format!("rank {rank} on node {node}"),
         ranks => format!("ranks {} on node {node}", first_of(ranks.iter().map(u32::to_string), ranks.len(), "")),
     }
@@ -176,8 +177,8 @@ fn absent_on(NodeRanks { node, count, .. }: &NodeRanks, ranks: &[u32]) -> String
 
 /// The first of them, and the number of the others.
 fn first_of(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
-    let more = (count > NAMED_MAX).then(|| format!("{} more{of}", count - NAMED_MAX));
-    all.take(NAMED_MAX).chain(more).collect::<Vec<_>>().join(", ")
+    let more = (count > NAMES_MAX).then(|| format!("{} more{of}", count - NAMES_MAX));
+    all.take(NAMES_MAX).chain(more).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_stands_while_a_node_is_away_and_begins_again_with_each_fence() {
+    fn the_timeout_stops_while_a_node_is_away_and_begins_anew_with_each_fence() {
         for reset in [FenceEvent::Looked { open: None }, FenceEvent::Done] {
             let mut watch = asking();
             assert_eq!(step(&mut watch, 12_000, reset), []);
@@ -272,12 +273,12 @@ mod tests {
         let failure = FenceFailure::TimedOut { fence: 7, timeout_ms: 60_000, missing };
         let expected = "PMI fence timeout: after 60 s fence 7 still waits for rank 21 on node n1, \
                         ranks 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 4 more on node n2, \
-                        node n3 (which of its 20 ranks it does not say)";
+                        node n3 (it does not name which of its 20 ranks)";
         assert_eq!(failure.describe(&nodes), expected);
         let missing = (0..40).map(|part| (part, vec![])).collect();
         let failure = FenceFailure::TimedOut { fence: 7, timeout_ms: 60_000, missing };
         assert!(failure.describe(&nodes).ends_with(", 24 more nodes"));
         let failure = FenceFailure::RankEnded { fence: 7, part: 2 };
-        assert_eq!(failure.describe(&nodes), "fence 7 waits for node n2, where a rank ended without coming to it");
+        assert_eq!(failure.describe(&nodes), "fence 7 waits for node n2, where a rank ended without entering it");
     }
 }

@@ -30,7 +30,7 @@ pub enum Finding {
     Well,
     /// There is nothing to check here, and why.
     Unsupported(String),
-    /// Worth knowing; work goes on and new work comes.
+    /// Reported only: work goes on, and new work may come.
     Warning(String),
     /// No new work until this is over.
     Critical(String),
@@ -83,7 +83,7 @@ impl Health {
         &self.own_drain
     }
 
-    /// Takes in the result of a check at `now`.
+    /// Applies the result of a check at `now`.
     pub fn found(&mut self, now: Timestamp, name: &str, finding: Finding) {
         let finding = match finding {
             Finding::Well => Finding::Well,
@@ -162,8 +162,8 @@ impl Window {
         Self { length_ms, counter: None, events: VecDeque::new() }
     }
 
-    /// Takes in the value of a counter that only rises, or restarts from 0, and gives how much it
-    /// rose within the window. Its value at the first call is from before the window.
+    /// Records the value of a counter that only rises or restarts from 0. Returns how much it rose
+    /// within the window. Its value at the first call is from before the window.
     pub fn counted(&mut self, now: Timestamp, value: u64) -> u64 {
         let rose = match self.counter.replace(value) {
             Some(before) if value >= before => value - before,

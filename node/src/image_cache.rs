@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_brings_many_images_removes_their_own_and_what_nobody_used_for_a_day() {
+    fn a_user_with_many_images_loses_their_own_and_images_unused_for_a_day() {
         let image = |uid, mib: u64, last_used_ms| UnusedImage { uid, bytes: mib * MIB, last_used_ms };
         let disk = CacheDisk { size_bytes: 100 * MIB, free_bytes: 28 * MIB };
         let remove = |unused: &[UnusedImage], uid, mib: u64, now_ms| {
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stays_keeps_the_limit_and_the_reserve_or_nothing_stays(
+        fn the_remaining_images_keep_the_limit_and_the_reserve(
             unused in prop::collection::vec((0..3u32, 0..50u64, 0..9u64), 0..12),
             (size, free) in (1..500u64).prop_flat_map(|size| (Just(size), 0..=size)),
             limit in 0..200u64,

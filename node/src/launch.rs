@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_end_brings_the_others_down_where_that_is_asked_for() {
+    fn a_bad_end_brings_the_others_down_if_requested() {
         let mut h = shaped(&[2, 2], Distribution::Cyclic);
         assert_eq!(h.handle(1, exited(1, 0)), None);
         assert_eq!(h.handle(1, exited(2, 5)), None, "rank 2 is the first node's");
         let abort = Some((5, "rank 2 on n0 exited with code 5".to_owned()));
         assert_eq!(h.handle(0, exited(2, 5)), abort);
-        assert_eq!(h.handle(0, exited(2, 5)), None, "told again after a reconnect");
+        assert_eq!(h.handle(0, exited(2, 5)), None, "repeated after a reconnect");
         let terminated = |rank| PartEvent::RankEnded { rank, outcome: RankOutcome::Signalled { signal: 15 } };
         assert_eq!(h.handle(1, terminated(3)), None);
         assert_eq!(h.end(), None);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_is_told_once_and_decides_the_code() {
+    fn an_abort_is_sent_once_and_decides_the_code() {
         let mut h = head(&[1, 1]);
         assert!(h.handle(1, PartEvent::Aborted { code: 7, why: "rank 1".into() }).is_some());
         assert_eq!(h.handle(1, PartEvent::Aborted { code: 7, why: "rank 1".into() }), None);
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_over_on_one_node_ends_the_launch_and_is_why() {
+    fn a_node_out_of_memory_ends_the_launch_and_is_its_reason() {
         let kill = MemoryKill { launch: 1, whole: true, had_bytes: None, limit_bytes: Some(1 << 20) };
         let killed = |rank| PartEvent::RankEnded { rank, outcome: RankOutcome::Signalled { signal: 9 } };
         let mut h = head(&[1, 1]);
         let abort = h.handle(1, PartEvent::OutOfMemory { kill });
         assert!(abort.is_some_and(|(code, why)| code == 137 && why.contains("out of memory on n1")));
-        assert_eq!(h.handle(1, PartEvent::OutOfMemory { kill }), None, "told again after a reconnect");
+        assert_eq!(h.handle(1, PartEvent::OutOfMemory { kill }), None, "repeated after a reconnect");
         h.handle(1, killed(1));
         h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } });
         let end = h.end().unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_another_part_are_not_believed() {
+    fn ranks_of_another_part_are_ignored() {
         let mut h = head(&[1, 1]);
         h.handle(0, exited(1, 0));
         h.handle(0, exited(0, 0));

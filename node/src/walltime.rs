@@ -16,9 +16,9 @@ use lattice_model::{CheckpointId, CheckpointRef, EndReason, Epoch};
 /// How much longer than the head's grace the other nodes wait for its report, in milliseconds,
 /// while they are connected to the quorum: a head that is cut off together with them could not
 /// report.
-const HEAD_LATE_MS: u64 = 10_000;
+const HEAD_REPORT_MARGIN_MS: u64 = 10_000;
 /// How often a node checks whether the quorum answers it.
-const LOOK_INTERVAL_MS: u64 = 1000;
+const CHECK_INTERVAL_MS: u64 = 1000;
 /// The longest time since an acknowledged heartbeat with which the quorum counts as connected.
 const CONNECTED_WITHIN_MS: u64 = 5_000;
 
@@ -180,19 +180,19 @@ impl HeadWait {
     /// Begins at the end of walltime; `grace_ms`: how long the head itself waits. Also gives the
     /// first action.
     pub fn begin(now_ms: u64, grace_ms: u64) -> (Self, HeadWaitAction) {
-        let at_ms = now_ms.saturating_add(grace_ms).saturating_add(LOOK_INTERVAL_MS);
+        let at_ms = now_ms.saturating_add(grace_ms).saturating_add(CHECK_INTERVAL_MS);
         (Self::default(), HeadWaitAction::LookAt { at_ms })
     }
 
     /// `acknowledged_ms`: when the newest heartbeat was sent that the quorum acknowledged.
     pub fn handle(&mut self, now_ms: u64, acknowledged_ms: Option<u64>) -> HeadWaitAction {
         if acknowledged_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < CONNECTED_WITHIN_MS) {
-            self.late_ms += LOOK_INTERVAL_MS;
+            self.late_ms += CHECK_INTERVAL_MS;
         }
-        if self.late_ms >= HEAD_LATE_MS {
+        if self.late_ms >= HEAD_REPORT_MARGIN_MS {
             HeadWaitAction::ReportExceeded
         } else {
-            HeadWaitAction::LookAt { at_ms: now_ms.saturating_add(LOOK_INTERVAL_MS) }
+            HeadWaitAction::LookAt { at_ms: now_ms.saturating_add(CHECK_INTERVAL_MS) }
         }
     }
 }

@@ -89,7 +89,7 @@ fn a_checkpoint_that_is_under_way_is_awaited_whatever_was_noted() {
 }
 
 #[test]
-fn a_checkpoint_of_before_counts_only_where_it_was_noted_for_this_end() {
+fn an_earlier_checkpoint_counts_only_if_it_was_noted_for_this_end() {
     let (noted, other, former) = (reference(1, 3), reference(9, 3), reference(1, 2));
     let awaited = |last: &Checkpointing, note, committed| awaited_checkpoint(last, note, Epoch(3), committed);
     assert_eq!(awaited(&complete(1), None, Some(&noted)), AwaitedCheckpoint::Nothing, "it was asked for before another end");
@@ -104,7 +104,7 @@ fn a_checkpoint_of_before_counts_only_where_it_was_noted_for_this_end() {
 }
 
 #[test]
-fn what_is_whole_in_the_store_ends_as_saved_though_the_quorum_has_not_heard_of_it() {
+fn a_checkpoint_whole_in_the_store_counts_as_saved_before_the_quorum_has_it() {
     for state in [written(1), complete(1)] {
         let saved = EndReason::WalltimeSaved { checkpoint: id(1) };
         assert_eq!(end_of_walltime(&state), (Some(reference(1, 3)), saved));
@@ -120,7 +120,7 @@ fn other_nodes_wait_ten_seconds_longer_than_the_head_and_count_none_without_the_
     assert_eq!(first, HeadWaitAction::LookAt { at_ms: 32_000 });
     for now_ms in (32_000..41_000).step_by(1000) {
         assert_eq!(wait.handle(now_ms, Some(now_ms - 4999)), HeadWaitAction::LookAt { at_ms: now_ms + 1000 });
-        assert_eq!(wait.handle(now_ms, Some(now_ms - 5000)), HeadWaitAction::LookAt { at_ms: now_ms + 1000 }, "not heard");
+        assert_eq!(wait.handle(now_ms, Some(now_ms - 5000)), HeadWaitAction::LookAt { at_ms: now_ms + 1000 }, "not connected");
         assert_eq!(wait.handle(now_ms, None), HeadWaitAction::LookAt { at_ms: now_ms + 1000 });
     }
     assert_eq!(wait.handle(41_000, Some(41_000)), HeadWaitAction::ReportExceeded);

@@ -212,7 +212,7 @@ pub fn listed(ranks: &[u32]) -> String {
 /// Why bytes are not a valid frame.
 #[derive(Debug, Error)]
 pub enum BridgeError {
-    #[error("a frame of {bytes} bytes is more than the {FRAME_BYTES_MAX} that are taken")]
+    #[error("a frame of {bytes} bytes; at most {FRAME_BYTES_MAX} are accepted")]
     TooLarge { bytes: usize },
     #[error("a frame cannot be read")]
     Malformed(#[source] rmp_serde::decode::Error),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_told_who_lies_where() {
+    fn the_librarys_lists_of_nodes_and_ranks_are_correct() {
         let node = |name: &str, ranks: &[u32]| BridgeNode { name: name.to_owned(), ranks: ranks.to_vec() };
         let nodes = vec![node("n0", &[0, 2]), node("n1", &[1, 3]), node("n2", &[4])];
         let job = BridgeJob { namespace: "l".to_owned(), nodes, here: 1, programs: vec![2, 3], directory: String::new() };

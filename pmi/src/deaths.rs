@@ -89,7 +89,7 @@ impl Deaths {
         // Node 0 accepts the report of a rank's death only from the node of that rank. Every other
         // node accepts reports only from node 0.
         let may_report = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
-        let deaths = read(&call.body);
+        let deaths = decode_deaths(&call.body);
         if deaths.iter().any(|death| !may_report(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {
             calls.extend(call.unserved());
             return Vec::new();
@@ -118,7 +118,7 @@ impl Deaths {
             }
             let until = self.to_report.len().min(listener.acknowledged + DEATHS_PER_CALL);
             self.number += 1;
-            let body = self.to_report[listener.acknowledged..until].iter().flat_map(|death| written(*death)).collect();
+            let body = self.to_report[listener.acknowledged..until].iter().flat_map(|death| encode_death(*death)).collect();
             let (from, to, service, leg, number) = (self.part, listener.part, Service::Deaths, Leg::Asks, self.number);
             let call = Call { from, to, service, leg, number, body };
             calls.push(call.clone());
@@ -127,12 +127,12 @@ impl Deaths {
     }
 }
 
-fn written(Death { rank, code }: Death) -> [u8; DEATH_BYTES] {
+fn encode_death(Death { rank, code }: Death) -> [u8; DEATH_BYTES] {
     let ([a, b, c, d], [e, f, g, h]) = (rank.to_le_bytes(), code.to_le_bytes());
     [a, b, c, d, e, f, g, h]
 }
 
-fn read(body: &[u8]) -> Vec<Death> {
+fn decode_deaths(body: &[u8]) -> Vec<Death> {
     let (deaths, _) = body.as_chunks::<DEATH_BYTES>();
     let one = |[a, b, c, d, e, f, g, h]: &[u8; DEATH_BYTES]| Death {
         rank: u32::from_le_bytes([*a, *b, *c, *d]),
@@ -178,20 +178,20 @@ mod tests {
     struct Launch {
         nodes: Vec<Deaths>,
         reported: Vec<BTreeMap<u32, i32>>,
-        way: VecDeque<Call>,
+        in_transit: VecDeque<Call>,
     }
 
     impl Launch {
         fn new() -> Self {
             let nodes = (0..PARTS).map(|part| Deaths::new(part, PARTS)).collect();
-            Self { nodes, reported: vec![BTreeMap::new(); PARTS as usize], way: VecDeque::new() }
+            Self { nodes, reported: vec![BTreeMap::new(); PARTS as usize], in_transit: VecDeque::new() }
         }
 
         fn dies(&mut self, rank: u32) {
             let mut calls = Vec::new();
             let at = part_of(rank).unwrap();
             self.nodes[at as usize].died(Death { rank, code: 100 + rank.cast_signed() }, &mut calls);
-            self.way.extend(calls);
+            self.in_transit.extend(calls);
         }
 
         fn arrives(&mut self, call: &Call) {
@@ -200,17 +200,17 @@ mod tests {
             for death in self.nodes[at].called(call, part_of, &mut calls) {
                 assert_eq!(self.reported[at].insert(death.rank, death.code), None, "told once");
             }
-            self.way.extend(calls);
+            self.in_transit.extend(calls);
         }
 
         fn again(&mut self, part: u32) {
-            self.way.extend(self.nodes[part as usize].unanswered().cloned());
+            self.in_transit.extend(self.nodes[part as usize].unanswered().cloned());
         }
     }
 
     proptest! {
         #[test]
-        fn whatever_is_lost_each_node_hears_of_each_death_once(steps in steps()) {
+        fn each_death_is_reported_once_to_each_node_whatever_is_lost(steps in steps()) {
             let mut launch = Launch::new();
             let mut dead = BTreeSet::new();
             for step in steps {
@@ -219,11 +219,11 @@ mod tests {
                         dead.insert(rank);
                         launch.dies(rank);
                     }
-                    Step::Arrives(at) if !launch.way.is_empty() => {
-                        let call = launch.way.remove(at.index(launch.way.len())).unwrap();
+                    Step::Arrives(at) if !launch.in_transit.is_empty() => {
+                        let call = launch.in_transit.remove(at.index(launch.in_transit.len())).unwrap();
                         launch.arrives(&call);
                     }
-                    Step::Lost(at) if !launch.way.is_empty() => drop(launch.way.remove(at.index(launch.way.len()))),
+                    Step::Lost(at) if !launch.in_transit.is_empty() => drop(launch.in_transit.remove(at.index(launch.in_transit.len()))),
                     Step::Arrives(_) | Step::Lost(_) => {}
                     Step::Again(part) => launch.again(part),
                 }
@@ -231,7 +231,7 @@ mod tests {
             // Finally all unanswered calls are repeated, without further losses.
             while launch.nodes.iter().any(|node| node.unanswered().next().is_some()) {
                 (0..PARTS).for_each(|part| launch.again(part));
-                while let Some(call) = launch.way.pop_front() {
+                while let Some(call) = launch.in_transit.pop_front() {
                     launch.arrives(&call);
                 }
             }
@@ -243,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn a_call_of_any_bytes_is_answered_and_tells_of_no_rank_that_is_not_its_own(
+        fn a_call_of_any_bytes_is_answered_and_reports_only_ranks_of_its_sender(
             part in 0..PARTS, from in 0..PARTS, body in prop::collection::vec(any::<u8>(), 0..40)
         ) {
             let mut node = Deaths::new(part, PARTS);
@@ -258,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_of_which_all_die_at_once_needs_a_few_calls_for_each_node() {
+    fn a_launch_whose_ranks_die_at_once_needs_few_calls_for_each_node() {
         let mut launch = Launch::new();
         (0..RANKS).for_each(|rank| launch.dies(rank));
         let mut calls = 0;
-        while let Some(call) = launch.way.pop_front() {
+        while let Some(call) = launch.in_transit.pop_front() {
             calls += 1;
             launch.arrives(&call);
         }

@@ -35,7 +35,7 @@ pub struct Job {
 
 /// How a rank connects to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PmiConnection {
     /// By an inherited socket with this descriptor.
     Inherited(i32),
     /// By a port reserved for this rank, on the loopback interface.
@@ -133,13 +133,13 @@ fn period(runs: &[RankRun]) -> usize {
 /// The variables by which one rank finds its server. Remove all inherited variables that begin with
 /// `PMI_`, `PMIX_` or `SLURM_` first. There is no `PMI_ID`: each port belongs to one rank, and a
 /// PMI-2 client that finds `PMI_ID` does not send its rank.
-pub fn rank_environment(job: &Job, local: u32, way: Way) -> Vec<(String, String)> {
-    let way = match way {
-        Way::Inherited(fd) => ("PMI_FD", fd.to_string()),
-        Way::Port(port) => ("PMI_PORT", format!("127.0.0.1:{port}")),
+pub fn rank_environment(job: &Job, local: u32, connection: PmiConnection) -> Vec<(String, String)> {
+    let connection = match connection {
+        PmiConnection::Inherited(fd) => ("PMI_FD", fd.to_string()),
+        PmiConnection::Port(port) => ("PMI_PORT", format!("127.0.0.1:{port}")),
     };
     [
-        way,
+        connection,
         ("PMI_RANK", job.rank(local).to_string()),
         ("PMI_SIZE", job.size.to_string()),
         ("PMI_JOBID", job.number.to_string()),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_is_repeated_often_is_said_once() {
+    fn a_round_that_is_repeated_often_is_sent_once() {
         let rounds = |rounds: usize, last: &[(usize, u32)]| mapping(&[[(0, 1), (1, 1), (2, 1)].repeat(rounds), last.to_vec()].concat());
         assert_eq!(rounds(2, &[]), "(vector,(0,3,1),(0,3,1))");
         assert_eq!(rounds(200, &[]), "(vector,(0,3,1))");
@@ -215,7 +215,7 @@ mod tests {
             nodes: vec![],
             runs: vec![],
         };
-        let env = rank_environment(&job, 1, Way::Inherited(7));
+        let env = rank_environment(&job, 1, PmiConnection::Inherited(7));
         let expected = [
             ("PMI_FD", "7"),
             ("PMI_RANK", "3"),
@@ -226,13 +226,13 @@ mod tests {
             ("MPI_LOCALNRANKS", "2"),
         ];
         assert_eq!(env, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let env = rank_environment(&job, 1, Way::Port(4711));
+        let env = rank_environment(&job, 1, PmiConnection::Port(4711));
         assert_eq!(env[0], ("PMI_PORT".to_owned(), "127.0.0.1:4711".to_owned()));
         assert!(env.iter().all(|(name, _)| !["PMI_FD", "PMI_ID"].contains(&name.as_str())), "{env:?}");
     }
 
     #[test]
-    fn hosts_are_told_with_their_ranks() {
+    fn hosts_are_listed_with_their_ranks() {
         let nodes = ["compute-0-3", "b"].map(|name| name.parse().unwrap());
         let runs = layout(&[(0, 3), (1, 1), (0, 1)]);
         assert_eq!(ranks_of_hosts(&nodes, &runs), (2, "11 compute-0-3 0,1,2,4, 1 b 3, ".to_owned()));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_go_one_by_one_and_by_how_they_begin() {
+    fn pairs_are_iterated_and_removed_by_prefix() {
         let mut kvs = Kvs::default();
         for key in ["a", "ra", "rb", "s"] {
             kvs.put(key.as_bytes(), b"1").unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_on_a_node_is_bounded_more_narrowly() {
+    fn the_small_map_has_lower_bounds() {
         let mut kvs = Kvs::small();
         let fits = (0..SMALL_KEYS_MAX + 1).take_while(|key| kvs.put(&key.to_le_bytes(), b"").is_ok()).count();
         assert_eq!(fits, SMALL_KEYS_MAX);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_limited_bytes_and_pairs_are_bounded_by_it() {
+    fn a_memory_limit_bounds_bytes_and_pairs() {
         let mut kvs = Kvs::of_bytes(64 * PAIR_BYTES);
         let full = KvsFull { keys_max: 64, bytes_max: 64 * PAIR_BYTES };
         assert_eq!(kvs.put(b"k", &[0; 64 * PAIR_BYTES]), Err(full));

@@ -48,7 +48,7 @@ mod wire;
 
 pub use blob::{BLOB_BYTES_MAX, CorruptBlob};
 pub use hub::{Contributed, FenceHub, FenceMerged, FenceRefused};
-pub use job::{Job, Way, process_mapping, rank_environment};
+pub use job::{Job, PmiConnection, process_mapping, rank_environment};
 pub use kvs::{KEYS_MAX, KVS_BYTES_MAX};
 pub use message::MESSAGE_BYTES_MAX;
 pub use pmix::{PmixAction, PmixEvent, PmixServer};

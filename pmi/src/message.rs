@@ -22,11 +22,11 @@ const THREAD_BYTES_MAX: usize = 64;
 /// Why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Garbage {
-    #[error("sent what is no length of a PMI-2 message: {}", Excerpt(.0))]
+    #[error("sent an invalid length of a PMI-2 message: {}", Excerpt(.0))]
     NoLength([u8; LENGTH_BYTES]),
     #[error("sent a message of {0} bytes, and PMI-2 has at most {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
-    #[error("sent what is no PMI-2 message: {}", Excerpt(.0))]
+    #[error("sent an invalid PMI-2 message: {}", Excerpt(.0))]
     NoMessage(Vec<u8>),
 }
 
@@ -160,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lengths_stand_on_either_side() {
+    fn a_length_may_have_blanks_on_either_side() {
         assert_eq!(length(*b"123   "), Ok(123));
         assert_eq!(length(*b"   123"), Ok(123));
         assert_eq!(length(*b"000123"), Ok(123));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_that_does_not_end_is_left_out() {
+    fn an_unterminated_tail_is_ignored() {
         let message = Message::parse(b"cmd=kvs-fence;thrid=1;\0\xff=xyz").unwrap();
         assert_eq!((&message.name[..], message.pairs.len()), (&b"kvs-fence"[..], 1));
         for body in [&b""[..], b"cmd", b"cmd=", b"cmd=x", b"cmd=;", b"key=k;cmd=x;", b"=;"] {

@@ -134,7 +134,7 @@ impl<W> Names<W> {
         }
         self.waiting_bytes = bytes;
         self.waiting.push_back((who, ask));
-        self.go_on(out);
+        self.start_next_call(out);
     }
 
     /// Handles a call or an answer from another part.
@@ -170,11 +170,11 @@ impl<W> Names<W> {
             let answered = answers.next().unwrap_or(Answered::Refused(NameRefused::Unserved));
             Named::Answer { who, answered }
         }));
-        self.go_on(out);
+        self.start_next_call(out);
     }
 
     /// Starts the next call with the pending requests, as many as the bounds of a call and of its answer allow.
-    fn go_on(&mut self, out: &mut Vec<Named<W>>) {
+    fn start_next_call(&mut self, out: &mut Vec<Named<W>>) {
         if self.under_way.is_some() {
             return;
         }
@@ -228,11 +228,11 @@ impl Directory {
     /// A value with which the answer would be too long to be carried is refused: without an answer, the caller would
     /// repeat its call for ever. A caller that keeps the bounds never asks for so much.
     fn decide_all(&mut self, asks: Vec<Ask>) -> Vec<Answered> {
-        let mut room = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
+        let mut bytes_left = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
         let decide = |ask| match self.decide(ask) {
-            Answered::Found(value) => match room.checked_sub(value.len()) {
+            Answered::Found(value) => match bytes_left.checked_sub(value.len()) {
                 Some(left) => {
-                    room = left;
+                    bytes_left = left;
                     Answered::Found(value)
                 }
                 None => Answered::Refused(NameRefused::Full),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_while_a_call_is_under_way_goes_in_the_next_one() {
+    fn requests_made_during_a_call_are_sent_in_the_next_one() {
         let (mut first, mut other) = (Names::new(0, Service::Names), Names::new(3, Service::Names));
         let one = call(&asked(&mut other, (3, 0), publish("a", "1")));
         assert_eq!(asked(&mut other, (3, 1), lookup("a")), []);
@@ -406,7 +406,7 @@ mod tests {
         /// Calls are lost, duplicated and delayed: each request is answered once, and the answer
         /// matches what the directory did.
         #[test]
-        fn what_is_told_was_done_once(steps in prop::collection::vec((1..3u32, 0..3u8, 0..3u8, 0..3u8), 1..200)) {
+        fn each_answered_request_was_executed_once(steps in prop::collection::vec((1..3u32, 0..3u8, 0..3u8, 0..3u8), 1..200)) {
             let mut parts: Vec<Names<Who>> = (0..3).map(|part| Names::new(part, Service::Names)).collect();
             let mut answers: BTreeMap<Who, Answered> = BTreeMap::new();
             let (mut asks, mut old) = (BTreeMap::new(), Vec::<Call>::new());

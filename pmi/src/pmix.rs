@@ -128,7 +128,7 @@ impl Asked {
                 Answered::Done => good += 1,
                 Answered::Found(bytes) => {
                     good += 1;
-                    found.extend(read(key, &bytes));
+                    found.extend(decode_published(key, &bytes));
                 }
                 Answered::Refused(why) => refused = Some(why),
             }
@@ -148,11 +148,11 @@ impl Asked {
     }
 }
 
-fn written(published: &Published) -> Vec<u8> {
+fn encode_published(published: &Published) -> Vec<u8> {
     [&published.rank.to_le_bytes()[..], &published.data_type.to_le_bytes(), &published.value].concat()
 }
 
-fn read(key: String, bytes: &[u8]) -> Option<Published> {
+fn decode_published(key: String, bytes: &[u8]) -> Option<Published> {
     let ([a, b, c, d, e, f], value) = bytes.split_first_chunk::<PUBLISHED_HEADER_BYTES>()?;
     let (rank, data_type) = (u32::from_le_bytes([*a, *b, *c, *d]), u16::from_le_bytes([*e, *f]));
     Some(Published { key, rank, data_type, value: value.to_vec() })
@@ -307,7 +307,7 @@ impl PmixServer {
             }
             _ if self.aborted => {}
             PmixEvent::Message(message) => self.handle_message(message, out),
-            PmixEvent::Left { rank } => self.set(rank, Phase::Left, out),
+            PmixEvent::Left { rank } => self.set_phase(rank, Phase::Left, out),
             PmixEvent::BridgeLost { why } => {
                 if self.ranks.iter().any(|local| local.phase == Phase::Joined) {
                     self.abort(ABORT_CODE, format!("the PMIx server of this node is gone: {why}"), out);
@@ -328,8 +328,8 @@ impl PmixServer {
 
     fn handle_message(&mut self, message: FromBridge, out: &mut Vec<PmixAction>) {
         match message {
-            FromBridge::Joined { rank } => self.set(rank, Phase::Joined, out),
-            FromBridge::Finalized { rank } => self.set(rank, Phase::Over, out),
+            FromBridge::Joined { rank } => self.set_phase(rank, Phase::Joined, out),
+            FromBridge::Finalized { rank } => self.set_phase(rank, Phase::Over, out),
             FromBridge::Lost { rank } => {
                 if self.ranks.iter().any(|local| local.rank == rank && local.phase == Phase::Joined) {
                     let what = "lost its connection to the PMIx server between MPI_Init and MPI_Finalize, while its process lives";
@@ -350,7 +350,7 @@ impl PmixServer {
         }
     }
 
-    fn set(&mut self, rank: u32, phase: Phase, out: &mut Vec<PmixAction>) {
+    fn set_phase(&mut self, rank: u32, phase: Phase, out: &mut Vec<PmixAction>) {
         let Some(local) = self.ranks.iter_mut().find(|local| local.rank == rank) else { return };
         // A rank whose process lives may init again, such as the next program of a shell.
         if local.phase == Phase::Over && local.ended.is_some() {
@@ -404,7 +404,7 @@ impl PmixServer {
     fn ask(&mut self, id: u64, question: Question, out: &mut Vec<PmixAction>) {
         let (keys, asks): (Vec<String>, Vec<Ask>) = match question {
             Question::Publish(published) => {
-                let value = written(&published);
+                let value = encode_published(&published);
                 let name = published.key.clone().into_bytes();
                 (vec![published.key], vec![Ask::Publish { name, value }])
             }
@@ -442,13 +442,13 @@ impl PmixServer {
         update(&mut self.names, &mut results);
         for named in results {
             match named {
-                Named::Answer { who, answered } => self.named(who, answered, out),
+                Named::Answer { who, answered } => self.deliver_answer(who, answered, out),
                 Named::Call(call) => out.push(PmixAction::Call(call)),
             }
         }
     }
 
-    fn named(&mut self, Asker { id, key }: Asker, answered: Answered, out: &mut Vec<PmixAction>) {
+    fn deliver_answer(&mut self, Asker { id, key }: Asker, answered: Answered, out: &mut Vec<PmixAction>) {
         let Some(asked) = self.asked.get_mut(&id) else { return };
         asked.answers.insert(key, answered);
         if asked.answers.len() == asked.keys.len()
@@ -484,7 +484,7 @@ impl PmixServer {
             match pair {
                 Ok((DATA_KEY, value)) => data.extend_from_slice(value),
                 Ok(_) => {
-                    let why = format!("fence {number}: ranks of one launch speak PMIx here and PMI elsewhere");
+                    let why = format!("fence {number}: ranks of one launch use PMIx here and PMI elsewhere");
                     return self.abort(ABORT_CODE, why, out);
                 }
                 Err(corrupt) => return self.abort(ABORT_CODE, format!("fence {number}: {corrupt}"), out),
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_told_on_every_node() {
+    fn a_death_is_reported_on_every_node() {
         let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
         let out = act(&mut other, PmixEvent::Exited { local: 0, code: 5 });
         let [PmixAction::Send(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_is_told_with_its_code_and_ends_it() {
+    fn an_abort_has_its_code_and_ends_the_server() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         let out = receive(&mut server, FromBridge::Aborted { rank: 0, code: 7, message: "bad input".to_owned() });
         assert_eq!(out, [PmixAction::Abort { code: 7, why: "rank 0 aborted the launch with code 7: \"bad input\"".to_owned() }]);

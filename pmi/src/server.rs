@@ -387,7 +387,7 @@ impl Server {
         } else {
             return self.update_names(out, |names, named| names.ask(who, ask, named));
         };
-        self.named(&who, Answered::Refused(why), out);
+        self.deliver_answer(&who, Answered::Refused(why), out);
     }
 
     fn update_names(&mut self, out: &mut Vec<Action>, update: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
@@ -395,13 +395,13 @@ impl Server {
         update(&mut self.names, &mut results);
         for named in results {
             match named {
-                Named::Answer { who, answered } => self.named(&who, answered, out),
+                Named::Answer { who, answered } => self.deliver_answer(&who, answered, out),
                 Named::Call(call) => out.push(Action::Call(call)),
             }
         }
     }
 
-    fn named(&mut self, who: &Asker, answered: Answered, out: &mut Vec<Action>) {
+    fn deliver_answer(&mut self, who: &Asker, answered: Answered, out: &mut Vec<Action>) {
         let local = who.local;
         let done = |answered| match answered {
             Answered::Refused(why) => Err(why),
@@ -429,7 +429,7 @@ impl Server {
         match &self.session(local).phase {
             Phase::Fresh => {
                 self.session(local).phase = Phase::Left(how);
-                self.fence_moved(out);
+                self.check_fence(out);
             }
             Phase::Joined | Phase::Fenced(_) | Phase::Naming | Phase::Spawning { .. } => {
                 self.abort_for(local, how.code(), &how.inside(), out);
@@ -444,17 +444,17 @@ impl Server {
 
     fn finalized(&mut self, local: u32, out: &mut Vec<Action>) {
         self.session(local).phase = Phase::Finalized;
-        self.fence_moved(out);
+        self.check_fence(out);
     }
 
-    fn come_to_fence(&mut self, local: u32, gathering: Gathering, out: &mut Vec<Action>) {
+    fn enter_fence(&mut self, local: u32, gathering: Gathering, out: &mut Vec<Action>) {
         self.session(local).phase = Phase::Fenced(gathering);
-        self.fence_moved(out);
+        self.check_fence(out);
     }
 
     /// Called when a rank has reached a fence or can no longer reach one: the fence is then
     /// impossible, complete, or still pending.
-    fn fence_moved(&mut self, out: &mut Vec<Action>) {
+    fn check_fence(&mut self, out: &mut Vec<Action>) {
         let find =
             |wanted: fn(&Phase) -> bool| (0u32..).zip(&self.ranks).find(|(_, session)| wanted(&session.phase)).map(|(local, _)| local);
         let Some(waiting) = find(|phase| matches!(phase, Phase::Fenced(_))) else { return };
@@ -478,11 +478,11 @@ impl Server {
         }
         let in_ring = |phase: &Phase| matches!(phase, Phase::Fenced(Gathering::Ring { .. }));
         if let (Some(ring), Some(fence)) = (find(in_ring), find(|phase| !matches!(phase, Phase::Fenced(Gathering::Ring { .. })))) {
-            let why = format!("came to a ring, and rank {} to a fence: neither has all ranks", self.rank(fence));
+            let why = format!("entered a ring, and rank {} a fence: neither has all ranks", self.rank(fence));
             return self.abort_for(ring, ABORT_CODE, &why, out);
         }
         let Some(number) = self.fences.checked_add(1) else {
-            return self.abort(ABORT_CODE, format!("rank {waiting} came to more than {} fences", u32::MAX), out);
+            return self.abort(ABORT_CODE, format!("rank {waiting} entered more than {} fences", u32::MAX), out);
         };
         if self.has_all_ranks() {
             self.fences = number;
@@ -516,7 +516,7 @@ impl Server {
                 Gathering::Ring { thread } => match self.ring_answer(local, thread.as_deref()) {
                     Ok(ring) => answer(local, ring, out),
                     Err(absent) => {
-                        let why = format!("came to a ring, and rank {absent} to a fence: neither has all ranks");
+                        let why = format!("entered a ring, and rank {absent} a fence: neither has all ranks");
                         return self.abort_for(local, ABORT_CODE, &why, out);
                     }
                 },
@@ -644,7 +644,7 @@ mod tests {
     use lattice_model::layout::RankRun;
 
     #[test]
-    fn which_ranks_the_hosts_have_is_made_once_for_all_who_ask() {
+    fn the_list_of_hosts_is_made_once_for_all_ranks() {
         let runs = vec![RankRun { node: 0, first: 0, count: 2 }, RankRun { node: 1, first: 2, count: 1 }];
         let mut server = Server::new(Job {
             number: 1,

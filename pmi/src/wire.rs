@@ -58,7 +58,7 @@ pub(crate) struct Key<'a> {
 /// Why a line is not a valid command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Garbage<'a> {
-    #[error("sent what is not PMI: {}", Excerpt(.0))]
+    #[error("sent a line that is not PMI: {}", Excerpt(.0))]
     NotPmi(&'a [u8]),
     #[error("sent the PMI command {}, which this server does not know", Excerpt(.0))]
     UnknownCommand(&'a [u8]),
@@ -69,8 +69,8 @@ pub(crate) struct Excerpt<'a>(pub &'a [u8]);
 
 impl fmt::Display for Excerpt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 80;
-        let cut = &self.0[..self.0.len().min(SHOWN)];
+        const SHOWN_BYTES_MAX: usize = 80;
+        let cut = &self.0[..self.0.len().min(SHOWN_BYTES_MAX)];
         let dots = if cut.len() < self.0.len() { "…" } else { "" };
         write!(f, "\"{}{dots}\"", cut.escape_ascii())
     }
@@ -225,7 +225,7 @@ impl KeyRefused {
             Self::ValueTooLong => "value_longer_than_vallen_max",
             Self::Reserved => "key_is_reserved",
             Self::Full => "key_value_space_is_full",
-            Self::NotALine => "value_has_several_lines_and_cannot_be_told_by_pmi_1",
+            Self::NotALine => "value_has_several_lines_and_cannot_be_sent_by_pmi_1",
         }
     }
 }
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_printable_and_short() {
-        assert_eq!(Garbage::NotPmi(b"\x1b[2J\n").to_string(), r#"sent what is not PMI: "\x1b[2J\n""#);
+        assert_eq!(Garbage::NotPmi(b"\x1b[2J\n").to_string(), r#"sent a line that is not PMI: "\x1b[2J\n""#);
         assert_eq!(Excerpt(&[b'x'; 200]).to_string().chars().count(), 83);
     }
 }

@@ -53,14 +53,14 @@ impl Node {
                 Action::Fence { number, blob } if self.connected => self.to_hub.push_back((number, blob)),
                 Action::Fence { .. } => {}
                 Action::Call(call) => panic!("{call:?}, and nobody publishes"),
-                Action::LastCommand { local } => panic!("{local} said no abort"),
+                Action::LastCommand { local } => panic!("rank {local} sent no abort"),
                 Action::Abort { why, .. } => panic!("{why}"),
             }
         }
         sent
     }
 
-    fn come_to_fence(&mut self) {
+    fn enter_fence(&mut self) {
         if self.rounds == ROUNDS {
             let answer = self.ask("cmd=finalize", "cmd=finalize;");
             assert!(self.is_answer(&answer, "cmd=finalize_ack rc=0", "cmd=finalize-response;rc=0;"), "{answer}");
@@ -89,7 +89,7 @@ impl Node {
             let (line, message) = (format!("cmd=get_result rc=0 {value}"), format!("cmd=kvs-get-response;rc=0;found=TRUE;{value};"));
             assert!(self.is_answer(&answer, &line, &message), "{answer}");
         }
-        self.come_to_fence();
+        self.enter_fence();
     }
 }
 
@@ -161,7 +161,7 @@ impl Cluster {
             } else {
                 "cmd=init pmi_version=2 pmi_subversion=0"
             });
-            node.come_to_fence();
+            node.enter_fence();
         }
         cluster.begin(Subtree::whole(size), HEAD);
         cluster
@@ -461,7 +461,7 @@ fn contributions_are_joined_in_the_order_of_the_parts() {
 }
 
 #[test]
-fn it_does_not_matter_by_which_way_a_contribution_comes() {
+fn a_contribution_may_arrive_by_any_path() {
     let part = |part: u8| blob(part, 1);
     let all = [part(1), part(2), part(3), part(4)];
     let subtree = Subtree { first: 2, end: 4 };

@@ -145,7 +145,7 @@ impl Stage {
 
     fn finish(self, at: &str) {
         assert_eq!(self.aborts, [], "{at}: aborts nobody expected");
-        assert_eq!(self.last_commands, [], "{at}: last words nobody expected");
+        assert_eq!(self.last_commands, [], "{at}: last commands nobody expected");
         for (rank, inbox) in self.inboxes {
             let left = inbox.into_iter().collect::<Vec<_>>();
             assert!(left.is_empty(), "{at}: rank {rank} was sent more: {:?}", String::from_utf8_lossy(&left));

@@ -160,7 +160,7 @@ fn event(happening: &Happening) -> Event<'_> {
 
 proptest! {
     #[test]
-    fn an_abort_is_said_once_and_last(happenings in prop::collection::vec(happening(), 0..40), nodes in 1..3u32) {
+    fn an_abort_is_emitted_once_and_last(happenings in prop::collection::vec(happening(), 0..40), nodes in 1..3u32) {
         let mut server = server(3 * nodes, 0, 3);
         let mut out = Vec::new();
         for happening in &happenings {
@@ -179,7 +179,7 @@ proptest! {
             prop_assert_eq!(*number as usize, i + 1);
         }
         let replayed: Vec<Action> = server.replay().into_iter().filter(|action| matches!(action, Action::Fence { .. })).collect();
-        prop_assert!(fences.ends_with(&replayed.iter().collect::<Vec<_>>()), "a replay tells what was told");
+        prop_assert!(fences.ends_with(&replayed.iter().collect::<Vec<_>>()), "a replay repeats what was emitted");
         prop_assert!(nodes > 1 || fences.is_empty());
     }
 
@@ -271,13 +271,13 @@ fn a_rank_that_waits_for_a_name_asks_no_more_than_its_version_lets_it() {
     let mut server = self::server(2, 1, 1);
     let commands = [INIT, b"cmd=lookup_name service=k\n"].concat();
     assert!(matches!(send(&mut server, 0, &commands).as_slice(), [Action::Send { .. }, Action::Call(_)]));
-    let why = "rank 1 spoke PMI while it waited for the answer to a name";
+    let why = "rank 1 sent a PMI command while it waited for the answer about a name";
     assert_eq!(send(&mut server, 0, b"cmd=get_maxes\n"), [Action::Abort { code: 1, why: why.into() }]);
     assert_eq!(server.unanswered(), None);
 }
 
 #[test]
-fn no_rank_can_say_the_keys_of_a_ring() {
+fn no_rank_can_put_the_keys_of_a_ring() {
     let mut server = server(1, 0, 1);
     send(&mut server, 0, INIT_2);
     let answer = replies(&send(&mut server, 0, &message("cmd=kvs-put;key=\0ring 1 0;value=mine;")));

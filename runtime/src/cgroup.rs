@@ -266,7 +266,7 @@ impl Cgroup {
     }
 
     /// Makes the kernel kill all of it at once when its memory is used up, if memory is limited in this tree.
-    pub fn die_together(&self) -> Result<(), CgroupError> {
+    pub fn kill_whole_on_oom(&self) -> Result<(), CgroupError> {
         let file = self.path.join("memory.oom.group");
         match fs::OpenOptions::new().write(true).open(&file).and_then(|mut f| f.write_all(b"1")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

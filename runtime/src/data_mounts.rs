@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Limits of a cover in bytes and directories: it has only mount points.
+/// Mount options of a cover. It has only mount points, so it may be small.
 const COVER_OPTIONS: &str = "size=64k,nr_inodes=4096,mode=0755";
 
 /// One mount of an allocation, in the shim's configuration.
@@ -81,7 +81,7 @@ pub enum DataMountError {
     },
     /// The target does not exist, and its root is not empty.
     #[error(
-        "mount target {} is not a directory on this node, and {} is not empty: it is not hidden for it; an administrator must make \
+        "mount target {} is not a directory on this node. Its root {} is not empty, so it is not hidden: an administrator must make \
          the directory, or choose an empty root in data.mount_roots",
         target.display(), root.display()
     )]
@@ -120,7 +120,7 @@ pub fn make(mounts: &[Mount], owner: &Principal) -> Result<(), DataMountError> {
     // A target inside another one comes after it.
     let mut mounts: Vec<&Mount> = mounts.iter().collect();
     mounts.sort_by_key(|m| m.target().components().count());
-    let trees = mounts.iter().map(|m| tree(m, owner)).collect::<Result<Vec<_>, _>>()?;
+    let trees = mounts.iter().map(|m| clone_source(m, owner)).collect::<Result<Vec<_>, _>>()?;
     let mut roots: BTreeMap<&Path, Vec<&Mount>> = BTreeMap::new();
     for mount in &mounts {
         roots.entry(&mount.root).or_default().push(mount);
@@ -144,7 +144,7 @@ pub fn make(mounts: &[Mount], owner: &Principal) -> Result<(), DataMountError> {
 }
 
 /// The source as a detached mount.
-fn tree(mount: &Mount, owner: &Principal) -> Result<Option<OwnedFd>, DataMountError> {
+fn clone_source(mount: &Mount, owner: &Principal) -> Result<Option<OwnedFd>, DataMountError> {
     let Source::Directory { path, read_only } = &mount.what else { return Ok(None) };
     let unreachable = |source| DataMountError::Source { path: path.clone(), user: owner.name.clone(), source };
     let opened = as_user(owner, || open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()));

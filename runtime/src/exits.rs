@@ -59,7 +59,8 @@ impl Writer {
     pub fn append(&mut self, record: &ExitRecord) -> io::Result<()> {
         let body = rmp_serde::to_vec_named(record).map_err(io::Error::other)?;
         let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= RECORD_BYTES_MAX);
-        let length = length.ok_or_else(|| io::Error::other("an exit record beyond its bounds"))?;
+        let too_long = || io::Error::other(format!("an exit record of {} bytes; at most {RECORD_BYTES_MAX} are possible", body.len()));
+        let length = length.ok_or_else(too_long)?;
         let mut bytes = Vec::with_capacity(8 + body.len());
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_damaged_tail_costs_nothing_but_itself() {
+    fn records_before_a_torn_or_damaged_tail_are_read() {
         let path = std::env::temp_dir().join(format!("lattice-exits-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         let dir = ShimDir(path.clone());

@@ -33,7 +33,7 @@ pub enum Mismatch {
         gid_here: u32,
     },
     /// Supplementary groups that the account does not have on this node.
-    #[error("account {name:?} was submitted with groups that it does not have on this node (gid {})", list(groups))]
+    #[error("account {name:?} was submitted with groups that it does not have on this node (gid {})", joined(groups))]
     Groups {
         /// The account's name.
         name: String,
@@ -50,7 +50,7 @@ pub enum Mismatch {
     },
 }
 
-fn list(gids: &[u32]) -> String {
+fn joined(gids: &[u32]) -> String {
     gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -75,9 +75,9 @@ pub fn resolve(principal: &Principal) -> Result<Principal, Mismatch> {
         Ok(groups) => groups.into_iter().map(Gid::as_raw).collect(),
         Err(errno) => return Err(Mismatch::Lookup { name, errno }),
     };
-    let more: Vec<u32> = principal.groups.iter().copied().filter(|claimed| !groups.contains(claimed)).collect();
-    if !more.is_empty() {
-        return Err(Mismatch::Groups { name, groups: more });
+    let not_held: Vec<u32> = principal.groups.iter().copied().filter(|claimed| !groups.contains(claimed)).collect();
+    if !not_held.is_empty() {
+        return Err(Mismatch::Groups { name, groups: not_held });
     }
     Ok(Principal { name, uid, gid, groups })
 }
@@ -107,12 +107,12 @@ pub struct ProcessStat {
 }
 
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`, in the flags of a task (field 9).
-const ENDING: u64 = 0x4;
+const PF_EXITING: u64 = 0x4;
 
 /// Reads `/proc/<pid>/stat`. `NotFound` when there is no such process.
 pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;
-    parse_stat(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat reads oddly")))
+    parse_stat(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has an unknown form")))
 }
 
 /// Field numbers as in proc_pid_stat(5). The name (2) is in brackets and may contain anything, so fields are counted
@@ -123,7 +123,7 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
     let zombie = matches!(field(3)?, "Z" | "X");
     Some(ProcessStat {
         zombie,
-        ending: zombie || field(9)?.parse::<u64>().ok()? & ENDING != 0,
+        ending: zombie || field(9)?.parse::<u64>().ok()? & PF_EXITING != 0,
         parent: field(4)?.parse().ok()?,
         group: field(5)?.parse().ok()?,
         session: field(6)?.parse().ok()?,
@@ -142,7 +142,7 @@ pub fn descendants(root: i32) -> Vec<(i32, ProcessStat)> {
     below(root, pids.filter_map(|pid| Some((pid, process_stat(pid).ok()?))).collect())
 }
 
-/// The same, but what cannot be read is an error and is not left out.
+/// As [`descendants`], but a process that cannot be read is an error.
 pub fn descendants_or_error(root: i32) -> io::Result<Vec<(i32, ProcessStat)>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {

@@ -66,10 +66,10 @@ pub fn admit(
         }
     };
     fs::DirBuilder::new().recursive(true).create(cache).map_err(io_error("making the image cache"))?;
-    fs::set_permissions(cache, Permissions::from_mode(0o700)).map_err(io_error("making the image cache root's own"))?;
+    fs::set_permissions(cache, Permissions::from_mode(0o700)).map_err(io_error("giving the image cache mode 0700"))?;
     let mut copied = false;
     loop {
-        if let Some(held) = cache::hold(cache, &image.sha256).map_err(io_error("keeping it in the image cache"))? {
+        if let Some(held) = cache::hold(cache, &image.sha256).map_err(io_error("locking it in the image cache"))? {
             return Ok(Admitted { held, copied });
         }
         // Not in the cache, or removed again before it was locked.
@@ -118,7 +118,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     let copied = copy_verified(source, &part, image, cancelled, &has_room).and_then(|()| {
         // The group records whose share of the cache it is (`cache`). If that fails, it counts as root's.
         let _ = fchown(&part, None, Some(uid));
-        part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
+        part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("making the copy read-only", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
         failpoint::pass(Point::ImageCopied);
         fs::rename(&part_path, &place).map_err(|e| ("naming the copy", e))?;
@@ -140,7 +140,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
 /// SHA-256 of a user's image, read with the user's rights until `cancelled`: 64 lower-case hexadecimal digits.
 pub fn digest_as(principal: &Principal, path: &Path, cancelled: &AtomicBool) -> Result<String, ImageError> {
     let mut source = open_as(principal, path)?;
-    let digest = pour(&mut source, path, cancelled, |_| Ok(()));
+    let digest = read_and_hash(&mut source, path, cancelled, |_| Ok(()));
     digest.map_err(|failure| match failure {
         CopyFailure::Io(doing, source) => ImageError::Io { path: path.to_owned(), doing, source },
         CopyFailure::Refused(error) => error,
@@ -174,7 +174,7 @@ fn copy_verified(
     let first = about.len().min(about.blocks().saturating_mul(512));
     make_room(first).map_err(CopyFailure::Refused)?;
     let mut copy = SparseCopy { part, source_len: about.len(), len: 0, written: 0, reserved: first, make_room };
-    let got = pour(source, &image.path, cancelled, |chunk| copy.add(chunk))?;
+    let got = read_and_hash(source, &image.path, cancelled, |chunk| copy.add(chunk))?;
     part.set_len(copy.len).map_err(|e| ("copying it", e))?;
     if got != image.sha256 {
         let (path, want) = (image.path.clone(), image.sha256.clone());
@@ -222,7 +222,7 @@ impl SparseCopy<'_> {
 
 /// Reads `source` to its end and passes each piece to `copy`; returns its SHA-256. Refuses a file that does not begin
 /// as a SquashFS.
-fn pour(
+fn read_and_hash(
     source: &mut File,
     path: &Path,
     cancelled: &AtomicBool,

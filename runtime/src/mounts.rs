@@ -182,7 +182,7 @@ pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
         }
         std::thread::sleep(LOOP_RETRY_PAUSE);
     }
-    Err(failed("every free one was taken by another at once")(last.into()))
+    Err(failed("other processes took each free device first")(last.into()))
 }
 
 /// The loop devices with the backing file `image`: for tests and benchmarks, which check that none is left behind.

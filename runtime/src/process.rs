@@ -100,31 +100,31 @@ pub struct Child {
     /// Its pidfd.
     pub pidfd: OwnedFd,
     /// The child's own report whether it executed its program.
-    start: Start,
+    start: StartReport,
 }
 
 impl Child {
     /// The child's report on its start, for callers that no longer need pid and pidfd.
-    pub fn into_start(self) -> Start {
+    pub fn into_start_report(self) -> StartReport {
         self.start
     }
 
     /// Pid, pidfd, and the child's report on its start.
-    pub fn into_parts(self) -> (i32, OwnedFd, Start) {
+    pub fn into_parts(self) -> (i32, OwnedFd, StartReport) {
         (self.pid, self.pidfd, self.start)
     }
 }
 
 /// The end of a pipe through which a child reports why it could not execute its program. The pipe closes when it could.
 #[derive(Debug)]
-pub struct Start {
+pub struct StartReport {
     report: File,
     program: String,
     working_dir: String,
     user: Option<String>,
 }
 
-impl Start {
+impl StartReport {
     /// Why the program was not started, once that is known; it certainly is after the child was reaped. Does not block.
     pub fn failure(&mut self) -> Option<NotStarted> {
         let mut report = [0; REPORT_BYTES];
@@ -196,7 +196,7 @@ fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> 
 /// child.
 pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
     let prepared = prepare(program)?;
-    let made = prepared.make(Memory::Copied)?;
+    let made = prepared.make(ChildMemory::Copied)?;
     Ok(prepared.child(made))
 }
 
@@ -205,7 +205,7 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
 pub fn spawn_all(all: Vec<Result<Prepared<'_>, NotStarted>>) -> Vec<Result<Child, NotStarted>> {
     let mut made = Vec::with_capacity(all.len());
     for prepared in &all {
-        made.push(prepared.as_ref().map_err(NotStarted::clone).and_then(|prepared| prepared.make(Memory::Copied)));
+        made.push(prepared.as_ref().map_err(NotStarted::clone).and_then(|prepared| prepared.make(ChildMemory::Copied)));
     }
     all.into_iter().zip(made).map(|(prepared, made)| Ok(prepared?.child(made?))).collect()
 }
@@ -214,7 +214,7 @@ pub fn spawn_all(all: Vec<Result<Prepared<'_>, NotStarted>>) -> Vec<Result<Child
 /// the cost of a start from a large process. Not for programs on a file system that may hang. Returns pid and pidfd.
 pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted> {
     let mut prepared = prepare(program)?;
-    let (pid, pidfd) = prepared.make(Memory::Lent)?;
+    let (pid, pidfd) = prepared.make(ChildMemory::Lent)?;
     match prepared.start.failure() {
         None => Ok((pid, pidfd)),
         Some(failure) => {
@@ -226,7 +226,7 @@ pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted>
 
 /// The memory of the child until it executes its program.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Memory {
+enum ChildMemory {
     /// A copy of ours, as after fork(2).
     Copied,
     /// Ours, while the calling thread waits, as after vfork(2).
@@ -236,7 +236,7 @@ enum Memory {
 /// A program that is prepared; only the process must still be made.
 pub struct Prepared<'a> {
     plan: ChildPlan<'a>,
-    start: Start,
+    start: StartReport,
     cgroup: Option<BorrowedFd<'a>>,
     /// The texts to which `plan` points.
     _texts: Vec<CString>,
@@ -253,7 +253,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let text = |t: &str| CString::new(t).map_err(has_nul);
     let argv = program.argv.iter().map(|a| text(a)).collect::<Result<Vec<_>, _>>()?;
     let own = Environment::new(program.env.iter().map(|(k, v)| (k, v)))?;
-    let env = pointers(program.shared_env.into_iter().flat_map(|shared| shared.without(program.env)).chain(&own.0));
+    let env = null_terminated(program.shared_env.into_iter().flat_map(|shared| shared.without(program.env)).chain(&own.0));
     let path = own.path().or_else(|| program.shared_env.and_then(Environment::path));
     let candidates = candidates(name, path.as_deref()).iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
     let working_dir = CString::new(program.working_dir.as_os_str().as_encoded_bytes()).map_err(has_nul)?;
@@ -284,7 +284,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let plan = ChildPlan {
         v1_groups: program.v1_groups.iter().map(AsRawFd::as_raw_fd).collect(),
         oom_score: OOM_SCORE_OF_PROGRAMS.get().map(String::as_bytes),
-        ignored: ignored(),
+        ignored: ignored_signals(),
         sources,
         report_writer: report_writer_fd,
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
@@ -293,10 +293,10 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
         terminal: program.terminal,
         working_dir,
         candidates,
-        argv: pointers(&argv),
+        argv: null_terminated(&argv),
         env,
     };
-    let start = Start {
+    let start = StartReport {
         report: File::from(report),
         program: name.to_owned(),
         working_dir: program.working_dir.display().to_string(),
@@ -310,14 +310,14 @@ impl Prepared<'_> {
         Child { pid, pidfd, start: self.start }
     }
 
-    fn make(&self, memory: Memory) -> Result<(i32, OwnedFd), NotStarted> {
+    fn make(&self, memory: ChildMemory) -> Result<(i32, OwnedFd), NotStarted> {
         let name = &self.start.program;
         let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
         let mut pidfd: RawFd = -1;
         // A handler of ours must not run in the child.
         let mut flags = u64::from(libc::CLONE_PIDFD.cast_unsigned()) | CLONE_CLEAR_SIGHAND;
         let mut stack = Vec::<u8>::new();
-        if memory == Memory::Lent {
+        if memory == ChildMemory::Lent {
             flags |= u64::from((libc::CLONE_VM | libc::CLONE_VFORK).cast_unsigned());
             stack.reserve_exact(CHILD_STACK_BYTES);
         }
@@ -332,7 +332,7 @@ impl Prepared<'_> {
         args.pidfd = ptr::from_mut(&mut pidfd).expose_provenance() as u64;
         args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
         args.cgroup = cgroup;
-        if memory == Memory::Lent {
+        if memory == ChildMemory::Lent {
             let bottom = stack.as_mut_ptr().expose_provenance().next_multiple_of(STACK_ALIGNMENT);
             args.stack = bottom as u64;
             args.stack_size = (CHILD_STACK_BYTES - STACK_ALIGNMENT) as u64;
@@ -406,7 +406,7 @@ unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i6
 
 /// The signals that this process ignores: those that it was started with, and SIGPIPE. Read once, because nothing here
 /// ignores another one later.
-fn ignored() -> &'static [i32] {
+fn ignored_signals() -> &'static [i32] {
     static IGNORED: OnceLock<Vec<i32>> = OnceLock::new();
     IGNORED.get_or_init(|| {
         let is_ignored = |signal: &i32| {
@@ -429,8 +429,8 @@ fn candidates(name: &str, path: Option<&str>) -> Vec<String> {
     directories.map(|d| if d.is_empty() { format!("./{name}") } else { format!("{d}/{name}") }).collect()
 }
 
-/// With the null pointer at the end that execve needs.
-fn pointers<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc::c_char> {
+/// Pointers to the texts, with the null pointer at the end that execve needs.
+fn null_terminated<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc::c_char> {
     texts.into_iter().map(|t| t.as_ptr()).chain([ptr::null()]).collect()
 }
 
@@ -599,7 +599,7 @@ pub fn signal_descendants(root: i32, signal: i32, which: impl Fn(&identity::Proc
 
 /// Sends a signal to each of these processes; returns how many of them still existed.
 pub fn signal_each(pids: impl IntoIterator<Item = i32>, signal: i32) -> usize {
-    // Other numbers than positive ones would mean groups.
+    // A number that is not positive would name a process group.
     // SAFETY: two integers.
     pids.into_iter().filter(|pid| *pid > 0 && unsafe { libc::kill(*pid, signal) } == 0).count()
 }

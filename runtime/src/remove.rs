@@ -22,22 +22,22 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove_at_most(path, &mut u64::MAX.clone()).map(drop)
 }
 
-/// The same for a tree in which somebody may write meanwhile: removes at most `most` names, subtracts them from `most`,
+/// The same for a tree in which somebody may write meanwhile: removes at most `names_left` names, subtracts them from `names_left`,
 /// and leaves the rest. Returns whether nothing is left.
-pub fn remove_at_most(path: &Path, most: &mut u64) -> io::Result<bool> {
-    match remove(path, most) {
+pub fn remove_at_most(path: &Path, names_left: &mut u64) -> io::Result<bool> {
+    match remove(path, names_left) {
         Ok(()) => Ok(true),
-        Err(error) if *most == 0 || error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) if *names_left == 0 || error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
+fn remove(path: &Path, names_left: &mut u64) -> io::Result<()> {
     let mut count = || {
-        *most = most.saturating_sub(1);
-        if *most == 0 { Err(io::Error::from(io::ErrorKind::QuotaExceeded)) } else { Ok(()) }
+        *names_left = names_left.saturating_sub(1);
+        if *names_left == 0 { Err(io::Error::from(io::ErrorKind::QuotaExceeded)) } else { Ok(()) }
     };
-    let top = match openat(AT_FDCWD, path, directory(), Mode::empty()) {
+    let top = match openat(AT_FDCWD, path, directory_flags(), Mode::empty()) {
         Ok(top) => top,
         Err(Errno::ENOENT) => return Ok(()),
         // Not a directory; a symlink, for example.
@@ -46,13 +46,13 @@ fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
     };
     // Names that nobody can have made beforehand.
     let mut moved = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into());
-    each(top.as_fd(), |name| {
+    take_out_each(top.as_fd(), |name| {
         count()?;
-        if !unlinked(top.as_fd(), name)? {
-            let inner = openat(&top, name.as_c_str(), directory(), Mode::empty())?;
-            each(inner.as_fd(), |name| {
+        if !unlink_unless_directory(top.as_fd(), name)? {
+            let inner = openat(&top, name.as_c_str(), directory_flags(), Mode::empty())?;
+            take_out_each(inner.as_fd(), |name| {
                 count()?;
-                if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved, &mut count) }
+                if unlink_unless_directory(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved, &mut count) }
             })?;
             unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
         }
@@ -61,12 +61,12 @@ fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-fn directory() -> OFlag {
+fn directory_flags() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
 /// Applies `take_out` to every name in a directory until none is left. `take_out` removes the name from the directory.
-fn each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Result<()>) -> io::Result<()> {
+fn take_out_each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Result<()>) -> io::Result<()> {
     loop {
         let names = some_names(directory)?;
         if names.is_empty() {
@@ -80,7 +80,7 @@ fn each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Res
 
 fn some_names(at: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     // Opened again: a new descriptor reads from the beginning.
-    let mut stream = Dir::from_fd(openat(at, c".", directory(), Mode::empty())?)?;
+    let mut stream = Dir::from_fd(openat(at, c".", directory_flags(), Mode::empty())?)?;
     let mut names = Vec::new();
     for entry in stream.iter().take(NAMES_MAX + 2) {
         let name = entry?.file_name().to_owned();
@@ -92,7 +92,7 @@ fn some_names(at: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
 }
 
 /// Unlinks the name, unless it is a directory.
-fn unlinked(at: BorrowedFd<'_>, name: &CString) -> io::Result<bool> {
+fn unlink_unless_directory(at: BorrowedFd<'_>, name: &CString) -> io::Result<bool> {
     match unlinkat(at, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),
         Err(Errno::EISDIR) => Ok(false),
@@ -132,10 +132,10 @@ mod tests {
             fs::write(tree.join(format!("a/b/{n}")), "").unwrap();
         }
         // Deeper than a path can express, and than recursion or descriptors could follow.
-        let mut at = openat(AT_FDCWD, &tree, directory(), Mode::empty()).unwrap();
+        let mut at = openat(AT_FDCWD, &tree, directory_flags(), Mode::empty()).unwrap();
         for _ in 0..3000 {
             nix::sys::stat::mkdirat(&at, c"d", Mode::S_IRWXU).unwrap();
-            at = openat(&at, c"d", directory(), Mode::empty()).unwrap();
+            at = openat(&at, c"d", directory_flags(), Mode::empty()).unwrap();
         }
         drop(at);
         remove_tree(&tree).unwrap();

@@ -13,19 +13,19 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `SOCK_DIAG_BY_FAMILY`.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `NLMSG_ERROR`.
-const ERROR: u16 = 2;
+const NLMSG_ERROR: u16 = 2;
 /// `INET_DIAG_CGROUP_ID`.
-const CGROUP_ID: u16 = 21;
+const INET_DIAG_CGROUP_ID: u16 = 21;
 /// `TCP_LISTEN`.
-const LISTEN: u8 = 10;
+const TCP_LISTEN: u8 = 10;
 /// `TCP_ESTABLISHED`, and `TCP_CLOSE_WAIT`: the other end has finished sending.
-const CONNECTED: [u8; 2] = [1, 8];
+const CONNECTED_STATES: [u8; 2] = [1, 8];
 /// `struct nlmsghdr`.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// `struct inet_diag_msg`.
-const MESSAGE: usize = 72;
+const MESSAGE_BYTES: usize = 72;
 /// Buffer for one answer.
 const ANSWER_BYTES_MAX: usize = 8192;
 
@@ -51,8 +51,8 @@ pub fn listener(port: u16) -> io::Result<Option<Whose>> {
 }
 
 fn listening(port: u16) -> io::Result<Option<Whose>> {
-    let found = look(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))?;
-    Ok(found.filter(|(state, _)| *state == LISTEN).map(|(_, whose)| whose))
+    let found = ask_kernel(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))?;
+    Ok(found.filter(|(state, _)| *state == TCP_LISTEN).map(|(_, whose)| whose))
 }
 
 /// Whether the kernel reports an existing socket. If it cannot load `tcp_diag`, it reports each socket as missing.
@@ -75,33 +75,33 @@ fn kernel_reports() -> io::Result<bool> {
 /// # Errors
 /// The kernel does not report it.
 pub fn other_end(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<Whose>> {
-    Ok(look(peer, local)?.filter(|(state, _)| CONNECTED.contains(state)).map(|(_, whose)| whose))
+    Ok(ask_kernel(peer, local)?.filter(|(state, _)| CONNECTED_STATES.contains(state)).map(|(_, whose)| whose))
 }
 
-fn look(its: SocketAddrV4, others: SocketAddrV4) -> io::Result<Option<(u8, Whose)>> {
+fn ask_kernel(its: SocketAddrV4, others: SocketAddrV4) -> io::Result<Option<(u8, Whose)>> {
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
-    send(netlink.as_raw_fd(), &question(its, others), MsgFlags::empty())?;
+    send(netlink.as_raw_fd(), &encode_request(its, others), MsgFlags::empty())?;
     let mut answer = [0u8; ANSWER_BYTES_MAX];
     // The answer is there when the request was accepted.
     let (length, from) = recvfrom::<NetlinkAddr>(netlink.as_raw_fd(), &mut answer)?;
     if from.is_none_or(|from| from.pid() != 0) {
         return Err(io::Error::other("an answer that is not the kernel's"));
     }
-    read(answer.get(..length).unwrap_or_default())
+    decode_answer(answer.get(..length).unwrap_or_default())
 }
 
 /// `struct nlmsghdr` and `struct inet_diag_req_v2`.
-fn question(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
+fn encode_request(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
     const REQUEST: u16 = 1;
     // `AF_INET`, `IPPROTO_TCP`.
     const INET: u8 = 2;
     const TCP: u8 = 6;
     const ANY_STATE: u32 = u32::MAX;
     const NO_COOKIE: u32 = u32::MAX;
-    let mut body = Vec::with_capacity(HEADER + 56);
-    let length = u32::try_from(HEADER + 56).unwrap_or(u32::MAX);
+    let mut body = Vec::with_capacity(HEADER_BYTES + 56);
+    let length = u32::try_from(HEADER_BYTES + 56).unwrap_or(u32::MAX);
     body.extend(length.to_ne_bytes());
-    body.extend(BY_FAMILY.to_ne_bytes());
+    body.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     body.extend(REQUEST.to_ne_bytes());
     body.extend([0; 8]);
     // A search by IPv4 address also finds an IPv6 socket that serves it.
@@ -120,29 +120,29 @@ fn question(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
 }
 
 /// Its state and its owner.
-fn read(answer: &[u8]) -> io::Result<Option<(u8, Whose)>> {
+fn decode_answer(answer: &[u8]) -> io::Result<Option<(u8, Whose)>> {
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "an answer that cannot be read");
     let length = usize::try_from(number(answer, 0).ok_or_else(odd)?).map_err(|_| odd())?;
     let kind = short(answer, 4).ok_or_else(odd)?;
     let answer = answer.get(..length).ok_or_else(odd)?;
-    if kind == ERROR {
-        let errno = number(answer, HEADER).ok_or_else(odd)?.cast_signed();
+    if kind == NLMSG_ERROR {
+        let errno = number(answer, HEADER_BYTES).ok_or_else(odd)?.cast_signed();
         return match -errno {
             libc::ENOENT => Ok(None),
             errno => Err(io::Error::from_raw_os_error(errno)),
         };
     }
-    if kind != BY_FAMILY {
+    if kind != SOCK_DIAG_BY_FAMILY {
         return Err(odd());
     }
-    let state = *answer.get(HEADER + 1).ok_or_else(odd)?;
-    let uid = number(answer, HEADER + 64).ok_or_else(odd)?;
-    let mut attributes = answer.get(HEADER + MESSAGE..).ok_or_else(odd)?;
+    let state = *answer.get(HEADER_BYTES + 1).ok_or_else(odd)?;
+    let uid = number(answer, HEADER_BYTES + 64).ok_or_else(odd)?;
+    let mut attributes = answer.get(HEADER_BYTES + MESSAGE_BYTES..).ok_or_else(odd)?;
     let mut cgroup = None;
     while let (Some(length), Some(kind)) = (short(attributes, 0), short(attributes, 2)) {
         let length = usize::from(length);
         let value = attributes.get(4..length).ok_or_else(odd)?;
-        if kind == CGROUP_ID {
+        if kind == INET_DIAG_CGROUP_ID {
             cgroup = Some(u64::from_ne_bytes(value.try_into().map_err(|_| odd())?));
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -195,22 +195,22 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_an_error_and_no_panic() {
-        let mut answer = vec![0u8; HEADER + MESSAGE];
-        assert!(read(&answer).is_err());
+        let mut answer = vec![0u8; HEADER_BYTES + MESSAGE_BYTES];
+        assert!(decode_answer(&answer).is_err());
         answer[..4].copy_from_slice(&88u32.to_ne_bytes());
-        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-        assert_eq!(read(&answer).unwrap(), Some((0, Whose { uid: 0, cgroup: None })));
+        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        assert_eq!(decode_answer(&answer).unwrap(), Some((0, Whose { uid: 0, cgroup: None })));
         // An attribute with a length beyond the message, and one of length zero.
         for length in [200u16, 0, 3] {
             let mut odd = answer.clone();
             odd.extend(length.to_ne_bytes());
-            odd.extend(CGROUP_ID.to_ne_bytes());
+            odd.extend(INET_DIAG_CGROUP_ID.to_ne_bytes());
             let all = u32::try_from(odd.len()).unwrap();
             odd[..4].copy_from_slice(&all.to_ne_bytes());
-            assert!(read(&odd).is_err(), "{length}");
+            assert!(decode_answer(&odd).is_err(), "{length}");
         }
         for length in 0..answer.len() {
-            assert!(read(&answer[..length]).is_err(), "{length}");
+            assert!(decode_answer(&answer[..length]).is_err(), "{length}");
         }
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_with_its_state() {
+    fn a_process_is_described_with_its_state() {
         let own = describe(i32::try_from(std::process::id()).unwrap());
         // The first thread may wait for this one, or run.
         assert!(["R", "S"].iter().any(|state| own.starts_with(&format!("pid {}, state {state}", std::process::id()))), "{own}");

@@ -78,7 +78,7 @@ pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGp
             }
             Err(why) if vendor.vendor() == GpuVendor::Simulated => out.lacking.push(format!("simulated_gpus: {why}")),
             Err(why) if on_bus > 0 => out.lacking.push(format!(
-                "{on_bus} GPU(s) of {} are on the bus, and their driver cannot be asked: {why}; install the vendor's driver and library",
+                "{on_bus} GPU(s) of {} are on the bus, and their driver does not answer: {why}; install the vendor's driver and library",
                 vendor.vendor()
             )),
             Err(_) => {}

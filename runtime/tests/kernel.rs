@@ -72,10 +72,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Nobody cancels.
+/// Never set: the copy is not cancelled.
 static GOING_ON: AtomicBool = AtomicBool::new(false);
 
-/// There is room for anything.
+/// Accepts an image of any size.
 fn enough(_bytes: u64) -> Result<(), NoRoom> {
     Ok(())
 }
@@ -302,7 +302,7 @@ fn run(
     };
     let copied = process::spawn(&program).and_then(|child| {
         let outcome = ended(child.pid, &child.pidfd);
-        child.into_start().failure().map_or_else(|| Ok((outcome, written())), Err)
+        child.into_start_report().failure().map_or_else(|| Ok((outcome, written())), Err)
     });
     let lent = process::spawn_loaded(&program).map(|(pid, pidfd)| (ended(pid, &pidfd), written()));
     match (&copied, &lent) {

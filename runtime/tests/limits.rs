@@ -91,7 +91,7 @@ impl Bed {
         let scope = self.slice.create_scope(id).unwrap();
         let groups = self.controllers.set(id, Some(&scope), limits)?;
         scope.launch(1).create().unwrap();
-        scope.launch(1).die_together().unwrap();
+        scope.launch(1).kill_whole_on_oom().unwrap();
         let groups = groups.iter().map(|g| open_v1_procs(g).unwrap()).collect();
         Ok(Work { id, scope, groups })
     }
@@ -184,7 +184,7 @@ fn used_ms(work: &Work) -> u64 {
     stat.lines().find_map(|l| l.strip_prefix("usage_usec ")?.parse::<u64>().ok()).unwrap() / 1000
 }
 
-/// Half a processor is half a processor, however many processes want it.
+/// A quota of half a processor holds for any number of processes.
 fn cpu_quota() -> Result<(), Failed> {
     let bed = Bed::new();
     let work = bed.work(&Limits { cpu_quota: Some(500), cpu_weight: Some(50), ..Limits::default() })?;
@@ -192,8 +192,8 @@ fn cpu_quota() -> Result<(), Failed> {
     let null = File::options().write(true).open("/dev/null")?;
     let spin = "i=0; while :; do i=$((i+1)); done";
     let children: Vec<_> = (0..3).map(|_| work.start(&["sh", "-c", spin], &[("PATH", "/usr/bin:/bin")], &null)).collect();
-    // At the beginning one period of 100 ms more than its time may be used. A virtual machine charges the time in which its
-    // host had stopped a processor to who ran there; the quota takes that back in the next periods.
+    // At first the work may use one period of 100 ms more than its quota. While a host has stopped a processor of a
+    // virtual machine, that time is charged to the process there; the next periods give it back.
     let most = |wall: u64| wall / 2 + 150;
     let (mut used, mut wall) = (0, 0);
     while wall < 2000 || (used > most(wall) && wall < 20_000) {
@@ -211,7 +211,7 @@ fn cpu_quota() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Work on one processor is on that one.
+/// Work with one processor runs on that one.
 fn cpuset() -> Result<(), Failed> {
     let bed = Bed::new();
     let all: IndexSet = allowed("Cpus_allowed_list", "self").parse()?;
@@ -229,7 +229,8 @@ fn allowed(key: &str, pid: &str) -> String {
     status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(":\t")).unwrap().to_owned()
 }
 
-/// A program that forks for ever comes to its limit, the machine does not notice, and one kill ends it.
+/// A program that forks for ever reaches its limit, does not disturb the machine, and is ended by one
+/// kill.
 fn fork_bomb() -> Result<(), Failed> {
     let bed = Bed::new();
     let work = bed.work(&Limits { pids: Some(40), ..Limits::default() })?;
@@ -325,7 +326,7 @@ fn unavailable() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Nothing is left of an allocation, in no tree, and what lives there is killed.
+/// Living processes are killed, and nothing is left of the allocation in any tree.
 fn removed() -> Result<(), Failed> {
     let bed = Bed::new();
     let work = bed.work(&Limits { pids: Some(40), cpu_weight: Some(100), ..Limits::default() })?;

@@ -31,9 +31,9 @@ use std::fmt;
 use std::time::Duration;
 
 /// How many well nodes fail as often as one unwell node.
-const UNWELL_COUNTS_AS: f64 = 100.0;
+const UNWELL_FAILURE_FACTOR: f64 = 100.0;
 /// The part of the main memory of its shares that work is assumed to save, until it has saved once.
-const FIRST_SIZE_OF_MEMORY: f64 = 0.25;
+const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
 /// The least time between checkpoints, as a multiple of the write time: saving takes at most a
 /// tenth of an allocation's time.
 const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
@@ -42,7 +42,7 @@ const PREEMPTIONS_PER_HOUR_MAX: f64 = 1.0;
 /// How long work waits, in seconds, until it is half as urgent as work can be.
 const HALF_URGENT_AFTER_S: f64 = 600.0;
 /// How many waiting allocations preemptability considers, from the first on.
-const WAITING_LOOKED_AT_MAX: usize = 100;
+const WAITING_CONSIDERED_MAX: usize = 100;
 /// The shortest write time that is calculated with, in seconds.
 const WRITE_TIME_S_MIN: f64 = 0.001;
 /// After how many failures in a row the pause before the next try stops growing.
@@ -77,6 +77,14 @@ pub struct LastSaved {
     pub took_ms: Option<u64>,
 }
 
+impl LastSaved {
+    /// The same, at the latest now: a time in the future is that of a wrong clock, and would put the
+    /// next checkpoint off until then.
+    pub fn not_after(self, now: Timestamp) -> Self {
+        Self { at: self.at.min(now), ..self }
+    }
+}
+
 /// What the broker itself last did for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
@@ -100,7 +108,7 @@ pub struct Known {
 
 impl Known {
     /// How many tries in a row failed.
-    fn in_vain(&self) -> u32 {
+    fn failed_tries(&self) -> u32 {
         match self.tried {
             Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
             None => 0,
@@ -244,16 +252,16 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     let mut judged = BTreeMap::new();
     let mut due = Vec::new();
     let (mut under_way, mut written, mut tried_again) = (0, 0.0, false);
-    for (allocation, automatic) in view.cluster.allocations.values().filter_map(asked_unasked) {
+    for (allocation, automatic) in view.cluster.allocations.values().filter_map(with_automatic_policy) {
         let known = view.known.get(&allocation.id).copied().unwrap_or_default();
         let terms = terms(view, &queue, allocation, &known, now);
-        let verdict = alone(view, allocation, automatic, &known, &terms, now);
+        let verdict = judge_alone(view, allocation, automatic, &known, &terms, now);
         match verdict {
-            Verdict::Ask => due.push((allocation.id, known.in_vain(), terms)),
+            Verdict::Ask => due.push((allocation.id, known.failed_tries(), terms)),
             Verdict::UnderWay => {
                 under_way += 1;
                 written += terms.bytes_per_second(view.tuning);
-                tried_again |= known.in_vain() > 0;
+                tried_again |= known.failed_tries() > 0;
             }
             _ => {}
         }
@@ -262,7 +270,7 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     // Work that was asked for another reason saves itself regardless of the store's bandwidth,
     // which leaves less for the work that is asked here.
     let counted = |allocation: &&Allocation| judged.get(&allocation.id).is_some_and(|judgement| judgement.verdict == Verdict::UnderWay);
-    let of_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_to_go(allocation);
+    let of_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_for_preemption(allocation);
     for allocation in view.cluster.allocations.values().filter(|allocation| of_others(allocation) && !counted(allocation)) {
         let known = view.known.get(&allocation.id).copied().unwrap_or_default();
         under_way += 1;
@@ -289,19 +297,26 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
 }
 
 /// A running allocation that its user submitted with automatic checkpoints, and their policy.
-fn asked_unasked(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
+fn with_automatic_policy(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
     let automatic = allocation.spec.checkpoint.as_ref().and_then(|policy| policy.automatic)?;
     (allocation.state == AllocationState::Running).then_some((allocation, automatic))
 }
 
-/// Whether its head asks running work to save itself for a preemption or an urgent drain.
-fn saves_itself_to_go(allocation: &Allocation) -> bool {
+/// Whether the head of running work asks it to save itself for a preemption or an urgent drain.
+fn saves_itself_for_preemption(allocation: &Allocation) -> bool {
     let asked = allocation.spec.checkpoint.is_some() && allocation.preemption.as_deref().is_some_and(Preemption::stands);
     asked && allocation.state == AllocationState::Running
 }
 
 /// The decision about one allocation, without regard to the others.
-fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, known: &Known, terms: &Terms, now: Timestamp) -> Verdict {
+fn judge_alone(
+    view: &BrokerView<'_>,
+    allocation: &Allocation,
+    automatic: Automatic,
+    known: &Known,
+    terms: &Terms,
+    now: Timestamp,
+) -> Verdict {
     // A preemption whose checkpoint failed, so that the work goes on, does not count.
     if allocation.preemption.as_deref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
@@ -363,7 +378,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     let memory: f64 = allocation.shares.iter().map(|share| share.resources.memory_bytes as f64).sum();
     let (size_bytes, size_is_guessed) = match known.last {
         Some(last) => (last.bytes as f64, false),
-        None => (memory * FIRST_SIZE_OF_MEMORY, true),
+        None => (memory * FIRST_SIZE_MEMORY_PART, true),
     };
     let took_ms = known.last.and_then(|last| last.took_ms);
     let write_time_s = match (view.storage, took_ms) {
@@ -374,11 +389,11 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     };
     let many = f64::from(nodes);
     let failures_per_s =
-        (many + f64::from(unwell_nodes) * (UNWELL_COUNTS_AS - 1.0)) * tuning.failures_per_node_day.max(0.0) / (24.0 * 3600.0);
+        (many + f64::from(unwell_nodes) * (UNWELL_FAILURE_FACTOR - 1.0)) * tuning.failures_per_node_day.max(0.0) / (24.0 * 3600.0);
     let within = |rate_per_s: f64| 1.0 - (-rate_per_s * unsaved_s).exp();
     let failure_probability = within(failures_per_s);
     let preemption_probability = within(queue.demand_of(allocation) * PREEMPTIONS_PER_HOUR_MAX / 3600.0);
-    // On average half of it is lost: the failure comes at any time within it.
+    // A failure may come at any time, so half of the unsaved work is lost on average.
     let at_stake_node_s = unsaved_s / 2.0 * many;
     let compute_waste_node_s = write_time_s * many;
     Terms {
@@ -431,13 +446,13 @@ impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
         let waiting = queue(cluster);
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
-        let there = cluster.nodes.len() as f64;
+        let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {
             let waited_s = seconds(now.since_ms(a.submitted_at));
             waited_s / (waited_s + HALF_URGENT_AFTER_S)
         };
-        let first = waiting.into_iter().take(WAITING_LOOKED_AT_MAX).map(|a| (a, urgency(a)));
-        let pressure = if wanted > 0.0 { wanted / (wanted + there) } else { 0.0 };
+        let first = waiting.into_iter().take(WAITING_CONSIDERED_MAX).map(|a| (a, urgency(a)));
+        let pressure = if wanted > 0.0 { wanted / (wanted + all_nodes) } else { 0.0 };
         Self { cluster, waiting: first.collect(), pressure }
     }
 
@@ -470,7 +485,7 @@ impl fmt::Display for Verdict {
             Self::Staggered { under_way } => write!(f, "it is due, and waits for its turn: {under_way} checkpoint(s) come first"),
             Self::UnderWay => f.write_str("a checkpoint is under way"),
             Self::AfterFailure { times, left_s } => {
-                write!(f, "it was asked in vain {times} time(s) in a row, and is asked again in {left_s:.0} s")
+                write!(f, "its last {times} checkpoint(s) failed, and it is asked again in {left_s:.0} s")
             }
             Self::NotKnownYet => f.write_str("the time of its last checkpoint has not been read from the store yet"),
             Self::StorageAway { why } => write!(f, "paused: the store of checkpoints is away ({why})"),
@@ -488,7 +503,7 @@ impl Terms {
         let node_s = |value: f64| format!("{value:.3} node-s");
         let guessed = if self.size_is_guessed { "a quarter of its memory: it has saved nothing yet" } else { "as its last checkpoint" };
         let mut lines = vec![
-            ("nodes", self.nodes.to_string(), "that it has"),
+            ("nodes", self.nodes.to_string(), "nodes of the allocation"),
             ("unsaved", format!("{:.1} s", self.unsaved_s), "since its last checkpoint, or since it began"),
             ("checkpoint_size", format!("{:.0} bytes", self.size_bytes), guessed),
             (
@@ -507,21 +522,21 @@ impl Terms {
             (
                 "preemption_probability",
                 format!("{:.6}", self.preemption_probability),
-                "by what waits with a higher class, within that time",
+                "by waiting work of a higher class, within that time",
             ),
             ("recompute_saved", node_s(self.recompute_saved_node_s), "failure_probability x half of the unsaved time x nodes"),
             ("preemptability", node_s(self.preemptability_node_s), "preemption_probability x half of the unsaved time x nodes"),
             (
                 "backlog_pressure",
                 format!("{:.3}", self.backlog_pressure),
-                "nodes that are waited for, as a part of those and all that there are",
+                "nodes that waiting work wants / (these nodes + all nodes of the cluster)",
             ),
             ("backlog_relief", node_s(self.backlog_relief_node_s), "backlog_pressure x compute_waste"),
             ("value", node_s(self.value_node_s()), "recompute_saved + preemptability + backlog_relief"),
-            ("least_interval", format!("{:.1} s", self.least_interval_s), "ten write times, and not less than the site's"),
+            ("least_interval", format!("{:.1} s", self.least_interval_s), "ten write times, and at least the site's interval"),
         ];
         if self.unwell_nodes > 0 {
-            lines.push(("unwell_nodes", self.unwell_nodes.to_string(), "nodes of it that something speaks against"));
+            lines.push(("unwell_nodes", self.unwell_nodes.to_string(), "those of its nodes that are unwell"));
         }
         if let Some(left_s) = self.walltime_left_s {
             lines.push(("walltime_left", format!("{left_s:.0} s"), "until its walltime is over"));

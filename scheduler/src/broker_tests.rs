@@ -127,7 +127,7 @@ fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
 }
 
 #[test]
-fn what_never_answers_keeps_nobody_else_from_the_store() {
+fn work_that_never_answers_keeps_no_other_from_the_store() {
     let work = |n: u64, nodes, known| (running(n, n * 100, nodes, 10_000_000, Automatic::Weighed), known);
     let deaf = |times| Known { tried: Some(Tried::UnderWay { times }), ..Known::default() };
     let mut world = World::of([work(1, 8, deaf(0)), work(2, 1, saved(5_000_000, 10, 1_000_000_000))]);
@@ -155,7 +155,7 @@ fn a_checkpoint_that_was_not_read_yet_is_not_work_that_never_saved() {
 }
 
 #[test]
-fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
+fn an_unwell_node_or_waiting_work_brings_a_checkpoint_forward() {
     let quiet = World::of([(running(1, 1, 4, 90_000, Automatic::Weighed), saved(3_000, 10, 1_000_000_000))]);
     assert_eq!(quiet.one().verdict, Verdict::NotWorthIt);
     let mut unwell = quiet.clone();
@@ -187,7 +187,7 @@ fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
 }
 
 #[test]
-fn checkpoints_do_not_meet_on_the_storage() {
+fn checkpoints_share_the_bandwidth_of_the_store() {
     // Each writes 600 MB/s: only one fits into the bandwidth.
     let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let mut world = World::of([work(1, 1), work(2, 4), work(3, 2)]);
@@ -205,7 +205,7 @@ fn checkpoints_do_not_meet_on_the_storage() {
 }
 
 #[test]
-fn while_the_storage_is_away_it_costs_infinitely_much_and_nothing_is_begun() {
+fn while_the_store_does_not_answer_the_cost_is_infinite_and_nothing_begins() {
     let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
     assert_eq!(world.one().verdict, Verdict::Ask);
     world.storage = Storage::Away { why: "gone".into() };
@@ -215,7 +215,7 @@ fn while_the_storage_is_away_it_costs_infinitely_much_and_nothing_is_begun() {
 }
 
 #[test]
-fn what_was_asked_in_vain_is_asked_later_and_later() {
+fn after_each_failure_the_next_request_is_later() {
     let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
     let mut tried = |ago_s: u64, times| {
         world.known.get_mut(&id(1)).unwrap().tried = Some(Tried::InVain { at: Timestamp(NOW.0 - ago_s * 1000), times });
@@ -228,7 +228,7 @@ fn what_was_asked_in_vain_is_asked_later_and_later() {
 }
 
 #[test]
-fn what_is_asked_every_so_often_is_asked_then() {
+fn work_with_a_fixed_interval_is_asked_at_that_interval() {
     let every = Automatic::Every { seconds: 60 };
     let of = |ago_s| World::of([(running(1, 1, 1, 90_000, every), saved(ago_s, 1, 1))]).one().verdict;
     assert_eq!(of(59), Verdict::NotDue { every_s: 60, left_s: 1.0 });
@@ -238,7 +238,7 @@ fn what_is_asked_every_so_often_is_asked_then() {
 }
 
 #[test]
-fn who_is_asked_for_something_else_is_left_alone() {
+fn work_near_its_end_or_without_automatic_checkpoints_is_not_asked() {
     let mut near = running(1, 1, 1, 86_000, Automatic::Weighed);
     spec_of(&mut near).walltime = Some(Duration::from_secs(86_100));
     assert_eq!(World::of([(near.clone(), saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { left_s: 100.0 });
@@ -263,7 +263,7 @@ fn drain(failed: Option<&str>) -> Preemption {
 }
 
 #[test]
-fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it() {
+fn work_that_saves_itself_for_a_drain_uses_bandwidth() {
     let due = || (running(1, 1, 1, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let mut goes = running(2, 100, 1, 1_000_000, Automatic::Weighed);
     spec_of(&mut goes).checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
@@ -290,7 +290,7 @@ fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it()
 }
 
 #[test]
-fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again() {
+fn a_checkpoint_that_a_user_requested_uses_bandwidth_and_is_not_requested_again() {
     let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let (mut others, known) = work(3, 1);
     spec_of(&mut others).checkpoint.as_mut().unwrap().automatic = None;
@@ -313,7 +313,7 @@ fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again(
 }
 
 #[test]
-fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again() {
+fn work_that_goes_on_after_a_failed_drain_is_asked_again() {
     let mut work = running(1, 1, 1, 86_000, Automatic::Every { seconds: 60 });
     work.preemption = Some(Box::new(drain(None)));
     assert_eq!(World::of([(work.clone(), saved(80_000, 1, 1))]).one().verdict, Verdict::Preempted);
@@ -397,7 +397,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn what_is_asked_at_once_is_bounded_and_comes_by_its_worth(world in a_world()) {
+    fn requests_are_bounded_and_the_most_valuable_come_first(world in a_world()) {
         let judged = world.judged();
         let of = |id: &AllocationId| world.known[id];
         let asked: Vec<_> = judged.iter().filter(|(_, j)| j.verdict == Verdict::Ask).collect();
@@ -412,24 +412,24 @@ proptest! {
         let written: f64 = asked.iter().chain(&under_way).map(|(_, j)| j.terms.bytes_per_second(&world.tuning)).sum();
         prop_assert!(asked.is_empty() || busy == 1 || written <= world.tuning.storage_bytes_per_second * (1.0 + 1e-9));
         // Work whose checkpoint failed is asked one at a time.
-        let again = |all: &[(&AllocationId, &Judgement)]| all.iter().filter(|(id, _)| of(id).in_vain() > 0).count();
+        let again = |all: &[(&AllocationId, &Judgement)]| all.iter().filter(|(id, _)| of(id).failed_tries() > 0).count();
         prop_assert!(again(&asked) == 0 || again(&asked) + again(&under_way) == 1);
         // If work is due and no checkpoint is under way, one always begins: of the work with the
         // fewest failures, the most valuable.
         prop_assert!(waits.is_empty() || busy > 0);
         if under_way.is_empty() {
-            let least = |all: &[(&AllocationId, &Judgement)]| all.iter().map(|(id, _)| of(id).in_vain()).min().unwrap_or(u32::MAX);
+            let least = |all: &[(&AllocationId, &Judgement)]| all.iter().map(|(id, _)| of(id).failed_tries()).min().unwrap_or(u32::MAX);
             prop_assert!(waits.is_empty() || least(&asked) <= least(&waits));
             let first = least(&asked);
             let most = |all: &[(&AllocationId, &Judgement)]| {
-                all.iter().filter(|(id, _)| of(id).in_vain() == first).map(|(_, j)| j.terms.value_node_s()).fold(f64::MIN, f64::max)
+                all.iter().filter(|(id, _)| of(id).failed_tries() == first).map(|(_, j)| j.terms.value_node_s()).fold(f64::MIN, f64::max)
             };
             prop_assert!(waits.is_empty() || most(&asked) >= most(&waits));
         }
     }
 
     #[test]
-    fn what_is_weighed_is_asked_where_it_is_worth_it_alone(world in a_world()) {
+    fn weighed_work_is_asked_only_if_it_is_worth_it(world in a_world()) {
         for (id, judgement) in world.judged() {
             let terms = judgement.terms;
             let policy = world.view.allocations[&id].spec.checkpoint.unwrap();

@@ -22,19 +22,17 @@ fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     groups
 }
 
-/// The free nodes in the order in which an allocation gets them: those of the largest group first,
-/// so that it spans as few groups as possible. A single node may be of any group, but drifted ones
-/// come last. If the allocation requires one group, only the largest is given.
-pub fn in_order<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<&'a Node> {
+/// The sets of free nodes of which an allocation may get one, each in the order in which it gets the
+/// nodes: those of the largest group first, so that it spans as few groups as possible. A single
+/// node may be of any group, but drifted ones come last. If the allocation requires one group, each
+/// group is a set; otherwise there is one set.
+pub fn sets<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<Vec<&'a Node>> {
     if spec.nodes == 1 {
         free.sort_by_key(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some()));
-        return free;
+        return vec![free];
     }
-    let mut groups = groups(&free);
-    if spec.constraints.conformance {
-        groups.truncate(1);
-    }
-    groups.concat()
+    let groups = groups(&free);
+    if spec.constraints.conformance { groups } else { vec![groups.concat()] }
 }
 
 /// How many of these nodes could serve the allocation together.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod broker;
+mod choice;
 mod conformity;
 mod domains;
 mod holdings;
@@ -46,7 +47,8 @@ const NODE_LIST_BYTES_MAX: usize = 200;
 /// behind it. An allocation does not block others if
 ///
 /// * too few registered nodes could ever serve it, without those that are excluded for it
-/// * it would exceed the quotas of its tenant
+/// * it would exceed the quotas of its tenant, also because too few of the nodes that the tenant
+///   uses already have enough free for it
 /// * its user has as many running allocations as one user may have
 /// * there is no VNI for its network domain
 /// * an earlier attempt of it may still run somewhere, and it must not run twice
@@ -75,28 +77,13 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         let named = view.named(allocation);
         let mut free: Vec<&Node> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).collect();
         free.retain(|n| why_not(view, &held, n, allocation).is_none());
-        if free.len() < wanted {
-            blocked.insert(queue);
+        let free_and_used: Vec<&Node> = free.iter().copied().filter(|n| quotas.is_used(allocation, n)).collect();
+        let Some(free) = choice::choose(free, &held, &quotas, allocation) else {
+            if choice::over_quota(&free_and_used, &quotas, allocation).is_none() {
+                blocked.insert(queue);
+            }
             continue;
-        }
-        if allocation.spec.share.is_some() {
-            // Best fit: the node with the least left over, so that whole nodes stay free for work
-            // that wants whole nodes.
-            let left = |n: &&Node| {
-                let free = n.size.minus(&held.committed(&n.id));
-                (free.gpus, free.cores, free.memory_bytes)
-            };
-            free.sort_by_key(left);
-        }
-        free = conformity::in_order(free, &allocation.spec);
-        if free.len() < wanted {
-            blocked.insert(queue);
-            continue;
-        }
-        free.truncate(wanted);
-        if quotas.keeps_off_these(allocation, &free).is_some() {
-            continue;
-        }
+        };
         quotas.take(allocation, free.iter().map(|n| &n.id));
         domains.take(allocation);
         running.take(allocation);
@@ -147,8 +134,7 @@ pub struct Explanation {
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let judge = Judge::of(view);
     let (free, nodes) = judge.sort_nodes(allocation);
-    let waits =
-        judge.waits(allocation, judge.ahead(allocation), judge.possible(allocation), || conformity::together(&free, &allocation.spec));
+    let waits = judge.waits(allocation, judge.ahead(allocation), judge.possible(allocation), || judge.count_free(&free, allocation));
     Explanation { summary: which_queue(view, allocation) + &waits.summary(&allocation.spec), nodes }
 }
 

@@ -2,7 +2,7 @@
 //! [`crate::explain`] shows a sentence and a list a few words; both come from one decision,
 //! [`Judge::waits`].
 
-use crate::conformity;
+use crate::choice;
 use crate::domains::Domains;
 use crate::holdings::Holdings;
 use crate::misfit::{self, misfit};
@@ -14,7 +14,7 @@ use crate::view::{View, queue};
 use crate::why_not::{WhyNot, excluded, why_not};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::tenant::Quota;
+use lattice_model::tenant::{Excess, Quota};
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
 use std::collections::BTreeMap;
 
@@ -95,6 +95,15 @@ fn nodes(count: usize) -> String {
     counted(count, "node")
 }
 
+fn quota_in_use(excess: &Excess) -> String {
+    let of = match excess.quota {
+        Quota::MaxNodes => "nodes",
+        Quota::MaxConcurrentAllocations => "allocations",
+        Quota::SensitivePoolSize => "sensitive nodes",
+    };
+    format!("quota: {} of {} {of} in use", excess.current, excess.limit)
+}
+
 fn are_free(count: usize) -> String {
     format!("{count} {} free", is_or_are(count))
 }
@@ -138,13 +147,11 @@ impl<'a> Judge<'a> {
     /// Why it cannot begin whatever nodes are free, in a sentence and in a few words.
     pub fn blocked(&self, allocation: &Allocation) -> Option<(String, String)> {
         if let Some(excess) = self.quotas.keeps_off(allocation) {
-            let of = match excess.quota {
-                Quota::MaxNodes => "nodes",
-                Quota::MaxConcurrentAllocations => "allocations",
-                Quota::SensitivePoolSize => "sensitive nodes",
-            };
-            let brief = format!("quota: {} of {} {of} in use", excess.current, excess.limit);
-            return Some((format!("waiting for quota headroom: {excess}"), brief));
+            return Some((format!("waiting for quota headroom: {excess}"), quota_in_use(&excess)));
+        }
+        if let Some((excess, used)) = self.over_quota(allocation) {
+            let why = format!("waiting for quota headroom: {excess}; of the nodes that the tenant uses, {used} can take it now");
+            return Some((why, quota_in_use(&excess)));
         }
         if let Some(too_many) = self.running.keeps_off(allocation) {
             let brief = format!("user limit: {} of {} running", too_many.running, too_many.most);
@@ -166,6 +173,22 @@ impl<'a> Judge<'a> {
         // The time of day in UTC.
         let clock = until.get(11..19).unwrap_or(&until);
         Some((why, format!("requeued {times}: waits to {clock}Z")))
+    }
+
+    /// The quota that it would exceed because too few of the nodes that its tenant uses are free for
+    /// it, and how many are.
+    fn over_quota(&self, allocation: &Allocation) -> Option<(Excess, usize)> {
+        if !self.quotas.depend_on_nodes(allocation) {
+            return None;
+        }
+        let mut used: Vec<&Node> = self.view.nodes.values().filter(|n| self.quotas.is_used(allocation, n)).collect();
+        used.retain(|node| why_not(self.view, &self.held, node, allocation).is_none());
+        Some((choice::over_quota(&used, &self.quotas, allocation)?, used.len()))
+    }
+
+    /// How many of the nodes that are free for it could serve it together.
+    pub fn count_free(&self, free: &[&Node], allocation: &Allocation) -> usize {
+        choice::count_free(free, &self.quotas, allocation)
     }
 
     /// How many of the cluster's nodes could ever serve it.
@@ -241,7 +264,7 @@ impl Outlook {
             }
             let ahead = in_line.entry(view.queue_of(allocation)).or_default();
             // For those behind others, the short reason does not count free nodes.
-            let free = || if *ahead == 0 { conformity::together(&judge.sort_nodes(allocation).0, &allocation.spec) } else { 0 };
+            let free = || if *ahead == 0 { judge.count_free(&judge.sort_nodes(allocation).0, allocation) } else { 0 };
             let waits = judge.waits(allocation, *ahead, possible, free);
             let place = waits.is_in_line().then(|| {
                 *ahead += 1;

@@ -31,16 +31,48 @@ impl<'a> Quotas<'a> {
     /// The quota that the allocation would exceed on any nodes.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
-        // A share may be on nodes that the tenant already has.
+        // A share may be on nodes that the tenant uses already: `excess` counts without these.
         let has = if allocation.spec.share.is_some() { 0 } else { u32::try_from(nodes.len()).unwrap_or(u32::MAX) };
         tenant.excess(Demand { nodes: has, more_nodes: allocation.spec.nodes, allocations: *allocations })
     }
 
-    /// The quota that the allocation would exceed on these nodes.
-    pub fn keeps_off_these(&self, allocation: &Allocation, on: &[&Node]) -> Option<Excess> {
+    /// The quota that the allocation would exceed with so many nodes that its tenant does not use
+    /// yet.
+    pub fn excess(&self, allocation: &Allocation, more: usize) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
-        let more = on.iter().filter(|n| !nodes.contains(&n.id)).count();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         tenant.excess(Demand { nodes: count(nodes.len()), more_nodes: count(more), allocations: *allocations })
+    }
+
+    /// Whether the allocation's tenant uses this node and has a limit of nodes.
+    pub fn is_used(&self, allocation: &Allocation, node: &Node) -> bool {
+        self.limit(allocation).is_some_and(|(used, _)| used.contains(&node.id))
+    }
+
+    /// Whether it matters which nodes the allocation gets: its tenant may not use as many new ones
+    /// as it asks for.
+    pub fn depend_on_nodes(&self, allocation: &Allocation) -> bool {
+        self.limit(allocation).is_some_and(|(_, more_max)| more_max < allocation.spec.nodes as usize)
+    }
+
+    /// Those of the nodes that the quota allows for the allocation: all that its tenant uses
+    /// already, and the first others up to the limit. The order stays.
+    pub fn allowed<'n>(&self, allocation: &Allocation, mut nodes: Vec<&'n Node>) -> Vec<&'n Node> {
+        if let Some((used, mut more_max)) = self.limit(allocation) {
+            nodes.retain(|node| {
+                let is_used = used.contains(&node.id);
+                let is_allowed = is_used || more_max > 0;
+                more_max -= usize::from(is_allowed && !is_used);
+                is_allowed
+            });
+        }
+        nodes
+    }
+
+    /// The nodes that the allocation's tenant uses, and how many more it may use; `None`: there is
+    /// no limit.
+    fn limit(&self, allocation: &Allocation) -> Option<(&BTreeSet<&'a NodeId>, usize)> {
+        let (tenant, nodes, _) = self.0.get(allocation.spec.tenant.as_str())?;
+        Some((nodes, (tenant.max_nodes? as usize).saturating_sub(nodes.len())))
     }
 }

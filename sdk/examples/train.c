@@ -1,4 +1,4 @@
-/* A training loop that survives preemption: each step is hashed with all before it, and what is restored is checked.
+/* A training loop that survives preemption: each step is hashed with all steps before it; restored state is checked.
  *
  * cc -I ../include train.c liblattice_checkpoint.a -lpthread -ldl -lm -o train
  * lattice submit --checkpoint=shmem -- ./train 1000
@@ -14,7 +14,7 @@
 
 static uint64_t next(uint64_t chain, int64_t step)
 {
-    /* FNV-1a over both. */
+    /* FNV-1a over the previous hash and the step. */
     uint64_t hash = 14695981039346656037u;
     uint64_t words[2] = {chain, (uint64_t)step};
     const unsigned char *bytes = (const unsigned char *)words;
@@ -23,7 +23,7 @@ static uint64_t next(uint64_t chain, int64_t step)
     return hash;
 }
 
-/* 0, or an errno: what is not all on its way to the disk is not saved. */
+/* 0, or an errno. Incomplete output must not count as saved, so every call is checked. */
 static int save(const char *directory, int64_t step, uint64_t chain)
 {
     char path[4200];
@@ -50,7 +50,7 @@ static void restore(const char *directory, int64_t *step, uint64_t *chain)
     for (int64_t before = 1; before <= *step; before++)
         expected = next(expected, before);
     if (expected != *chain) {
-        fprintf(stderr, "what was restored is not what %" PRId64 " steps give\n", *step);
+        fprintf(stderr, "the restored state is not the result of %" PRId64 " steps\n", *step);
         exit(3);
     }
     printf("restored %" PRId64 "\n", *step);
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
     printf("begun\n");
     while (step < steps) {
         lattice_checkpoint_request request;
-        usleep(10000); /* What a step of a real one takes longer for. */
+        usleep(10000); /* Simulates the computation of a real step. */
         chain = next(chain, ++step);
         if (lattice_checkpoint_asked(listener, &request) > 0) {
             int error = save(request.directory, step, chain);

@@ -1,4 +1,4 @@
-"""A training loop that survives preemption: each step is hashed with all before it, and what is restored is checked.
+"""A training loop that survives preemption: each step is hashed with all steps before it; restored state is checked.
 
 lattice submit --checkpoint=shmem -- python3 train.py 1000
 """
@@ -13,7 +13,7 @@ from lattice_checkpoint import Listener, restore_from  # noqa: E402
 
 
 def train(step, chain):
-    """What a step of a real one takes longer for."""
+    """Simulates the computation of a real step."""
     time.sleep(0.01)
     return step + 1, zlib.crc32(f"{chain} {step + 1}".encode())
 
@@ -30,7 +30,7 @@ def restore(directory):
     for before in range(step):
         expected = zlib.crc32(f"{expected} {before + 1}".encode())
     if expected != chain:
-        sys.exit(f"what was restored is not what {step} steps give")
+        sys.exit(f"the restored state is not the result of {step} steps")
     print(f"restored {step}", flush=True)
     return step, chain
 

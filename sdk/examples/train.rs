@@ -22,11 +22,11 @@ fn save(directory: &Path, step: u64, chain: u64) -> io::Result<()> {
 
 fn restore(directory: &Path) -> io::Result<(u64, u64)> {
     let text = fs::read_to_string(directory.join("state"))?;
-    let odd = || io::Error::other(format!("{text:?} is no state"));
-    let (step, chain) = text.trim().split_once(' ').ok_or_else(odd)?;
-    let (step, chain) = (step.parse().map_err(|_| odd())?, chain.parse().map_err(|_| odd())?);
+    let invalid = || io::Error::other(format!("{text:?} is not a saved state"));
+    let (step, chain) = text.trim().split_once(' ').ok_or_else(invalid)?;
+    let (step, chain) = (step.parse().map_err(|_| invalid())?, chain.parse().map_err(|_| invalid())?);
     if (1..=step).fold(0, next) != chain {
-        return Err(io::Error::other(format!("what was restored is not what {step} steps give")));
+        return Err(io::Error::other(format!("the restored state is not the result of {step} steps")));
     }
     println!("restored {step}");
     Ok((step, chain))

@@ -1,4 +1,4 @@
-"""For applications that run under Lattice: being asked to save themselves, through shared memory (--checkpoint=shmem).
+"""For applications under Lattice: receive requests to save themselves, through shared memory (--checkpoint=shmem).
 
     from lattice_checkpoint import Listener
 
@@ -10,12 +10,12 @@
                     model.save(request.directory)
                     request.step = step
 
-Left without an exception, the block tells the agent that all is saved; with one, that it failed, and why. `request.defer(seconds)`
-asks to be asked again later. Asking costs two loads from memory. Outside of Lattice nothing is ever asked. One process of each
-node answers; one that is forked is not asked until it opens its own Listener. Run again, a program finds what it saved in the
-directory that `restore_from()` gives.
+If the inner block ends without an exception, it reports that everything is saved; an exception reports a failure, with
+its text as the reason. `request.defer(seconds)` requests to be asked again later. A check costs two loads from memory.
+Outside of Lattice there is never a request. One process of each node answers; a forked process gets no request before
+it opens its own Listener. When the program runs again, it finds its saved files in the directory `restore_from()`.
 
-The page is described in the Rust crate beside this file, `src/layout.rs`. Only the standard library is used.
+`src/layout.rs` of the Rust crate describes the page. This module needs only the standard library.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _VERSION = 1
 _BYTES = 4096
 _DONE, _FAILED, _DEFERRED = 1, 2, 3
 _UNREPORTED = 0xFFFFFFFFFFFFFFFF
-# In words of 32 bits, and of 64.
+# Offsets of fields: _W in units of 32 bits, _L and _D in units of 64 bits, _AT in bytes.
 _W_VERSION, _W_BYTES, _W_REQUEST, _W_OF_REQUEST = 2, 3, 16, 17
 _W_ANSWERED, _W_ANSWER, _W_TAKEN, _W_PERCENT = 256, 257, 258, 259
 _L_DEADLINE, _L_LEFT, _L_STEP, _L_FILES, _L_SAVED_BYTES, _L_DEFERRAL = 9, 130, 131, 132, 133, 134
@@ -42,17 +42,17 @@ _W_TIME_SET, _D_TIME = 334, 168
 _open = weakref.WeakSet()
 
 
-def _forked():
-    # A worker that is forked is not who listens, and would hold the lock when its parent is gone.
+def _close_after_fork():
+    # A forked worker does not listen. With its parent's lock it would seem to, even after the parent has ended.
     for listener in list(_open):
         listener.close()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_close_after_fork)
 
 
 def _ms(seconds):
-    """Milliseconds; None where it is no number that can be told."""
+    """Milliseconds; None if the value is not a number, or not finite."""
     try:
         ms = int(seconds * 1000)
     except (TypeError, ValueError, OverflowError):
@@ -61,12 +61,12 @@ def _ms(seconds):
 
 
 def restore_from():
-    """The directory to go on from, or None where the work begins from its beginning."""
+    """The directory with the saved files, or None if the work begins from its beginning."""
     return os.environ.get("LATTICE_RESTORE_FROM") or None
 
 
 class Listener:
-    """Hears requests until it is closed: the agent asks only where somebody does."""
+    """Receives requests until it is closed. The agent makes requests only while a process of the node listens."""
 
     def __init__(self, page=None, directory=None):
         page = page or os.environ.get("LATTICE_CHECKPOINT_SHM")
@@ -81,14 +81,15 @@ class Listener:
                 raise ValueError(f"{page}: it has {size} bytes of {_BYTES}: somebody made it shorter")
             self._map = mmap.mmap(file.fileno(), _BYTES)
             self._file = file
-            # Whole words are loaded and stored, of the machine's own byte order.
+            # Each number is read and written in one access, in the machine's byte order.
             self._words = memoryview(self._map).cast("I")
             self._longs = memoryview(self._map).cast("Q")
             self._doubles = memoryview(self._map).cast("d")
             if self._map[:8] != _MAGIC or self._words[_W_BYTES] != _BYTES:
-                raise ValueError(f"{page}: it is no page of checkpoints")
+                raise ValueError(f"{page}: it is not a checkpoint page")
             if self._words[_W_VERSION] != _VERSION:
-                raise ValueError(f"{page}: it is of version {self._words[_W_VERSION]}, this module knows {_VERSION}")
+                found = self._words[_W_VERSION]
+                raise ValueError(f"{page}: it has version {found}, and this module supports {_VERSION}")
             fcntl.flock(file, fcntl.LOCK_SH)
             self._opener = os.getpid()
             _open.add(self)
@@ -104,14 +105,14 @@ class Listener:
         self.close()
 
     def close(self):
-        """Says that nobody listens any more."""
+        """Stops listening."""
         for view in (self._words, self._longs, self._doubles):
             if view is not None:
                 view.release()
         if self._map is not None:
             self._map.close()
         if self._file is not None:
-            # In so many words: children may have the descriptor yet, and one of them takes nothing from its parent.
+            # Explicitly, because forked children may still have the descriptor. A child must not unlock for its parent.
             if self._opener == os.getpid():
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
@@ -119,7 +120,7 @@ class Listener:
         self._file = self._map = self._words = self._longs = self._doubles = None
 
     def asked(self):
-        """The request that stands; one that is false where none does."""
+        """The pending request; if there is none, a request that is false."""
         words = self._words
         if words is None:
             return Request(None, 0, None, None, 0)
@@ -129,17 +130,17 @@ class Listener:
         of, deadline_ms = words[_W_OF_REQUEST], self._longs[_L_DEADLINE]
         token = self._map[_AT_TOKEN : _AT_TOKEN + _TOKEN_BYTES].split(b"\0", 1)[0].decode("ascii", "replace")
         whole = of == number and words[_W_OF_REQUEST] == number and words[_W_REQUEST] == number
-        # While the agent writes the next one the numbers differ: it is found a moment later.
+        # The numbers differ while the agent writes the next request: it is found a moment later.
         if not whole or not token or not all(c == "-" or c in "0123456789abcdefABCDEF" for c in token):
             return Request(None, 0, None, None, 0)
         if words[_W_TAKEN] != number:
-            # It was heard; how far it is, the program says.
+            # Acknowledges the request, without progress yet.
             words[_W_PERCENT], self._longs[_L_LEFT] = 0xFFFFFFFF, _UNREPORTED
             words[_W_TAKEN] = number
         return Request(self, number, token, os.path.join(self._directory, token), deadline_ms)
 
     def wait(self, seconds):
-        """The same, waiting for one so long at most: looks every millisecond."""
+        """The same, but waits for a request for at most this time: checks every millisecond."""
         until = time.monotonic() + seconds
         while True:
             request = self.asked()
@@ -149,17 +150,17 @@ class Listener:
 
     def _answer(self, number, answer):
         self._words[_W_ANSWER] = answer
-        # Last: from here on the agent reads the rest.
+        # Written last: from here on the agent reads the rest.
         self._words[_W_ANSWERED] = number
 
 
 class Request:
-    """What is asked for; false where nothing is. Not answered, it is asked for again.
+    """A request to save; false if there is none. If it is not answered, it is returned again.
 
-    token, directory: the directory's name, new with each request, and its path: it is there.
-    deadline_ms: by when, in milliseconds since 1970; the agent waits half as long again.
-    step, files, bytes: told with the answer where they are set; files and bytes are compared with what lies there.
-    time: the time of what is simulated, in seconds, 0 to 1e28; told where it is set.
+    token, directory: the name of the directory, new for each request, and its path; it exists.
+    deadline_ms: the deadline, in milliseconds since 1970; the agent waits half as long again.
+    step, files, bytes: set them to report them; files and bytes are compared with the files in the directory.
+    time: the simulated time in seconds, 0 to 1e28; set it to report it.
     """
 
     def __init__(self, listener, number, token, directory, deadline_ms):
@@ -181,7 +182,7 @@ class Request:
         return False
 
     def progress(self, percent, left_seconds=None):
-        """Says how far it is, and how long it will take yet. For people: the deadline stays."""
+        """Reports the progress, and the remaining time. Only for people: the deadline does not change."""
         if self._open:
             left = None if left_seconds is None else _ms(left_seconds)
             whole = _ms(percent)
@@ -190,7 +191,7 @@ class Request:
             self._listener._words[_W_TAKEN] = self._number
 
     def done(self):
-        """All of this node is written."""
+        """Reports that everything of this node is written."""
         if self._open:
             numbers = ((_L_STEP, "step", self.step), (_L_FILES, "files", self.files), (_L_SAVED_BYTES, "bytes", self.bytes))
             for place, name, value in numbers:
@@ -199,8 +200,8 @@ class Request:
                     if not 0 <= number <= _UNREPORTED:
                         raise ValueError
                 except (TypeError, ValueError):
-                    # The program runs on: it learns of it from what the checkpoint failed of.
-                    self.failed(f"{name} is {value!r}, and has to be a whole number that is not negative")
+                    # No exception, because the program must go on: the reason of the failed checkpoint names the value.
+                    self.failed(f"{name} is {value!r}; it must be an integer of at least 0")
                     return
                 self._listener._longs[place] = number
             try:
@@ -208,23 +209,23 @@ class Request:
                 if not 0 <= seconds <= 1e28:
                     raise ValueError
             except (TypeError, ValueError):
-                self.failed(f"time is {self.time!r}, and has to be a number of seconds from 0 to 1e28")
+                self.failed(f"time is {self.time!r}; it must be a number of seconds from 0 to 1e28")
                 return
             self._listener._doubles[_D_TIME] = seconds
             self._listener._words[_W_TIME_SET] = 0 if self.time is None else 1
             self._answer(_DONE)
 
     def failed(self, why):
-        """It cannot be saved: the checkpoint before this one stays, and the work runs on."""
+        """Reports that the work cannot be saved: the previous checkpoint stays, and the work continues."""
         if self._open:
             text = str(why).encode("utf-8")[: _REASON_BYTES - 1].decode("utf-8", "ignore").encode("utf-8") + b"\0"
             self._listener._map[_AT_REASON : _AT_REASON + len(text)] = text
             self._answer(_FAILED)
 
     def defer(self, seconds):
-        """Asks to be asked again after so long: five minutes at most, all deferrals of one checkpoint together."""
+        """Requests to be asked again after this time: at most five minutes for all deferrals of one checkpoint."""
         if self._open:
-            # What is no number is the least, as in the agent.
+            # A value that is not a number counts as 0, which the agent raises to its minimum.
             self._listener._longs[_L_DEFERRAL] = _ms(seconds) or 0
             self._answer(_DEFERRED)
 

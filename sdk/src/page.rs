@@ -34,7 +34,7 @@ impl Page {
         if bytes < BYTES as u64 {
             return Err(invalid(format!("it has {bytes} bytes of {BYTES}: somebody made it shorter")));
         }
-        // SAFETY: no address is wanted, the descriptor is open, and the result is looked at.
+        // SAFETY: no address is requested, the descriptor is open, and the result is checked.
         let base = unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -43,11 +43,11 @@ impl Page {
         let page = Self { base, file, opener: std::process::id() };
         let magic: Vec<u8> = (0..MAGIC.len()).map(|at| page.byte(at).load(Ordering::Relaxed)).collect();
         if magic != MAGIC || page.load(AT_BYTES) as usize != BYTES {
-            return Err(invalid("it is no page of checkpoints".to_owned()));
+            return Err(invalid("it is not a checkpoint page".to_owned()));
         }
         let version = page.load(AT_VERSION);
         if version != VERSION {
-            return Err(invalid(format!("it is of version {version}, this library knows {VERSION}")));
+            return Err(invalid(format!("it has version {version}, and this library supports {VERSION}")));
         }
         page.lock()?;
         Ok(page)
@@ -83,7 +83,7 @@ impl Page {
 
     fn long(&self, at: usize) -> &AtomicU64 {
         assert!(at + 8 <= BYTES && at.is_multiple_of(8));
-        // SAFETY: as of `word`.
+        // SAFETY: as for `word`.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 

@@ -50,7 +50,7 @@ impl Drop for Bed {
 }
 
 #[test]
-fn a_request_stands_until_it_is_answered() {
+fn a_request_is_pending_until_it_is_answered() {
     let bed = Bed::new("asked");
     let listener = bed.listener().unwrap();
     assert!(listener.asked().is_none() && listener.wait(Duration::from_millis(5)).is_none());
@@ -69,7 +69,7 @@ fn a_request_stands_until_it_is_answered() {
 }
 
 #[test]
-fn one_that_is_half_written_or_leads_elsewhere_is_none() {
+fn a_half_written_request_and_a_token_with_a_path_are_ignored() {
     let bed = Bed::new("half");
     let listener = bed.listener().unwrap();
     bed.ask(1, "../elsewhere");
@@ -80,7 +80,7 @@ fn one_that_is_half_written_or_leads_elsewhere_is_none() {
 }
 
 #[test]
-fn a_reason_is_cut_where_it_has_no_room() {
+fn a_long_reason_is_cut_between_characters() {
     let bed = Bed::new("reason");
     let listener = bed.listener().unwrap();
     bed.ask(1, "aa-1");
@@ -92,12 +92,12 @@ fn a_reason_is_cut_where_it_has_no_room() {
 }
 
 #[test]
-fn what_is_no_page_is_refused() {
+fn a_file_that_is_not_a_page_is_refused() {
     let bed = Bed::new("odd");
     bed.put(AT_VERSION, 9);
     assert!(bed.listener().unwrap_err().to_string().contains("version 9"));
     bed.put(0, 0);
-    assert!(bed.listener().unwrap_err().to_string().contains("no page"));
+    assert!(bed.listener().unwrap_err().to_string().contains("not a checkpoint page"));
     bed.file.set_len(100).unwrap();
     assert!(bed.listener().unwrap_err().to_string().contains("shorter"));
 }

@@ -20,7 +20,7 @@ const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 
 /// Pause of a listener after an accept failed, in milliseconds: missing resources (descriptors, memory) will be missing
 /// in the next moment too, and waiting peers stay in the queue.
-pub const REST_MS: u64 = 1000;
+pub const ACCEPT_PAUSE_MS: u64 = 1000;
 
 /// Why the agent's connection is dropped.
 #[derive(Debug, Error)]
@@ -33,7 +33,7 @@ enum Dropped {
     Socket(#[from] io::Error),
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error("it speaks protocol {protocol}, this shim {PROTOCOL_MAJOR}")]
+    #[error("its protocol is {protocol}, and this shim's is {PROTOCOL_MAJOR}")]
     Protocol { protocol: u32 },
     #[error("it did not begin with Hello")]
     NoHello,
@@ -48,7 +48,7 @@ pub struct AgentLink {
     tokens: [u64; 2],
     connection: Option<Connection>,
     /// Until when the listener is paused (milliseconds, CLOCK_BOOTTIME).
-    rests_until: Option<u64>,
+    paused_until: Option<u64>,
     /// Whether the failure to accept was logged, with no success since.
     accept_failure_logged: bool,
 }
@@ -70,7 +70,7 @@ struct Connection {
 impl AgentLink {
     /// Not connected yet. `tokens` are those of the listener and of the connection in `epoll` events.
     pub fn new(listener: UnixListener, tokens: [u64; 2]) -> Self {
-        Self { listener, tokens, connection: None, rests_until: None, accept_failure_logged: false }
+        Self { listener, tokens, connection: None, paused_until: None, accept_failure_logged: false }
     }
 
     /// The listening socket, to wait on.
@@ -85,7 +85,7 @@ impl AgentLink {
             let stream = match accepted(self.listener.accept()) {
                 Ok(Some((stream, _))) => stream,
                 Ok(None) => return,
-                Err(error) => return self.rest(&error, now, epoll),
+                Err(error) => return self.pause(&error, now, epoll),
             };
             self.accept_failure_logged = false;
             let peer = match getsockopt(&stream, PeerCredentials) {
@@ -120,22 +120,22 @@ impl AgentLink {
     }
 
     /// Pauses the listener: epoll would report the waiting peer again and again.
-    fn rest(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
+    fn pause(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
         if !std::mem::replace(&mut self.accept_failure_logged, true) {
-            log_line(&format!("no agent can be accepted, retrying every {} s: {error}", REST_MS / 1000));
+            log_line(&format!("no agent can be accepted, retrying every {} s: {error}", ACCEPT_PAUSE_MS / 1000));
         }
         let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::empty(), self.tokens[0]));
-        self.rests_until = Some(now + REST_MS);
+        self.paused_until = Some(now + ACCEPT_PAUSE_MS);
     }
 
-    /// When [`Self::wake`] must be called (milliseconds, CLOCK_BOOTTIME).
-    pub fn rests_until(&self) -> Option<u64> {
-        self.rests_until
+    /// When [`Self::resume`] must be called (milliseconds, CLOCK_BOOTTIME).
+    pub fn paused_until(&self) -> Option<u64> {
+        self.paused_until
     }
 
     /// Listens again when the pause is over.
-    pub fn wake(&mut self, now: u64, epoll: &Epoll) {
-        if self.rests_until.take_if(|until| *until <= now).is_some() {
+    pub fn resume(&mut self, now: u64, epoll: &Epoll) {
+        if self.paused_until.take_if(|until| *until <= now).is_some() {
             let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[0]));
         }
     }

@@ -16,7 +16,7 @@ use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};
 use lattice_pmi::bridge::{BridgeError, BridgeJob, Frames, FromBridge, ToBridge, encode};
 use lattice_pmi::{BLOB_BYTES_MAX, PmixServer};
 use lattice_runtime::cgroup::CgroupError;
-use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::process::{self, NotStarted, Program, StartReport};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -31,9 +31,9 @@ use thiserror::Error;
 const PROGRAM: &str = "lattice-pmix";
 /// How long it may take to become ready, in milliseconds: it reads the machine's processors and loads a library.
 pub const READY_MS_MAX: u64 = 20_000;
-/// Bytes of our messages that it may leave unread before one more is an error. What it requested may arrive at once,
-/// before it had a chance to read: the end of a fence, and answers. A call about published data brings at most one
-/// body, and 4096 answers with ranks' data (as many as may be requested) fit with 15 KiB each.
+/// Bytes of our messages that it may leave unread before one more is an error. All that it requested may arrive
+/// before it reads: the end of a fence, and answers. A call about published data has one answer of at most one body.
+/// Of ranks' data at most 4096 answers may be pending; they fit with 15 KiB each.
 const UNREAD_BYTES_MAX: usize = BLOB_BYTES_MAX + 16 * BODY_BYTES_MAX;
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -45,7 +45,7 @@ const CHUNKS_PER_TURN: usize = 64;
 pub enum BridgeStartError {
     #[error("cannot find the shim's own program")]
     OwnProgram(#[source] io::Error),
-    #[error("{} is not there: install {PROGRAM} beside lattice-shim", .program.display())]
+    #[error("{} does not exist: install {PROGRAM} beside lattice-shim", .program.display())]
     NoProgram { program: PathBuf },
     #[error("making a directory for it")]
     Directory(#[source] io::Error),
@@ -78,7 +78,7 @@ pub struct Bridge {
     pub pid: i32,
     /// Its directory, to be removed when it has ended.
     pub directory: PathBuf,
-    start: Start,
+    start: StartReport,
     socket: PmiSocket,
     frames: Frames<FromBridge>,
     token: u64,
@@ -108,7 +108,7 @@ pub struct BridgeReceived {
 /// enter those. Where anybody may make directories, its name must be unpredictable, so that nobody takes it first.
 fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<PathBuf> {
     let path = nix::unistd::mkdtemp(&std::env::temp_dir().join(format!("lattice-pmix-{}-XXXXXX", allocation.short())))?;
-    match File::open(&path).and_then(|made| log_files::give(&made, owner)) {
+    match File::open(&path).and_then(|made| log_files::set_owner(&made, owner)) {
         Ok(()) => Ok(path),
         Err(error) => {
             remove_unused(&path);
@@ -171,7 +171,8 @@ impl Bridge {
         })?;
         let pid = child.pid;
         let directory = PathBuf::from(&job.directory);
-        let mut bridge = Self { pid, directory, start: child.into_start(), socket: PmiSocket::new(ours), frames: Frames::default(), token };
+        let mut bridge =
+            Self { pid, directory, start: child.into_start_report(), socket: PmiSocket::new(ours), frames: Frames::default(), token };
         around.epoll.add(&bridge.socket, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(BridgeStartError::Watch)?;
         bridge.send(&ToBridge::Serve(job.clone()), around.epoll)?;
         Ok(bridge)

@@ -17,18 +17,19 @@ use hung_up::HungUp;
 use lattice_model::input::Taken;
 use lattice_model::{Backoff, Call, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_pmi::{Action, Event, PmixAction, PmixEvent, PmixServer, Server};
-use lattice_runtime::process::{NotStarted, Start};
+use lattice_runtime::process::{NotStarted, StartReport};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use nix::sys::epoll::Epoll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 
-/// In place of a local rank's number: the first rank's terminal. Real ranks are far fewer.
+/// Token of the first rank's terminal, in the place of a local rank's number. Real ranks are far
+/// fewer.
 const TERMINAL: u32 = u32::MAX;
-/// The same for the launch's PMIx bridge.
+/// Token of the launch's PMIx bridge.
 pub const BRIDGE: u32 = u32::MAX - 1;
-/// Added to a local rank's number: its standard input.
+/// Added to a local rank's number: the token of its standard input.
 const INPUT: u32 = 1 << 31;
 
 /// What a launch's ranks caused.
@@ -52,7 +53,7 @@ pub struct Launch {
     /// notified. Separate from `ranks`, because the loop checks it at each turn.
     hung_up: BTreeMap<u32, HungUp>,
     /// Local ranks with a paused port, and until when (milliseconds, CLOCK_BOOTTIME).
-    resting_ports: BTreeMap<u32, u64>,
+    paused_ports: BTreeMap<u32, u64>,
     /// The number of strangers at each local rank's port. A port under attack delays no other.
     strangers: BTreeMap<u32, u64>,
     /// Whether a failure to accept on a port was logged.
@@ -61,7 +62,7 @@ pub struct Launch {
     /// Bytes of answers that a rank may leave unread.
     answer_bytes_max: usize,
     /// When unanswered calls are repeated (milliseconds, CLOCK_BOOTTIME), and the pauses after that.
-    asks_again: Option<(u64, Backoff)>,
+    call_retry: Option<(u64, Backoff)>,
     /// Its PMIx server, if it has one.
     pmix: Option<Pmix>,
     /// The state of ending it.
@@ -101,7 +102,7 @@ struct Rank {
 }
 
 enum RankState {
-    Running { pid: i32, start: Start },
+    Running { pid: i32, start: StartReport },
     Ended(RankOutcome),
 }
 
@@ -170,8 +171,8 @@ impl Launch {
     }
 
     /// The same, if it should be reported to the agent.
-    pub fn input_news(&mut self) -> Option<Taken> {
-        self.input.as_mut().and_then(RankInput::news)
+    pub fn input_to_report(&mut self) -> Option<Taken> {
+        self.input.as_mut().and_then(RankInput::progress_to_report)
     }
 
     /// Its ranks were signalled to end. Hangs up the terminal: an interactive shell does not end by SIGTERM.
@@ -222,7 +223,7 @@ impl Launch {
             && let Some(mut terminal) = self.terminal.take()
         {
             // The end of the session leader makes the kernel hang up the session: no more output follows.
-            terminal.show();
+            terminal.log_output();
             terminal.close(epoll);
         }
         self.hung_up.remove(&local);

@@ -11,13 +11,13 @@ const NAMES_PER_TURN: u64 = 1000;
 /// Names removed at the end of the shim.
 const NAMES_AT_END: u64 = 20_000;
 /// Interval between two attempts, in milliseconds.
-const AGAIN_MS: u64 = 500;
+const RETRY_MS: u64 = 500;
 
 /// The directories that are still to be removed.
 #[derive(Default)]
 pub struct Leftovers {
     directories: VecDeque<PathBuf>,
-    again_at: u64,
+    retry_at: u64,
     /// Whether an attempt failed, which was logged.
     is_failing: bool,
 }
@@ -27,20 +27,20 @@ impl Leftovers {
     pub fn remove(&mut self, directory: PathBuf, now_ms: u64) {
         // In front, because those behind it may be full.
         self.directories.push_front(directory);
-        self.again_at = now_ms;
+        self.retry_at = now_ms;
         self.remove_some(now_ms);
     }
 
     /// When to continue, in milliseconds of the clock passed to `remove`.
     pub fn due(&self) -> Option<u64> {
-        (!self.directories.is_empty()).then_some(self.again_at)
+        (!self.directories.is_empty()).then_some(self.retry_at)
     }
 
     /// Removes a part, if it is time.
     pub fn remove_some(&mut self, now_ms: u64) {
         if self.due().is_some_and(|due| due <= now_ms) {
             self.attempt(NAMES_PER_TURN);
-            self.again_at = now_ms.saturating_add(AGAIN_MS);
+            self.retry_at = now_ms.saturating_add(RETRY_MS);
         }
     }
 
@@ -48,7 +48,7 @@ impl Leftovers {
     pub fn give_up(mut self) {
         self.attempt(NAMES_AT_END);
         for directory in &self.directories {
-            log_line(&format!("{} is left", directory.display()));
+            log_line(&format!("{} was not removed", directory.display()));
         }
     }
 
@@ -61,7 +61,7 @@ impl Leftovers {
                 Err(_) if self.is_failing => {}
                 Err(error) => {
                     self.is_failing = true;
-                    log_line(&format!("{} cannot be removed now; this is tried again: {error}", directory.display()));
+                    log_line(&format!("{} cannot be removed now; the shim tries again: {error}", directory.display()));
                 }
             }
             self.directories.push_back(directory);
@@ -76,8 +76,8 @@ impl Leftovers {
 pub fn remove_unused(directory: &Path) {
     match remove_at_most(directory, &mut NAMES_PER_TURN.clone()) {
         Ok(true) => {}
-        Ok(false) => log_line(&format!("{} is left: somebody writes there", directory.display())),
-        Err(error) => log_line(&format!("{} is left: {error}", directory.display())),
+        Ok(false) => log_line(&format!("{} was not removed: its user still writes there", directory.display())),
+        Err(error) => log_line(&format!("{} was not removed: {error}", directory.display())),
     }
 }
 
@@ -96,12 +96,12 @@ mod tests {
         let mut left = Leftovers::default();
         assert_eq!(left.due(), None);
         left.remove(full.clone(), 0);
-        assert_eq!((left.due(), full.exists()), (Some(AGAIN_MS), true));
-        left.remove_some(AGAIN_MS - 1);
+        assert_eq!((left.due(), full.exists()), (Some(RETRY_MS), true));
+        left.remove_some(RETRY_MS - 1);
         assert!(fs::read_dir(full.join("inner")).unwrap().count() > 1000);
         left.remove(small.clone(), 10);
         assert!(!small.exists() && full.exists());
-        left.remove_some(10 + AGAIN_MS);
+        left.remove_some(10 + RETRY_MS);
         assert_eq!((left.due(), full.exists()), (None, false));
         fs::create_dir_all(full.join("inner")).unwrap();
         left.directories.push_back(full.clone());

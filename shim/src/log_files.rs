@@ -32,12 +32,12 @@ pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Resul
 
 fn open_owned(path: &std::path::Path, owner: &Principal) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    give(&file, owner)?;
+    set_owner(&file, owner)?;
     Ok(file)
 }
 
 /// Makes the owner the owner of a file. A shim that is not root runs as the owner anyway.
-pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
+pub fn set_owner(file: &File, owner: &Principal) -> io::Result<()> {
     if nix::unistd::geteuid().is_root() {
         fchown(file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
     }

@@ -17,14 +17,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Holes begin and end at block boundaries, in bytes.
-const BLOCK: u64 = 4096;
+const BLOCK_BYTES: u64 = 4096;
 /// Bytes that are punched at a time: writers of the file wait meanwhile. What holds no data is punched at once.
-const STEP: u64 = 16 << 20;
+const STEP_BYTES: u64 = 16 << 20;
 /// Steps in one look, for all files together: the shim does nothing else meanwhile, and users own the files, so these
 /// can have any length and any holes.
 const STEPS_PER_LOOK: u32 = 64;
 /// The shortest and longest interval between two looks, in milliseconds: the faster files grow, the shorter.
-const LOOK_MS: (u64, u64) = (100, 500);
+const LOOK_INTERVAL_MS: (u64, u64) = (100, 500);
 
 type Key = (u32, u32, LogStream);
 
@@ -86,7 +86,7 @@ impl LogRing {
     /// Looks at the files and punches holes, if it is time.
     pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
-        let grown = self.take_lengths(dir);
+        let grown = self.read_lengths(dir);
         let (mut failed, mut steps) = (None, STEPS_PER_LOOK);
         let mut planned = plan(&self.files, room);
         let behind = planned.partition_point(|(key, _)| Some(*key) <= self.latest);
@@ -112,19 +112,19 @@ impl LogRing {
         if let Some(error) = &failed
             && !self.is_failing
         {
-            log_line(&format!("a log file cannot be punched now, so it grows; this is tried again: {error}"));
+            log_line(&format!("a log file cannot be punched now, so it grows; the shim tries again: {error}"));
         }
         self.is_failing = failed.is_some();
-        // At the present rate, files grow by at most half the ring until the next look, if `LOOK_MS` permits.
+        // At the present rate, files grow by at most half the ring until the next look, if `LOOK_INTERVAL_MS` permits.
         let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
         let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);
         self.looked_at = now_ms;
-        let wait = if steps == 0 { LOOK_MS.0 } else { wait.clamp(LOOK_MS.0, LOOK_MS.1) };
+        let wait = if steps == 0 { LOOK_INTERVAL_MS.0 } else { wait.clamp(LOOK_INTERVAL_MS.0, LOOK_INTERVAL_MS.1) };
         self.due = now_ms + wait;
     }
 
     /// Reads the lengths of the files; returns how many bytes were added since the last look.
-    fn take_lengths(&mut self, dir: &ShimDir) -> u64 {
+    fn read_lengths(&mut self, dir: &ShimDir) -> u64 {
         let mut grown: u64 = 0;
         let Ok(launches) = fs::read_dir(dir.logs()) else { return 0 };
         for launch in launches.flatten() {
@@ -133,17 +133,17 @@ impl LogRing {
                 Some(true) => {}
                 Some(looked) => {
                     *looked = true;
-                    grown = grown.saturating_add(self.take_lengths_of(number, &launch.path()));
+                    grown = grown.saturating_add(self.read_lengths_of(number, &launch.path()));
                     // An allocation may have thousands of launches, and most of their files stay empty.
                     self.files.retain(|key, file| key.0 != number || file.end > 0);
                 }
-                None => grown = grown.saturating_add(self.take_lengths_of(number, &launch.path())),
+                None => grown = grown.saturating_add(self.read_lengths_of(number, &launch.path())),
             }
         }
         grown
     }
 
-    fn take_lengths_of(&mut self, number: u32, logs: &Path) -> u64 {
+    fn read_lengths_of(&mut self, number: u32, logs: &Path) -> u64 {
         let mut grown: u64 = 0;
         let Ok(entries) = fs::read_dir(logs) else { return 0 };
         for entry in entries.flatten() {
@@ -169,16 +169,16 @@ fn parse(name: &str) -> Option<(u32, LogStream)> {
 /// The position up to which each oversized file is punched.
 fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
     let mut sizes: Vec<u64> = files.values().map(|f| f.end - f.start).collect();
-    let kept = level(&mut sizes, room.ring_bytes);
+    let size_max = file_bytes_max(&mut sizes, room.ring_bytes);
     let mut starts: BTreeMap<Key, u64> = BTreeMap::new();
     for (key, file) in files {
-        let goes = file.end.saturating_sub(kept).min(file.flushed);
-        starts.insert(*key, file.start.max(goes / BLOCK * BLOCK));
+        let goes = file.end.saturating_sub(size_max).min(file.flushed);
+        starts.insert(*key, file.start.max(goes / BLOCK_BYTES * BLOCK_BYTES));
     }
     let mut sizes: Vec<u64> = files.iter().map(|(key, file)| file.end - starts[key]).collect();
-    let kept = level(&mut sizes, room.spool_bytes_max);
+    let size_max = file_bytes_max(&mut sizes, room.spool_bytes_max);
     let too_long = files.iter().filter_map(|(key, file)| {
-        let to = starts[key].max(file.end.saturating_sub(kept) / BLOCK * BLOCK);
+        let to = starts[key].max(file.end.saturating_sub(size_max) / BLOCK_BYTES * BLOCK_BYTES);
         (to > file.start).then_some((*key, to))
     });
     too_long.collect()
@@ -186,13 +186,13 @@ fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
 
 /// The most bytes that each file may keep so that all together keep at most `most`. Long files share what short ones
 /// leave.
-fn level(sizes: &mut [u64], most: u64) -> u64 {
+fn file_bytes_max(sizes: &mut [u64], most: u64) -> u64 {
     sizes.sort_unstable();
     let (mut left, mut count) = (most, sizes.len() as u64);
     for size in sizes {
         if *size > left / count {
             // The end of a file is never punched: by these bytes the agent sees that the file only grew.
-            return (left / count).max(BLOCK);
+            return (left / count).max(BLOCK_BYTES);
         }
         left -= *size;
         count -= 1;
@@ -208,13 +208,13 @@ fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64
     while from < to && *steps > 0 {
         *steps -= 1;
         let data = match lseek(&file, offset(from)?, Whence::SeekData) {
-            Ok(data) => u64::try_from(data).map_err(io::Error::other)? / BLOCK * BLOCK,
+            Ok(data) => u64::try_from(data).map_err(io::Error::other)? / BLOCK_BYTES * BLOCK_BYTES,
             Err(Errno::ENXIO) => to,
             // Holes cannot be found here.
             Err(_) => from,
         };
         // What holds no data may still be allocated.
-        let next = to.min(if data > from { data } else { from.saturating_add(STEP) });
+        let next = to.min(if data > from { data } else { from.saturating_add(STEP_BYTES) });
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&file, flags, offset(from)?, offset(next - from)?)?;
         from = next;
@@ -226,21 +226,21 @@ fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64
 mod tests {
     use super::*;
 
-    const ROOM: LogRoom = LogRoom { ring_bytes: 100 * BLOCK, spool_bytes_max: 1000 * BLOCK };
+    const ROOM: LogRoom = LogRoom { ring_bytes: 100 * BLOCK_BYTES, spool_bytes_max: 1000 * BLOCK_BYTES };
 
     fn planned(files: &[(u64, u64, u64)]) -> Vec<(u32, u64)> {
         let file = |&(start, flushed, end): &(u64, u64, u64)| LogFile {
-            start: start * BLOCK,
-            flushed: flushed * BLOCK,
-            end: end * BLOCK,
+            start: start * BLOCK_BYTES,
+            flushed: flushed * BLOCK_BYTES,
+            end: end * BLOCK_BYTES,
             segment: 0,
         };
         let files = (0..).zip(files).map(|(rank, f)| ((1, rank, LogStream::Out), file(f))).collect();
-        plan(&files, ROOM).into_iter().map(|((_, rank, _), to)| (rank, to / BLOCK)).collect()
+        plan(&files, ROOM).into_iter().map(|((_, rank, _), to)| (rank, to / BLOCK_BYTES)).collect()
     }
 
     #[test]
-    fn what_is_flushed_goes_beyond_the_ring_and_what_is_not_stays_up_to_the_limit() {
+    fn flushed_bytes_stay_up_to_the_ring_and_unflushed_ones_up_to_the_spool_limit() {
         assert_eq!(planned(&[(0, 100, 100)]), []);
         assert_eq!(planned(&[(0, 500, 600)]), [(0, 500)]);
         assert_eq!(planned(&[(0, 600, 600)]), [(0, 500)]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_long_ones_give_and_the_short_ones_keep() {
+    fn long_files_are_punched_and_short_ones_are_not() {
         assert_eq!(planned(&[(0, 10, 10), (0, 200, 200), (0, 500, 500)]), [(1, 155), (2, 455)]);
         assert_eq!(planned(&[(0, 0, 900), (0, 0, 90), (0, 0, 300)]), [(0, 290)]);
     }
@@ -263,16 +263,16 @@ mod tests {
         let _ = fs::remove_dir_all(&dir.0);
         fs::create_dir_all(dir.launch_logs(1)).unwrap();
         let path = dir.log(1, 0, LogStream::Out);
-        fs::write(&path, vec![b'x'; 300 * BLOCK as usize]).unwrap();
+        fs::write(&path, vec![b'x'; 300 * BLOCK_BYTES as usize]).unwrap();
         let mut ring = LogRing::new(Some(ROOM), 0);
         ring.look(&dir, 0);
         assert!(ring.due().is_some_and(|due| due > 0) && blocks(&path) >= 300);
-        let flushed = |blocks: u64| FlushedLog { number: 1, rank: 0, stream: LogStream::Out, segment: 0, bytes: blocks * BLOCK };
+        let flushed = |blocks: u64| FlushedLog { number: 1, rank: 0, stream: LogStream::Out, segment: 0, bytes: blocks * BLOCK_BYTES };
         ring.flushed(&[flushed(150)], 50);
         assert_eq!(ring.due(), Some(50));
         ring.look(&dir, 50);
-        assert_eq!((blocks(&path), fs::metadata(&path).unwrap().len()), (150, 300 * BLOCK));
-        fs::write(&path, vec![b'y'; 120 * BLOCK as usize]).unwrap();
+        assert_eq!((blocks(&path), fs::metadata(&path).unwrap().len()), (150, 300 * BLOCK_BYTES));
+        fs::write(&path, vec![b'y'; 120 * BLOCK_BYTES as usize]).unwrap();
         ring.look(&dir, 5000);
         assert!(blocks(&path) >= 120, "nothing of what is new is flushed");
         ring.over(1);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     fn blocks(path: &Path) -> u64 {
-        std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK
+        std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK_BYTES
     }
 
     fn with_logs(base: &Path, name: &str, test: impl FnOnce(&ShimDir)) {
@@ -310,7 +310,7 @@ mod tests {
                 file.write_all_at(b"x", at).unwrap();
             }
             let mut steps = STEPS_PER_LOOK;
-            assert_eq!(punch(&path, 0, TIB + BLOCK, &mut steps).unwrap(), TIB + BLOCK);
+            assert_eq!(punch(&path, 0, TIB + BLOCK_BYTES, &mut steps).unwrap(), TIB + BLOCK_BYTES);
             assert!(steps >= STEPS_PER_LOOK - 3, "{steps}");
             let mut ring = LogRing::new(Some(ROOM), 0);
             ring.look(dir, 0);
@@ -326,9 +326,9 @@ mod tests {
             let fragments = 2 * u64::from(STEPS_PER_LOOK);
             for rank in [0, 1] {
                 let file = fs::File::create(dir.log(1, rank, LogStream::Out)).unwrap();
-                file.set_len(2 * fragments * STEP).unwrap();
+                file.set_len(2 * fragments * STEP_BYTES).unwrap();
                 for n in 0..fragments {
-                    file.write_all_at(b"x", 2 * n * STEP).unwrap();
+                    file.write_all_at(b"x", 2 * n * STEP_BYTES).unwrap();
                 }
             }
             let mut ring = LogRing::new(Some(ROOM), 0);
@@ -336,13 +336,13 @@ mod tests {
             ring.look(dir, 0);
             let first = started(&ring);
             assert!(first[0] > 0 && first[1] == 0, "{first:?}");
-            assert_eq!(ring.due(), Some(LOOK_MS.0));
-            ring.look(dir, LOOK_MS.0);
+            assert_eq!(ring.due(), Some(LOOK_INTERVAL_MS.0));
+            ring.look(dir, LOOK_INTERVAL_MS.0);
             let second = started(&ring);
             assert_eq!(second[0], first[0]);
             assert!(second[1] > 0);
-            (2..20).for_each(|n| ring.look(dir, n * LOOK_MS.1));
-            assert_eq!(started(&ring), [2 * fragments * STEP - ROOM.spool_bytes_max / 2; 2]);
+            (2..20).for_each(|n| ring.look(dir, n * LOOK_INTERVAL_MS.1));
+            assert_eq!(started(&ring), [2 * fragments * STEP_BYTES - ROOM.spool_bytes_max / 2; 2]);
         });
     }
 
@@ -354,7 +354,7 @@ mod tests {
                 fs::File::create(dir.log(1, rank, LogStream::Out)).unwrap().set_len(i64::MAX.cast_unsigned()).unwrap();
             }
             let mut ring = LogRing::new(Some(ROOM), 0);
-            assert_eq!(ring.take_lengths(dir), u64::MAX);
+            assert_eq!(ring.read_lengths(dir), u64::MAX);
             ring.look(dir, 0);
             assert!(!ring.is_failing && ring.files.values().all(|f| f.end - f.start < ROOM.spool_bytes_max));
         });

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
-//!   ranks ── PMI, two ways ─────▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
+//!   ranks ── PMI ───────────────▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
 //!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
 //!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
 //! ```
@@ -65,7 +65,7 @@ fn run() -> anyhow::Result<()> {
     let listener = inherited_listener()?;
     let text = std::fs::read(dir.config()).with_context(|| format!("reading {}", dir.config().display()))?;
     let mut config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
-    ensure!(config.protocol == PROTOCOL_MAJOR, "protocol {} was asked for, this shim speaks {PROTOCOL_MAJOR}", config.protocol);
+    ensure!(config.protocol == PROTOCOL_MAJOR, "shim.json requests protocol {}, and this shim has {PROTOCOL_MAJOR}", config.protocol);
     // The rest is for an agent that lost its state; here it would only use memory.
     let script = config.share.as_deref().filter(|share| share.nodes.first().is_some_and(|(head, _)| head.as_str() == config.node));
     let script = script.and_then(|share| match &share.spec.entrypoint {
@@ -80,7 +80,7 @@ fn run() -> anyhow::Result<()> {
     if config.scope.clone().map(Scope::at).is_some_and(|scope| scope.memory_bytes_max().is_some())
         && let Err(error) = process::spare_self_from_oom()
     {
-        log_line(&format!("at the limit of memory the kernel may kill this shim before its work: {error}"));
+        log_line(&format!("at the memory limit the kernel may kill this shim before its work: {error}"));
     }
     let node = config.node.parse().context("the node's name in shim.json")?;
     // Orphans of our processes become our children to reap, so that we know when none is left.

@@ -31,8 +31,8 @@ pub struct RankInput {
     /// The reading ranks, by local rank.
     readers: BTreeMap<u32, Reader>,
     /// Bytes that the pipe of at least one reader has not accepted.
-    kept: VecDeque<u8>,
-    /// Number of bytes before `kept`.
+    pending: VecDeque<u8>,
+    /// Number of bytes before `pending`.
     before: u64,
     /// Whether the end of the input was received.
     last: bool,
@@ -55,24 +55,24 @@ impl RankInput {
         // No flags: epoll reports a closed other end even if it was not requested.
         match epoll.add(&pipe, EpollEvent::new(EpollFlags::empty(), token)) {
             Ok(()) => drop(self.readers.insert(local, Reader { pipe, at: 0, waits_to_write: false, token })),
-            Err(errno) => log_line(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
+            Err(errno) => log_line(&format!("standard input of a rank cannot be watched, so the rank gets none: {}", errno.desc())),
         }
     }
 
     /// Accepts a piece of input.
     pub fn take(&mut self, offset: u64, bytes: &[u8], last: bool, epoll: &Epoll) {
-        let end = self.before + self.kept.len() as u64;
+        let end = self.before + self.pending.len() as u64;
         let known = end.checked_sub(offset).and_then(|known| usize::try_from(known).ok());
         // A piece with a gap before it is ignored: the shim requests the missing bytes where needed, and the sender
         // repeats them.
         let Some(new) = known.and_then(|known| bytes.get(known..)).filter(|_| !self.last) else { return };
-        if self.readers.is_empty() || self.kept.len() + new.len() > WINDOW_BYTES {
+        if self.readers.is_empty() || self.pending.len() + new.len() > WINDOW_BYTES {
             return;
         }
-        self.kept.extend(new);
+        self.pending.extend(new);
         self.last = last;
         for local in self.readers.keys().copied().collect::<Vec<_>>() {
-            self.pass_on(local, epoll);
+            self.write_to_rank(local, epoll);
         }
     }
 
@@ -81,7 +81,7 @@ impl RankInput {
         if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
             self.remove(local, epoll);
         } else {
-            self.pass_on(local, epoll);
+            self.write_to_rank(local, epoll);
         }
     }
 
@@ -92,7 +92,7 @@ impl RankInput {
             // registered.
             let _ = epoll.delete(&reader.pipe);
         }
-        self.let_go();
+        self.drop_consumed();
     }
 
     /// How many bytes the pipes of all reading ranks have accepted.
@@ -101,11 +101,11 @@ impl RankInput {
     }
 
     /// The same, if it should be reported now: small steps are not.
-    pub fn news(&mut self) -> Option<Taken> {
+    pub fn progress_to_report(&mut self) -> Option<Taken> {
         let now = self.taken();
         let far = match (self.reported, now) {
             (Some(Taken::UpTo(reported)), Taken::UpTo(now)) => {
-                now - reported >= REPORT_STEP_BYTES || (self.kept.is_empty() && now > reported)
+                now - reported >= REPORT_STEP_BYTES || (self.pending.is_empty() && now > reported)
             }
             (Some(Taken::Over), _) => false,
             (None, _) | (Some(Taken::UpTo(_)), Taken::Over) => true,
@@ -113,12 +113,12 @@ impl RankInput {
         far.then(|| *self.reported.insert(now))
     }
 
-    fn pass_on(&mut self, local: u32, epoll: &Epoll) {
+    fn write_to_rank(&mut self, local: u32, epoll: &Epoll) {
         let Some(reader) = self.readers.get_mut(&local) else { return };
-        let end = self.before + self.kept.len() as u64;
+        let end = self.before + self.pending.len() as u64;
         while reader.at < end {
-            let (front, back) = self.kept.as_slices();
-            // `kept` has every byte that a reader still needs, so `at` is not below `before`.
+            let (front, back) = self.pending.as_slices();
+            // `pending` has every byte that a reader still needs, so `at` is not below `before`.
             let skip = usize::try_from(reader.at - self.before).unwrap_or(usize::MAX);
             let rest = front.get(skip..).filter(|rest| !rest.is_empty()).or_else(|| back.get(skip.saturating_sub(front.len())..));
             match write(&reader.pipe, rest.unwrap_or_default()) {
@@ -138,17 +138,17 @@ impl RankInput {
                 reader.waits_to_write = waits;
             }
         }
-        self.let_go();
+        self.drop_consumed();
     }
 
-    fn let_go(&mut self) {
+    fn drop_consumed(&mut self) {
         match self.taken() {
             Taken::UpTo(bytes) => {
-                let over = usize::try_from(bytes - self.before).unwrap_or(usize::MAX).min(self.kept.len());
-                self.kept.drain(..over);
+                let over = usize::try_from(bytes - self.before).unwrap_or(usize::MAX).min(self.pending.len());
+                self.pending.drain(..over);
                 self.before += over as u64;
             }
-            Taken::Over => self.kept = VecDeque::new(),
+            Taken::Over => self.pending = VecDeque::new(),
         }
     }
 }
@@ -184,15 +184,15 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_taken_once_and_what_does_not_follow_is_not_taken() {
+    fn a_repeated_piece_is_accepted_once_and_a_piece_after_a_gap_is_ignored() {
         let Bed { epoll, mut input, mut ends } = bed(2);
-        assert_eq!(input.news(), Some(Taken::UpTo(0)));
+        assert_eq!(input.progress_to_report(), Some(Taken::UpTo(0)));
         for (offset, bytes, last) in
             [(0, "abc", false), (0, "abc", false), (2, "cde", false), (9, "x", false), (5, "f", true), (6, "g", false)]
         {
             input.take(offset, bytes.as_bytes(), last, &epoll);
         }
-        assert_eq!((input.news(), input.news()), (Some(Taken::Over), None));
+        assert_eq!((input.progress_to_report(), input.progress_to_report()), (Some(Taken::Over), None));
         for end in &mut ends {
             let mut text = String::new();
             end.read_to_string(&mut text).unwrap();
@@ -209,7 +209,7 @@ mod tests {
         assert!(at_first > 0 && at_first < much.len() as u64, "a pipe holds {at_first}");
         // There is only space for one window.
         input.take(much.len() as u64, &vec![1; at_first as usize + 1], false, &epoll);
-        assert_eq!(input.kept.len(), WINDOW_BYTES - at_first as usize);
+        assert_eq!(input.pending.len(), WINDOW_BYTES - at_first as usize);
         let mut received = vec![0; much.len()];
         let mut at = 0;
         while at < received.len() {
@@ -221,9 +221,9 @@ mod tests {
         drop(ends.pop());
         let mut events = [EpollEvent::empty(); 4];
         let n = epoll.wait(&mut events, 1000u16).unwrap();
-        let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is told");
+        let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is reported");
         input.ready(1, gone.events(), &epoll);
-        assert_eq!((input.taken(), input.kept.len()), (Taken::UpTo(much.len() as u64), 0));
+        assert_eq!((input.taken(), input.pending.len()), (Taken::UpTo(much.len() as u64), 0));
         input.remove(0, &epoll);
         assert_eq!(input.taken(), Taken::Over);
     }

@@ -6,7 +6,7 @@
 //! a pause: the search costs time that the launch's other ranks need.
 //!
 //! A secret in the environment would not work: the libraries' first message is fixed, and every process of the user can
-//! read an environment. The kernel's table is read as text, because netlink's socket diagnosis is a module that may be
+//! read an environment. The kernel's table is read as text, because the module for netlink's socket diagnosis may be
 //! missing.
 
 use crate::agent_link::accepted;
@@ -93,7 +93,7 @@ pub struct PmiPort {
 }
 
 /// The result of accepting on a port.
-pub enum Came {
+pub enum Accepted {
     Rank(PmiSocket),
     /// The peer was not a process of the launch, and was disconnected.
     Stranger,
@@ -114,7 +114,7 @@ enum ConnectionRefused {
 }
 
 /// The owner of a port, and the processes that may connect.
-pub struct PortOf<'a> {
+pub struct PortContext<'a> {
     pub dir: &'a ShimDir,
     pub work: &'a Work,
     /// The launch's number, and its living ranks.
@@ -142,14 +142,14 @@ impl PmiPort {
 
     /// Accepts the next connection, non-blocking, if a process of the launch made it. One at a time, so that other
     /// events are handled between two refused ones. An error: none can be accepted now.
-    pub fn accept(&mut self, of: &PortOf<'_>) -> io::Result<Came> {
-        let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Came::Nobody) };
+    pub fn accept(&mut self, of: &PortContext<'_>) -> io::Result<Accepted> {
+        let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Accepted::Nobody) };
         let taken = self.check(peer, of).and_then(|()| {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
             ready.map_err(ConnectionRefused::Unusable)
         });
         match taken {
-            Ok(()) => return Ok(Came::Rank(PmiSocket::of(Box::new(stream)))),
+            Ok(()) => return Ok(Accepted::Rank(PmiSocket::of(Box::new(stream)))),
             Err(error) if !self.stranger_logged => {
                 self.stranger_logged = true;
                 let text = format!("a connection to the PMI port of rank {} was refused: {}", of.rank, with_causes(&error));
@@ -157,11 +157,11 @@ impl PmiPort {
             }
             Err(_) => {}
         }
-        Ok(Came::Stranger)
+        Ok(Accepted::Stranger)
     }
 
     /// Checks that the other end is a process of the launch.
-    fn check(&self, peer: SocketAddrV4, of: &PortOf<'_>) -> Result<(), ConnectionRefused> {
+    fn check(&self, peer: SocketAddrV4, of: &PortContext<'_>) -> Result<(), ConnectionRefused> {
         let inode = inode_of(peer, self.address).map_err(ConnectionRefused::Search)?.ok_or(ConnectionRefused::Gone)?;
         let link = format!("socket:[{inode}]");
         // Most ranks connect themselves; processes that they started are searched afterwards.

@@ -57,7 +57,7 @@ pub fn write(dir: &ShimDir, text: &str, owner: &Principal) -> Result<File, NotSt
         }
         let mut file = OpenOptions::new().create_new(true).write(true).mode(0o400).open(&path)?;
         file.write_all(text.as_bytes())?;
-        log_files::give(&file, owner)?;
+        log_files::set_owner(&file, owner)?;
         File::open(&path)
     };
     written().map_err(|e| NotStarted { code: 126, why: format!("writing the script to {}: {e}", path.display()) })

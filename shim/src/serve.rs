@@ -25,7 +25,7 @@ use lattice_runtime::cgroup::Scope;
 use lattice_runtime::cgroup::controllers::open_v1_procs;
 use lattice_runtime::cgroup::memory::MemoryWatch;
 use lattice_runtime::exits::{ExitRecord, Writer};
-use lattice_runtime::process::{self, Start};
+use lattice_runtime::process::{self, StartReport};
 use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim, boottime_ms as now_ms};
 use lease::RunLease;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -105,7 +105,7 @@ pub struct Shim {
 /// The allocation's script.
 enum Script {
     None,
-    Running(Start),
+    Running(StartReport),
     Ended(RankOutcome),
 }
 
@@ -139,7 +139,7 @@ enum Ending {
     /// SIGKILL was sent, and is repeated.
     Killing {
         why: StopReason,
-        again_at: u64,
+        retry_at: u64,
     },
     /// No process is left.
     Stopped {
@@ -147,7 +147,7 @@ enum Ending {
     },
     /// The shim ends once no process is left, or at this time.
     Quitting {
-        again_at: u64,
+        retry_at: u64,
         give_up_at: u64,
     },
 }
@@ -202,7 +202,7 @@ impl Shim {
         }
         let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
         let log_ring = LogRing::new(config.log_room, now_ms());
-        let run_lease = RunLease::wanted(config.run_lease);
+        let run_lease = RunLease::new(config.run_lease);
         let null = File::open("/dev/null").context("opening /dev/null")?;
         Ok(Self {
             dir,
@@ -249,11 +249,11 @@ impl Shim {
                 Err(errno) => return Err(errno).context("waiting"),
             };
             for event in &events[..n] {
-                self.take(event.data(), event.events());
+                self.handle_event(event.data(), event.events());
             }
             self.check_deadlines();
             self.agent.flush(&self.epoll);
-            if self.may_leave() {
+            if self.may_exit() {
                 self.work.remove_all();
                 self.leftovers.give_up();
                 let _ = std::fs::remove_file(self.dir.socket());
@@ -262,15 +262,15 @@ impl Shim {
         }
     }
 
-    fn take(&mut self, token: u64, flags: EpollFlags) {
+    fn handle_event(&mut self, token: u64, flags: EpollFlags) {
         match token {
             LISTENER => {
                 // Messages that an older agent sent before it was replaced are still valid.
-                self.take_messages();
+                self.receive_messages();
                 self.agent.accept(now_ms(), &self.epoll);
             }
-            AGENT => self.take_messages(),
-            SIGNALS => self.take_signals(),
+            AGENT => self.receive_messages(),
+            SIGNALS => self.handle_signals(),
             TIMER => drop(self.timer.wait()),
             WORK_EVENTS => {
                 // Reading re-arms the notification.
@@ -279,7 +279,7 @@ impl Shim {
                 }
                 self.check_stopped();
             }
-            MEMORY_EVENTS => self.take_memory_events(),
+            MEMORY_EVENTS => self.handle_memory_events(),
             socket => {
                 let (number, local) = ((socket >> 32) as u32, socket as u32);
                 if self.waiting.contains_key(&number) {
@@ -288,25 +288,25 @@ impl Shim {
                 if let Some(launch) = self.launches.get_mut(&number) {
                     let place = (&self.dir, &self.work);
                     let happenings = launch.socket_ready(local, flags, now_ms(), place, &self.epoll, |local| socket_token(number, local));
-                    self.happened(number, happenings);
+                    self.handle_happenings(number, happenings);
                     self.report_input(number, false);
                 }
             }
         }
     }
 
-    fn take_messages(&mut self) {
+    fn receive_messages(&mut self) {
         for message in self.agent.receive(&self.epoll) {
-            self.message(message);
+            self.handle_message(message);
         }
     }
 
-    fn message(&mut self, message: ToShim) {
+    fn handle_message(&mut self, message: ToShim) {
         match message {
             ToShim::Hello { .. } => {
                 self.replay();
                 for number in self.launches.keys().copied().collect::<Vec<_>>() {
-                    self.ask_again_now(number);
+                    self.retry_calls_now(number);
                 }
             }
             ToShim::Go { walltime_ms } => {
@@ -326,12 +326,12 @@ impl Shim {
                 if let Some(launch) = self.launches.values_mut().find(|l| l.id() == launch) {
                     let at = launch.spec.number;
                     let happenings = launch.fence_done(number, &blob, &self.epoll, |local| socket_token(at, local));
-                    self.happened(at, happenings);
+                    self.handle_happenings(at, happenings);
                 }
             }
             ToShim::AskAgain { launch } => {
                 if let Some(number) = self.number_of(launch) {
-                    self.ask_again_now(number);
+                    self.retry_calls_now(number);
                 }
             }
             ToShim::Call { launch, call } => {
@@ -339,7 +339,7 @@ impl Shim {
                     && let Some(launch) = self.launches.get_mut(&number)
                 {
                     let happenings = launch.called(&call, &self.epoll, |local| socket_token(number, local));
-                    self.happened(number, happenings);
+                    self.handle_happenings(number, happenings);
                 }
             }
             ToShim::NameAbsent { launch } => {
@@ -396,10 +396,10 @@ impl Shim {
     }
 
     /// Sends unanswered calls to other nodes again: an agent in between may have lost them.
-    fn ask_again_now(&mut self, number: u32) {
+    fn retry_calls_now(&mut self, number: u32) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
-        let happenings = launch.ask_again_now();
-        self.happened(number, happenings);
+        let happenings = launch.retry_calls_now();
+        self.handle_happenings(number, happenings);
     }
 
     fn script_ended(&mut self, outcome: RankOutcome) {
@@ -415,7 +415,7 @@ impl Shim {
         self.launches.values().find(|l| l.id() == launch).map(|l| l.spec.number)
     }
 
-    fn take_signals(&mut self) {
+    fn handle_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             // SIGTERM from a person, or from the machine shutting down, is meant for the work.
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
@@ -455,7 +455,7 @@ impl Shim {
             launch.close_bridge(&self.epoll);
         }
         // The abort that this end causes goes first, so that its receiver knows the reason of the end.
-        self.happened(number, happenings);
+        self.handle_happenings(number, happenings);
         self.report_input(number, false);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
         self.agent.send(&FromShim::RankEnded { launch: id, rank, outcome });
@@ -476,7 +476,7 @@ impl Shim {
         }
     }
 
-    fn happened(&mut self, number: u32, happenings: Vec<Happening>) {
+    fn handle_happenings(&mut self, number: u32, happenings: Vec<Happening>) {
         for happening in happenings {
             let Some(launch) = self.launches.get_mut(&number) else { return };
             let id = launch.id();

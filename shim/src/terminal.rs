@@ -42,13 +42,13 @@ impl RankTerminal {
     /// The terminal is readable or writable. `false`: nobody has the other end any more, and ours must be closed.
     pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> bool {
         if flags.contains(EpollFlags::EPOLLOUT) {
-            self.enter(epoll);
+            self.write_typed(epoll);
         }
-        !flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) || self.show()
+        !flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) || self.log_output()
     }
 
     /// Logs pending output. `false`: there will be no more.
-    pub fn show(&mut self) -> bool {
+    pub fn log_output(&mut self) -> bool {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
             match nix::unistd::read(&self.master, &mut chunk) {
@@ -76,7 +76,7 @@ impl RankTerminal {
                 Ok(n) if n > 0 => rest = &rest[n..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) | Err(_) => {
-                    log_line("the log of a terminal takes nothing more: what it shows is lost until it does");
+                    log_line("a terminal's log cannot be written: its output is lost until it can");
                     break;
                 }
             }
@@ -86,15 +86,15 @@ impl RankTerminal {
 
     /// Types these bytes. If a program does not read, bytes beyond the limit are lost.
     pub fn typed(&mut self, bytes: &[u8], epoll: &Epoll) {
-        let room = TYPED_BYTES_MAX - self.typed.len();
-        if bytes.len() > room && !std::mem::replace(&mut self.overflown, true) {
-            log_line(&format!("a program reads nothing of {TYPED_BYTES_MAX} bytes that were typed: what is typed beyond is lost"));
+        let free = TYPED_BYTES_MAX - self.typed.len();
+        if bytes.len() > free && !std::mem::replace(&mut self.overflown, true) {
+            log_line(&format!("a program has not read {TYPED_BYTES_MAX} typed bytes: further input is lost"));
         }
-        self.typed.extend(&bytes[..bytes.len().min(room)]);
-        self.enter(epoll);
+        self.typed.extend(&bytes[..bytes.len().min(free)]);
+        self.write_typed(epoll);
     }
 
-    fn enter(&mut self, epoll: &Epoll) {
+    fn write_typed(&mut self, epoll: &Epoll) {
         while !self.typed.is_empty() {
             match nix::unistd::write(&self.master, self.typed.as_slices().0) {
                 Ok(n) => drop(self.typed.drain(..n)),

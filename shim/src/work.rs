@@ -20,7 +20,7 @@ impl Work {
         match self {
             Self::Scope(scope) => {
                 scope.launch(number).create()?;
-                scope.launch(number).die_together()?;
+                scope.launch(number).kill_whole_on_oom()?;
                 scope.launch(number).open_dir().map(Some)
             }
             Self::Tree => Ok(None),

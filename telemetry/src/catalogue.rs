@@ -37,7 +37,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for family in all() {
             let name = family.name;
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} is defined twice");
             let plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             assert!(plain(name) && family.labels.iter().all(|label| plain(label)), "{name}");
             assert!(name.starts_with("lattice_") || name.starts_with("process_"), "{name}");

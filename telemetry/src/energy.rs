@@ -20,8 +20,8 @@ use crate::readers::Domain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most domains and GPUs that are stored.
-const KEPT_MAX: usize = 128;
+/// Limit of the stored domains, and of the stored GPUs.
+const METERS_MAX: usize = 128;
 
 /// The energy of the node's processors and memory since the first measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ impl NodeMeter {
     /// Adds a reading. A counter that is lower than before has restarted once; if it restarted more often between two
     /// readings, the result is too low.
     pub fn take(&mut self, read: &[Domain]) {
-        for domain in read.iter().take(KEPT_MAX) {
+        for domain in read.iter().take(METERS_MAX) {
             let now = domain.microjoules;
             let counted = self.domains.entry(domain.name.clone()).or_insert(Counted { total: 0, last: now, adds: domain.adds });
             let more = match now.checked_sub(counted.last) {
@@ -105,7 +105,7 @@ impl Account {
             self.gpu_microjoules = self.gpu_microjoules.saturating_add(more);
         }
         // A GPU without an answer this time continues from its last value.
-        for (gpu, was) in last.gpu_microjoules.into_iter().take(KEPT_MAX) {
+        for (gpu, was) in last.gpu_microjoules.into_iter().take(METERS_MAX) {
             mark.gpu_microjoules.entry(gpu).or_insert(was);
         }
         let meters = mark.node_microjoules.zip(last.node_microjoules);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_begins_again_goes_on() {
+    fn a_meter_that_restarts_continues() {
         let mut meter = NodeMeter::default();
         assert_eq!(meter.microjoules(), None);
         for (now, total) in [(900, 0), (990, 90), (5, 105), (5, 105), (4, 1_104)] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn work_has_its_part_and_whole_nodes_have_all() {
+    fn work_gets_its_part_and_whole_nodes_get_all() {
         let (mut whole, mut part) = (Account::default(), Account::default());
         assert_eq!((whole.cpu_joules(), whole.gpu_joules()), (None, None));
         for (account, is_whole) in [(&mut whole, true), (&mut part, false)] {
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_counter_falls_and_no_more_is_given_than_there_was(
+        fn no_counter_falls_and_no_energy_is_counted_twice(
             steps in proptest::collection::vec((0..3000u64, 0..1000u64, 0..20_000_000u64, 0..50u64, any::<bool>()), 1..100),
         ) {
             let (mut meter, mut account) = (NodeMeter::default(), Account::default());

@@ -45,7 +45,7 @@ pub enum Unknown {
     /// An unknown form.
     #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
     Form(String),
-    /// How much: the text, and what is wrong with it.
+    /// A level: the text, and what is wrong with it.
     #[error("{LEVELS} is {0:?}: {1}; `info,lattice_allocation=debug` would be one")]
     Levels(String, String),
 }
@@ -79,7 +79,7 @@ impl Form {
             Self::Text => log.init(),
             Self::Json => {
                 log.event_format(Objects { component, node_id: node_id.map(str::to_owned) }).init();
-                std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "it broke")));
+                std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the process panicked")));
             }
         }
     }
@@ -88,7 +88,7 @@ impl Form {
     pub fn log_fatal(self, text: &str, error: &str) {
         match self {
             Self::Text => eprintln!("{text}: {error}"),
-            Self::Json => tracing::error!(error, "it ends"),
+            Self::Json => tracing::error!(error, "the process ends"),
         }
     }
 }
@@ -204,9 +204,9 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Captured(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for Captured {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().write(bytes)
         }
@@ -217,16 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_documents_fields_and_the_events_own() {
-        let kept = Kept::default();
-        let to = kept.clone();
+    fn a_line_has_the_required_fields_and_those_of_the_event() {
+        let captured = Captured::default();
+        let to = captured.clone();
         let form = Objects { component: "agent", node_id: Some("n1".to_owned()) };
         let log = tracing_subscriber::fmt().with_writer(move || to.clone()).event_format(form).finish();
         tracing::subscriber::with_default(log, || {
             let allocation = "1f0c9a4e";
             tracing::warn!(%allocation, pid = 7, ok = false, level = "a\"b\n", "it {}", "ends");
         });
-        let text = String::from_utf8(kept.0.lock().clone()).unwrap();
+        let text = String::from_utf8(captured.0.lock().clone()).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.starts_with(r#"{"timestamp":"2"#), "{text}");
         let mut line: Value = serde_json::from_str(&text).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_there_is_not_is_refused() {
+    fn an_unknown_form_is_refused() {
         assert_eq!((Form::of(""), Form::of("text"), Form::of("json")), (Ok(Form::Text), Ok(Form::Text), Ok(Form::Json)));
         assert!(Form::of("JSON").unwrap_err().to_string().contains("`text` and `json`"));
     }

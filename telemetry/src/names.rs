@@ -79,7 +79,7 @@ mod tests {
     use crate::alert::rules::MEASURES;
 
     #[test]
-    fn the_documents_names_mean_ours_where_the_units_agree() {
+    fn the_requirements_names_mean_ours_if_the_units_agree() {
         let of = |name| meant(name, MEASURES.iter().map(|(name, _)| *name));
         assert_eq!(of("cpu_cores"), Ok("cpu_cores"));
         assert_eq!(of("network_tx_bytes"), Ok("network_sent_bytes"));

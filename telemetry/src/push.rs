@@ -14,7 +14,7 @@ mod buffer;
 mod disk;
 mod wire;
 
-pub use buffer::{Batch, Buffer, BufferError, Standing};
+pub use buffer::{Batch, Buffer, BufferError, BufferState};
 pub use disk::Spare;
 pub use wire::encode;
 
@@ -56,7 +56,7 @@ pub struct Store {
 /// An endpoint that cannot be used. It is not repeated: it may contain a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EndpointError {
-    #[error("telemetry.tsdb_endpoint: it is no http:// or https:// address, such as http://victoriametrics:8428")]
+    #[error("telemetry.tsdb_endpoint: it is not an http:// or https:// address, such as http://victoriametrics:8428")]
     Address,
     #[error("telemetry.tsdb_endpoint: a user, a password or a token is in the address; put the token into the file of tsdb_token_file")]
     Secret,
@@ -69,7 +69,7 @@ pub enum StoreError {
     Endpoint(#[from] EndpointError),
     #[error("{setting} {}: {why}", path.display())]
     File { setting: &'static str, path: PathBuf, why: String },
-    #[error("the client for the store cannot be made")]
+    #[error("the client for the store cannot be created")]
     Client(#[source] reqwest::Error),
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn bearer(path: &Path) -> Result<HeaderValue, StoreError> {
     }
     let token = fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
     let mut value =
-        HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(|_| failed("it is no token of one line".to_owned()))?;
+        HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(|_| failed("it is not a token of one line".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -186,12 +186,12 @@ fn judge(status: StatusCode) -> Sent {
     if for_ever { Sent::Refused(status) } else { Sent::Failed(format!("it answers {status}")) }
 }
 
-/// Why something was not done with the buffer.
+/// Why an operation on the buffer failed.
 #[derive(Debug, Error)]
 enum BufferTaskError {
     #[error("{}", with_causes(.0))]
     Buffer(#[from] BufferError),
-    #[error("it broke")]
+    #[error("the task panicked")]
     Broke(#[source] JoinError),
 }
 
@@ -203,7 +203,7 @@ pub struct Pushed(Arc<Inner>);
 struct Inner {
     /// Locked while its disk is used, so it may be locked only where blocking is allowed.
     buffer: Mutex<Buffer>,
-    standing: Arc<Standing>,
+    state: Arc<BufferState>,
     more: Notify,
     samples: AtomicU64,
     stored: AtomicU64,
@@ -217,7 +217,7 @@ impl Pushed {
     pub fn new(buffer: Buffer) -> Self {
         let zero = || AtomicU64::new(0);
         let inner = Inner {
-            standing: buffer.standing(),
+            state: buffer.state(),
             buffer: Mutex::new(buffer),
             more: Notify::new(),
             samples: zero(),
@@ -275,17 +275,17 @@ impl Pushed {
                 Ok(Ok(())) => {
                     self.0.more.notify_one();
                     if std::mem::take(&mut failing) {
-                        tracing::info!("metrics are kept for the store again");
+                        tracing::info!("metrics are written for the store again");
                     }
                 }
                 Ok(Err(error)) => {
                     // The disk is full or fails: this batch is lost, and counted.
                     self.0.unwritten.fetch_add(1, Ordering::Relaxed);
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(error = %with_causes(&error), "metrics cannot be kept for the store: they are dropped while that is so");
+                        tracing::warn!(error = %with_causes(&error), "metrics cannot be written for the store: they are dropped meanwhile");
                     }
                 }
-                Err(_) => tracing::warn!("gathering metrics broke"),
+                Err(_) => tracing::warn!("gathering metrics panicked"),
             }
         }
     }
@@ -319,7 +319,7 @@ impl Pushed {
                     self.0.samples.fetch_add(batch.samples, Ordering::Relaxed);
                     refusing = false;
                     if backoff.over() {
-                        tracing::info!(store = store.url(), "the store for metrics takes them again");
+                        tracing::info!(store = store.url(), "the store for metrics accepts batches again");
                     }
                 }
                 Sent::Refused(status) => {
@@ -331,7 +331,7 @@ impl Pushed {
                 Sent::Failed(why) => {
                     self.0.failures.fetch_add(1, Ordering::Relaxed);
                     if backoff.is_new() {
-                        tracing::warn!(store = store.url(), %why, "the store for metrics does not take them; they wait on the disk");
+                        tracing::warn!(store = store.url(), %why, "the store for metrics accepts no batches; they wait on the disk");
                     }
                     if backoff.pause(stop).await.is_none() {
                         return;
@@ -390,7 +390,7 @@ impl Retry {
 impl Collect for Pushed {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let inner = &*self.0;
-        let (bytes, dropped) = (inner.standing.bytes(), inner.standing.dropped());
+        let (bytes, dropped) = (inner.state.bytes(), inner.state.dropped());
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         samples.count(&family::SAMPLES, &[], load(&inner.samples));
         for (result, count) in
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_can_still_take_is_tried_again() {
+    fn a_batch_that_the_store_may_accept_later_is_tried_again() {
         assert_eq!(judge(StatusCode::NO_CONTENT), Sent::Stored);
         assert_eq!(judge(StatusCode::BAD_REQUEST), Sent::Refused(StatusCode::BAD_REQUEST));
         for status in [500, 503, 429, 401, 404, 301] {

@@ -28,9 +28,9 @@ pub struct Query {
 pub enum QueryError {
     #[error("the store does not answer: {0}")]
     Away(String),
-    #[error("the store refuses the question ({status}): {why}")]
+    #[error("the store refuses the query ({status}): {why}")]
     Refused { status: u16, why: String },
-    #[error("the store's answer is not of Prometheus's form")]
+    #[error("the store's answer is not in Prometheus's format")]
     Malformed,
 }
 
@@ -63,7 +63,7 @@ pub fn check(address: &str) -> Result<(), QueryAddressError> {
 
 /// See [`check`]. The address is not repeated: it may contain a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("it is no http:// or https:// address such as http://victoriametrics:8428, or has a user, a password or a token in it")]
+#[error("it is not an http:// or https:// address such as http://victoriametrics:8428, or has a user, a password or a token in it")]
 pub struct QueryAddressError;
 
 impl Query {
@@ -101,7 +101,7 @@ impl Query {
     }
 
     async fn ask(&self, what: &str, expression: &str, more: &[(&str, String)]) -> Result<Vec<Series>, QueryError> {
-        let url = asked(&self.base, what, expression, more);
+        let url = query_url(&self.base, what, expression, more);
         let mut request = self.client.get(url).timeout(RESPONSE_TIMEOUT);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization.clone());
@@ -132,7 +132,7 @@ fn range(start: f64, end: f64, step: f64) -> [(&'static str, String); 4] {
     [("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string()), ("nocache", "1".to_owned())]
 }
 
-fn asked(base: &Url, what: &str, expression: &str, more: &[(&str, String)]) -> Url {
+fn query_url(base: &Url, what: &str, expression: &str, more: &[(&str, String)]) -> Url {
     let mut url = base.clone();
     url.set_path(&format!("{}/api/v1/{what}", base.path().trim_end_matches('/')));
     url.query_pairs_mut().append_pair("query", expression).extend_pairs(more);
@@ -162,9 +162,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_begins_where_it_is_asked_to() {
+    fn a_range_begins_at_the_requested_time() {
         let base = Url::parse("http://store:8428/prometheus/").unwrap();
-        let url = asked(&base, "query_range", r#"up{a="b"}"#, &range(12.5, 42.5, 30.0));
+        let url = query_url(&base, "query_range", r#"up{a="b"}"#, &range(12.5, 42.5, 30.0));
         let expected = "http://store:8428/prometheus/api/v1/query_range?query=up%7Ba%3D%22b%22%7D&start=12.5&end=42.5&step=30&nocache=1";
         assert_eq!(url.as_str(), expected);
     }

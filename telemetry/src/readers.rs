@@ -98,7 +98,7 @@ impl Meter {
         // Processes that were not all listed are listed again.
         let signs = self.group.processes().map_or_else(Signs::default, |_| signs);
         if self.rest.look(at, signs) {
-            self.group.stays();
+            self.group.mark_idle();
         } else {
             if !self.group.refresh(text, pass.processes_left) {
                 return None;

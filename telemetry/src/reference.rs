@@ -9,25 +9,25 @@ const HEAD: &str = "\
 
 <!-- Made of telemetry/src/catalogue by `cargo run -p lattice-lab -- metrics > docs/metrics.md`; a test compares the two. -->
 
-Everything that an agent (port 9103) and a member of the quorum (port 9100) tell at `/metrics`, and push to a store. Every series of an
-agent has the label `node_id`, every series of a member `member_id`. What cannot be had on a machine is absent, not 0; `lattice doctor` and
-`lattice_allocation_measure_source_info` say where measures of allocations come from. Series of allocations are on the page only for
-who shows the token (`metrics_token_file`); they carry the allocation's id alone, and `lattice_allocation_info` says whose it is:
+Everything that an agent (port 9103) and a member of the quorum (port 9100) export at `/metrics` and push to a store. Every series of an
+agent has the label `node_id`, every series of a member `member_id`. A metric that is not available on a machine is absent, not 0; `lattice doctor`
+and `lattice_allocation_measure_source_info` show the sources of the measures of allocations. Series of allocations are shown only to
+callers with the token (`metrics_token_file`). They have only the allocation's id; `lattice_allocation_info` has its owner:
 
     lattice_allocation_cpu_cores{stat=\"mean\"} * on (allocation, node_id) group_left (user, tenant) lattice_allocation_info
 ";
 
 const USERS: &str = "
-## The documents' ten numbers for users
+## The ten measures that the requirement promises to users
 
-By which name `lattice top`, `watch` and `compare` have each, in which unit, and what is pushed of it. `theirs` says how the documents' number is made of it.
+The name and unit of each in `lattice top`, `watch` and `compare`, and the metric that is pushed. `theirs` shows how the requirement's number is computed from it.
 
-| documents | their unit | here | unit | theirs | metric | source |
+| requirement | their unit | here | unit | theirs | metric | source |
 |---|---|---|---|---|---|---|
 ";
 
 const TAIL: &str = "
-## Names of the documents that are not here
+## Names of the requirement that do not exist here
 
 | name | why |
 |---|---|
@@ -36,11 +36,11 @@ const TAIL: &str = "
 | `lattice_accounting_events_buffered`, `lattice_accounting_events_dropped_total` | there is no accounting |
 | `lattice_federation_*` | there is no federation |
 | `lattice_autoscaling_*` | there is no autoscaling |
-| `lattice_raft_sensitive_audit_entries_total` | the audit log counts all its records alike: `lattice_audit_records_total` |
-| `lattice_sensitive_wipe_failure_total` | `lattice_nodes_wipe_failed` says how many nodes are out of service because of one, whoever began to count; `lattice node status` says why |
+| `lattice_raft_sensitive_audit_entries_total` | the audit log counts all records together: `lattice_audit_records_total` |
+| `lattice_sensitive_wipe_failure_total` | `lattice_nodes_wipe_failed` is the number of nodes that are out of service because of a failed wipe; `lattice node status` shows the reason |
 
-The documents give `lattice_scheduling_cycle_duration_seconds` a label `vcluster`; a round here serves all queues of an agent at once, and has none. Their ports 9101,
-9102 and 9104 are of processes that are roles of the agent here: all of it is told at the agent's 9103.
+In the requirement, `lattice_scheduling_cycle_duration_seconds` has a label `vcluster`; here one round serves all queues of an agent, so there is no such label. The
+requirement's ports 9101, 9102 and 9104 belong to processes that are roles of the agent here: all their metrics are at the agent's port 9103.
 ";
 
 /// `docs/metrics.md`.
@@ -59,8 +59,7 @@ pub fn page() -> String {
         ("The quorum", catalogue::quorum::ALL),
     ];
     for (title, families) in parts {
-        let _ =
-            writeln!(out, "\n## {title}\n\n| metric | type | unit | labels | of | source | what it says |\n|---|---|---|---|---|---|---|");
+        let _ = writeln!(out, "\n## {title}\n\n| metric | type | unit | labels | of | source | meaning |\n|---|---|---|---|---|---|---|");
         for family in families {
             let of = match family.of {
                 Of::Agent => "agent",
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_in_docs_is_of_this_catalogue() {
+    fn the_page_in_docs_is_generated_from_this_catalogue() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
         let there = std::fs::read_to_string(path).unwrap_or_default();
         assert!(there == page(), "docs/metrics.md is stale: cargo run -p lattice-lab -- metrics > docs/metrics.md");

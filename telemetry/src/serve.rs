@@ -44,9 +44,9 @@ use tokio_util::sync::CancellationToken;
 /// Connections at a time; for one more, an older one is closed.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may last, including its answer.
-const CONNECTION_MAX: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the request to arrive.
-const ASKING_MAX: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a page is reused.
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Minimum length of a token, in bytes.
@@ -120,10 +120,10 @@ pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>
         let place = open.add(from.ip());
         let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
         connections.spawn(async move {
-            let answering = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token, ready));
+            let answering = tokio::time::timeout(CONNECTION_TIMEOUT, connection(pages, stream, token, ready));
             let answered = place.closed.run_until_cancelled(answering).await;
             if !matches!(answered, Some(Ok(Ok(())))) {
-                tracing::debug!("a connection for metrics ended badly, took too long, or was closed for another one");
+                tracing::debug!("a connection for metrics failed, took too long, or was closed for another one");
             }
             drop(place);
         });
@@ -250,7 +250,7 @@ async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>, ready
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(ASKING_MAX).keep_alive(false).max_buf_size(16 << 10);
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT).keep_alive(false).max_buf_size(16 << 10);
     http.serve_connection(TokioIo::new(stream), service).await
 }
 
@@ -269,7 +269,7 @@ async fn answer<B>(pages: &Pages, token: Option<&Token>, ready: &Ready, request:
         (None, _) => Whose::Ours,
         (Some(shown), Some(token)) if is_right(shown, token) => Whose::Everybodys,
         (Some(_), _) => {
-            let text = "That is not the token of metrics_token_file. Without any, there is all but allocations.\n";
+            let text = "This is not the token of metrics_token_file. Without a token, everything but allocations is shown.\n";
             let mut refused = plain(StatusCode::UNAUTHORIZED, text);
             refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return refused;
@@ -277,7 +277,7 @@ async fn answer<B>(pages: &Pages, token: Option<&Token>, ready: &Ready, request:
     };
     match pages.page(whose).await {
         Some(page) => body(StatusCode::OK, exposition::CONTENT_TYPE, page),
-        None => plain(StatusCode::INTERNAL_SERVER_ERROR, "The numbers could not be read.\n"),
+        None => plain(StatusCode::INTERNAL_SERVER_ERROR, "The metrics could not be read.\n"),
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_needs_no_token_and_has_the_reason_why_not() {
+    async fn readiness_needs_no_token_and_has_its_reason() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let exporter = Exporter::new("agent", Vec::new(), Vec::new());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_who_ask_at_once_cost_one_gathering_and_who_says_nothing_is_let_go() {
+    async fn many_requests_at_once_cost_one_gathering_and_idle_connections_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let gathered = Arc::new(AtomicU64::new(0));
@@ -412,7 +412,7 @@ mod tests {
         // One gathering for all; a machine that stalls for a second may cause a few more.
         let (times, took) = (gathered.load(Ordering::SeqCst), began.elapsed());
         assert!(times <= 1 + took.as_secs(), "{times} gatherings in {took:?}");
-        assert!(took < CONNECTION_MAX, "those who say nothing kept the others out for {took:?}");
+        assert!(took < CONNECTION_TIMEOUT, "idle connections kept the others out for {took:?}");
         stop.cancel();
         serving.await.unwrap();
     }

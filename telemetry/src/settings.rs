@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// The documents' ports.
+/// The requirement's ports.
 pub const AGENT_PORT: u16 = 9103;
 pub const QUORUM_PORT: u16 = 9100;
 
@@ -17,7 +17,7 @@ pub const QUORUM_PORT: u16 = 9100;
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetrySettings {
     /// Where `/metrics` is served, an IP address and port. Default: the address of an agent's mesh or a member's
-    /// service, with the documents' port (9103 an agent, 9100 a member); empty: nowhere.
+    /// service, with the requirement's port (9103 an agent, 9100 a member); empty: nowhere.
     pub metrics_listen: Option<String>,
     /// The file with the token (mode 0600) that a scraper shows to see the series of allocations; empty: they are shown to nobody
     /// there, and only pushed.
@@ -25,7 +25,7 @@ pub struct TelemetrySettings {
     /// The store that everything is pushed to by Prometheus's remote write: `http://HOST:8428` of VictoriaMetrics, or the whole
     /// address of another's receiver. Without a user, a password or a token in it. Empty: nothing is pushed.
     pub tsdb_endpoint: String,
-    /// The file with the token that the store is shown: mode 0600; empty: none.
+    /// The file with the token for the store (mode 0600); empty: none.
     pub tsdb_token_file: PathBuf,
     /// Authorities that the store's certificate is checked with, in PEM; empty: the system's.
     pub tsdb_ca: PathBuf,
@@ -53,7 +53,7 @@ impl Default for TelemetrySettings {
 /// Settings that make no sense.
 #[derive(Debug, Error)]
 pub enum TelemetrySettingsError {
-    #[error("telemetry.metrics_listen: {0:?} is no IP address and port, such as 127.0.0.1:9103; empty switches it off")]
+    #[error("telemetry.metrics_listen: {0:?} is not an IP address and port, such as 127.0.0.1:9103; empty switches it off")]
     Listen(String),
     #[error("telemetry.{field}: {value} is not between {min} and {max}")]
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_counted_is_read_and_the_rest_is_left_out() {
+    fn usage_is_read_from_the_cgroup_files_that_exist() {
         let dir = std::env::temp_dir().join(format!("lattice-final-usage-{}", std::process::id()));
         let (scope, v1) = (dir.join("scope"), dir.join("v1"));
         fs::create_dir_all(&scope).unwrap();

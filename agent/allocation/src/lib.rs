@@ -1,5 +1,5 @@
-//! One allocation on this node: the task that does what the brain decides, and holds the connection
-//! to the shim.
+//! One allocation on this node: the task that executes the driver's commands, and holds the
+//! connection to the shim.
 //!
 //! ```text
 //!   driver ──Command──▶ AllocationTask ──ToShim──▶ shim
@@ -21,7 +21,7 @@
 //! | one that waits for the entry point's launch | with the launch | one command to the allocation's task |
 //! | one at the end of walltime | when it has reported to the driver, after the grace at most | |
 //! | a preemption, one per request | when it has reported to the driver | |
-//! | one that reaps a shim, one per shim of this life | with the shim | |
+//! | one that reaps a shim, one per shim that this agent started | with the shim | |
 //!
 //! Tasks that end with the allocation's task are aborted with it. All others, and the allocation's
 //! task itself, are in [`handles::Handles::tasks`].

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_comes_back_hears_everything_again_and_then_what_is_new() {
+    fn a_reconnected_head_gets_all_events_again_and_then_new_ones() {
         let mut l = launch(2);
         l.begun();
         for number in 1..=3 {

@@ -19,8 +19,9 @@ pub fn of_script(share: &DesiredShare, context: &Handles) -> Vec<(String, String
     env.into_iter().collect()
 }
 
-/// The environment of a program on an attached terminal: like a script's, but without the Slurm variables that describe
-/// a rank, with the caller's kind of terminal, and with `shell` if the work has no SHELL of its own.
+/// The environment of a program on an attached terminal: like a script's, but without the Slurm
+/// variables that describe a rank, with the caller's kind of terminal, and with `shell` if the work
+/// has no SHELL of its own.
 pub fn of_terminal(share: &DesiredShare, context: &Handles, term: &str, shell: &str) -> Vec<(String, String)> {
     let mut env = base(share);
     of_this_node(&mut env, share, context);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Nothing is written here: the list has the request until the claim ends, and the checkpoint has
-//! its own state file. The agent's next life asks for the same checkpoint again, and gets the
-//! existing one.
+//! its own state file. A restarted agent asks for the same checkpoint again, and gets the existing
+//! one.
 //!
 //! Work is ended if its store has not answered for 20 s: a store that is busy for seconds is not
 //! down, and an operator who needs the nodes should not wait longer. Of two requests the shorter
@@ -38,8 +38,8 @@ use uuid::Uuid;
 const COMMITTING: &str = "committing";
 /// The pause between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the store may be without an answer, whatever the deadline is: without a store nothing
-/// can be saved. Longer than a busy store takes for a small request.
+/// How long the store may be silent, whatever the deadline is: without a store nothing can be
+/// saved. Longer than a busy store takes for a small request.
 const STORE_AWAY: Duration = Duration::from_secs(20);
 /// The interval at which the store is probed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ enum SaveError {
     NoNews { after_s: u64 },
     #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())]
     StoreAway { why: String },
-    #[error("it had not saved itself after {after_s} s, with all that it deferred")]
+    #[error("it had not saved itself after {after_s} s, deferrals included")]
     TooLong { after_s: u64 },
 }
 
@@ -72,7 +72,7 @@ pub fn begin(context: &Shared, share: DesiredShare) {
 async fn run(context: Shared, share: DesiredShare) {
     let Some(order) = share.preempt.clone() else { return };
     failpoint::pass(Point::PreemptBegun);
-    tracing::info!(allocation = %share.allocation, by = %order.by, reason = %order.reason, "to give its nodes back");
+    tracing::info!(allocation = %share.allocation, by = %order.by, reason = %order.reason, "work must give its nodes back: it is asked to save itself");
     let begun = Instant::now();
     let Some(saved) = saved(&context, &share, &order).await else { return };
     context.checkpoint.checkpoints.counts().preempted(&share, &order, saved.is_ok(), begun.elapsed());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_given_up_unless_it_is_whole_and_waits_for_the_quorum() {
+    async fn a_late_checkpoint_is_given_up_unless_it_only_waits_for_the_quorum() {
         let id = CheckpointId(Uuid::from_u128(7));
         let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
         let (send, items) = mpsc::channel(4);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_submitted_without_a_policy_is_refused_at_once() {
+    async fn work_without_a_checkpoint_policy_is_refused_at_once() {
         let mut bench = Bench::new();
         let mut share = test_builders::desired_share(AllocationId(Uuid::from_u128(1)));
         let id = CheckpointId(Uuid::from_u128(7));

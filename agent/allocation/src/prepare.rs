@@ -62,7 +62,7 @@ pub(super) enum PrepareError {
     Cancelled,
     #[error("cancelled while its image was copied")]
     ImageCancelled,
-    #[error("preparing broke: {0}")]
+    #[error("the task that prepares it panicked or was cancelled: {0}")]
     Broke(#[from] JoinError),
     #[error("{}: what listens there is not the shim: {source}", .socket.display())]
     NotTheShim { socket: PathBuf, source: NotOurs },
@@ -192,7 +192,7 @@ async fn prepare(
         }
     }
     if let Some(from) = &share.restore {
-        set_detail("preparing: what it saved");
+        set_detail("preparing: its checkpoint");
         checkpoint::restore::restore(&context.checkpoint, &share, from, &cancel, set_detail).await?;
         going_on()?;
     }
@@ -203,7 +203,7 @@ async fn prepare(
     blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
 }
 
-/// Whether nobody has to be waited for.
+/// Whether the prologue has nothing to wait for: no site program, image, checkpoint or fabric key.
 fn is_short(context: &Handles, share: &DesiredShare) -> bool {
     !context.machine.hooks.has_prologue()
         && share.spec.uenv.is_none()
@@ -216,7 +216,7 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, PrepareErro
 }
 
 enum Begun {
-    /// The shim runs: this prologue started it, or an earlier life of the agent did.
+    /// The shim runs: this prologue started it, or an earlier run of the agent did.
     There(Line),
     /// The share as this node runs it: its owner has the groups of this node's name service.
     Planned(Planned, Arc<DesiredShare>),
@@ -296,6 +296,12 @@ fn start(
         .map_err(|source| PrepareError::WriteHostfiles { dir: context.setup.state_dir.clone(), source })?;
     let mut limits = context.machine.bounds.limits(share, assignment);
     context.machine.device_filter.apply(scope.as_ref(), devices::denied(&context.machine.topology().gpu, assignment), &mut limits)?;
+    if limits.io_weight.is_some() {
+        let gone = context.machine.bounds.controllers.io_weights_gone();
+        if !gone.is_empty() {
+            tracing::warn!(allocation = %share.allocation, files = gone.join(" "), "its share has no disk weight: the kernel no longer supports such weights");
+        }
+    }
     let v1_groups = context.machine.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(PrepareError::SetLimits)?;
     failpoint::pass(Point::LimitsSet);
     let config = ShimConfig {

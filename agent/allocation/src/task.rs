@@ -45,8 +45,8 @@ struct AllocationTask {
     dir: ShimDir,
     line: ShimLine,
     preparing: Option<Preparing>,
-    /// When the prologue was ordered, until the first process begins; not kept over a restart of
-    /// the agent.
+    /// When the prologue was ordered, until the first process begins; forgotten at a restart of the
+    /// agent.
     assigned: Option<Instant>,
     /// Runs the probes, if there are any.
     probing: Option<AbortOnDropHandle<()>>,
@@ -254,7 +254,7 @@ impl AllocationTask {
                 }
             }
             FromShim::OutOfMemory { launch, kill } => {
-                tracing::warn!(allocation = %self.share.allocation, %kill, "memory was over");
+                tracing::warn!(allocation = %self.share.allocation, %kill, "the kernel killed work for lack of memory");
                 match launch {
                     Some(launch) => self.of(launch, |l| l.out_of_memory(kill)),
                     None => self.script_kill = Some(kill),
@@ -292,7 +292,8 @@ impl AllocationTask {
         }
     }
 
-    /// A launch's first rank was made. After a restart of the agent, the shim reports each of its launches anew.
+    /// A launch's first rank was made. After a restart of the agent, the shim reports each of its
+    /// launches anew.
     async fn launch_started(&mut self, launch: LaunchSpec) {
         failpoint::pass(Point::LaunchReceived);
         self.began();
@@ -316,7 +317,8 @@ impl AllocationTask {
     /// The reason for the script's end.
     fn script_reason(&self, outcome: RankOutcome) -> EndReason {
         match self.script_kill {
-            // A script that only lost a child to it and ended by itself has its own say.
+            // A script that lost only a child to the kill, and then ended by itself, ends with its
+            // own code.
             Some(kill) if outcome.code() == MEMORY_KILL_CODE => EndReason::OutOfMemory { node: self.context.setup.me.clone(), kill },
             Some(_) | None => EndReason::Exited { code: outcome.code() },
         }

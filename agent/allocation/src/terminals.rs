@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_shim_has_not_is_asked_for_again_unless_its_terminal_is_gone() {
+    fn a_terminal_that_the_shim_lacks_is_requested_again_unless_it_is_closed() {
         let mut terminals = Terminals::default();
         let (one, mut news) = terminal(1);
         let (two, gone) = terminal(2);

@@ -62,6 +62,13 @@ pub(super) fn kill_scope(context: &Handles, allocation: AllocationId) -> Result<
     Err(UndoError::StillThere { processes: still_there(&scope.whole().processes()) })
 }
 
+/// Kills all processes in the allocation's scope, and does not wait for their end.
+pub(super) fn kill_scope_at_once(context: &Handles, allocation: AllocationId) -> Result<(), UndoError> {
+    let Some(slice) = &context.machine.slice else { return Ok(()) };
+    let scope = slice.scopes()?.into_iter().find(|(id, _)| *id == allocation);
+    Ok(scope.map_or(Ok(()), |(_, scope)| scope.whole().kill())?)
+}
+
 /// Kills all processes below a shim, and then the shim: for a node without cgroups.
 pub(super) fn kill_tree(shim: i32) -> Result<(), UndoError> {
     let until = Instant::now() + KILL_WAIT;

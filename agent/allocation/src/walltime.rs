@@ -39,7 +39,7 @@ pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
     let (path, text) = (dir.walltime_began(), format!("{} {}", share.epoch, boottime_ms()));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = written {
-        tracing::warn!(allocation = %share.allocation, %error, "the start of its walltime could not be saved: it is not asked to save itself before that");
+        tracing::warn!(allocation = %share.allocation, %error, "the start of its walltime could not be saved: the work is not asked to save itself before its walltime ends");
     }
 }
 
@@ -75,7 +75,7 @@ async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
-        tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint could not be saved");
+        tracing::warn!(allocation = %share.allocation, %error, "the id of the checkpoint that the end of its walltime waits for could not be saved");
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -
 
 async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
     let Some(began_ms) = began_at(&share, &dir).await else { return };
-    // A request of an earlier life is repeated with its id, which finds the same checkpoint.
+    // A request of an earlier run is repeated with its id, which finds the same checkpoint.
     let id = noted(&share, &dir).await.unwrap_or_else(new_id);
     let (mut save, first) = LastSave::begin(began_ms, walltime_ms, grace_ms(&context), id);
     let (mut actions, mut answers) = (vec![first], None);
@@ -106,12 +106,12 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
                         continue;
                     }
                     Err(why) => {
-                        tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");
+                        tracing::debug!(allocation = %share.allocation, %why, "the work cannot be asked to save itself now; its walltime ends soon");
                         LastSaveEvent::NotAsked
                     }
                 },
                 LastSaveAction::Note { id } => {
-                    tracing::info!(allocation = %share.allocation, checkpoint = %id, "its walltime ends soon: it saves itself");
+                    tracing::info!(allocation = %share.allocation, checkpoint = %id, "its walltime ends soon: the work saves itself");
                     note(&share, &dir, id).await;
                     failpoint::pass(Point::WalltimeWarned);
                     continue;
@@ -179,7 +179,7 @@ fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
         CheckpointItem::Stands { id, .. } => LastSaveEvent::UnderWay { id: id_of(id) },
         CheckpointItem::Ended { id, why, complete, .. } => {
             if !complete {
-                tracing::warn!(allocation = %share.allocation, %why, "asked before its walltime ends it did not save itself");
+                tracing::warn!(allocation = %share.allocation, %why, "the work was asked before its walltime ended, and did not save itself");
             }
             LastSaveEvent::Ended { id: id_of(id), is_whole: complete }
         }
@@ -188,14 +188,14 @@ fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
 
 /// The checkpoint at the end of walltime.
 pub(super) enum Awaited {
-    /// A checkpoint is under way, or was when an earlier life of the agent waited for it.
+    /// A checkpoint is under way, or was when an earlier run of the agent waited for it.
     UnderWay(watch::Receiver<Checkpointing>),
     /// The checkpoint requested before the end is whole. The quorum has it, or its report is under
     /// way.
     Whole(CheckpointRef),
 }
 
-/// On the head: the checkpoint to wait for, because it is under way or an earlier life of the agent
+/// On the head: the checkpoint to wait for, because it is under way or an earlier run of the agent
 /// waited for it; or the one that the work saved when it was asked before walltime ended.
 pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDir) -> Option<Awaited> {
     let view = context.checkpoint.checkpoints.last(share.allocation, share.epoch)?;

@@ -5,7 +5,7 @@ use tokio::task::JoinError;
 
 /// A thread that worked for a checkpoint panicked or was cancelled.
 #[derive(Debug, Error)]
-#[error("saving broke: {0}")]
+#[error("saving failed: {0}")]
 pub struct SavingBroke(#[from] JoinError);
 
 pub(super) async fn blocking<T, E>(act: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>

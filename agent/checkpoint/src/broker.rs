@@ -10,17 +10,17 @@
 //! losing a broker costs one round. Two brokers at once would ask the same head, which makes one
 //! checkpoint of two requests. Work runs, and users get checkpoints, without the broker.
 
-use super::broker_knowledge::Latest;
+use super::broker_knowledge::{Followed, Latest};
+use super::broker_request::{BrokeredError, asked, length_ms, patience};
 use super::handles::Shared;
+use super::quorum_clock::QuorumTime;
 use super::store::{CheckpointStore, Owner, StoreError};
-use super::{ask, retention, saving};
+use super::{retention, saving};
 use futures::StreamExt;
 use lattice_agent_common::config::checkpoint::CheckpointSettings;
 use lattice_membership::cluster::Cluster;
-use lattice_mesh::UnreachedNode;
-use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use lattice_model::checkpoint::DEADLINE_MS;
-use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, NodeId, Timestamp, with_causes};
+use lattice_mesh::checkpoint::CheckpointOpen;
+use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, Timestamp, with_causes};
 use lattice_placing::Placing;
 use lattice_quorum_client::QuorumClient;
 use lattice_scheduler::View;
@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -41,40 +41,6 @@ const ANSWER: Duration = Duration::from_secs(5);
 const READ_AT_ONCE: usize = 8;
 /// How long one round reads manifests at most. Later rounds read the rest.
 const READING: Duration = Duration::from_secs(10);
-/// Added to twice the duration of the last checkpoint, in milliseconds.
-const LENGTH_MS_SPARE: u64 = 60_000;
-
-/// Timeout of a checkpoint that the broker asks for, in milliseconds, from the duration of the
-/// work's last one: at least the site's timeout.
-fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
-    let known = took_ms.map_or(0, |took| took.saturating_mul(2).saturating_add(LENGTH_MS_SPARE));
-    known.max(timeout_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
-}
-
-/// How long the broker waits for such a checkpoint to end: its timeout, extended once by half, all
-/// deferrals, and a minute. After each deferral the checkpoint may take its whole timeout again.
-/// The broker does not wait that long, because other work would wait as well; if it asks again
-/// later, the head continues the same checkpoint.
-fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
-    Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
-}
-
-/// Why a request of the broker led to no checkpoint.
-#[derive(Debug, Error)]
-enum BrokeredError {
-    #[error(transparent)]
-    Ask(#[from] UnreachedNode),
-    #[error("{why}")]
-    Refused { why: String },
-    #[error("{why}")]
-    CameToNothing { why: String },
-    #[error("its head {head} went away in the middle of it")]
-    HeadLost { head: NodeId },
-    #[error("no report about it came any more")]
-    NoEnd,
-    #[error(transparent)]
-    Broke(#[from] JoinError),
-}
 
 /// Why the time of a checkpoint is unknown.
 #[derive(Debug, Error)]
@@ -92,6 +58,8 @@ pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: 
         context: Arc::clone(&context),
         placing: placing.clone(),
         settings: settings.clone(),
+        quorum: quorum.clone(),
+        time: None,
         known: BTreeMap::new(),
         storage: Storage::Here,
         asked: JoinSet::new(),
@@ -107,8 +75,10 @@ struct Broker {
     context: Shared,
     placing: Placing,
     settings: CheckpointSettings,
-    /// By allocation, with the checkpoint that `last` describes.
-    known: BTreeMap<AllocationId, (Option<CheckpointId>, Known)>,
+    quorum: QuorumClient,
+    /// The time of all decisions; `None` before the first round.
+    time: Option<QuorumTime>,
+    known: BTreeMap<AllocationId, Followed>,
     storage: Storage,
     asked: JoinSet<(AllocationId, Result<(), BrokeredError>)>,
     /// The allocation that each task asks.
@@ -157,12 +127,12 @@ impl Broker {
 
     fn ended(&mut self, allocation: AllocationId, ended: Result<(), BrokeredError>) {
         self.context.checkpoints.counts().brokered(ended.is_ok());
-        let Some((_, known)) = self.known.get_mut(&allocation) else { return };
+        let (Some(Followed { known, .. }), Some(time)) = (self.known.get_mut(&allocation), self.time) else { return };
         known.tried = match ended {
             Ok(()) => {
-                // The exact time follows from its manifest, once the watch reports the checkpoint.
+                // Its size and duration follow, once the watch reports the checkpoint.
                 if let Some(last) = &mut known.last {
-                    last.at = lattice_agent_common::clock::now();
+                    last.at = time.now();
                 }
                 None
             }
@@ -172,7 +142,7 @@ impl Broker {
                     None => 0,
                 };
                 tracing::warn!(%allocation, %why, "asked by the broker, it did not save itself");
-                Some(Tried::InVain { at: lattice_agent_common::clock::now(), times: before.saturating_add(1) })
+                Some(Tried::InVain { at: time.now(), times: before.saturating_add(1) })
             }
         };
     }
@@ -196,9 +166,17 @@ impl Broker {
                 return;
             }
         };
+        let time = match self.context.checkpoints.quorum_clock().read(&self.quorum).await {
+            Ok(time) => time,
+            Err(why) => {
+                tracing::info!(%why, "no work is asked to save itself in this round");
+                return;
+            }
+        };
+        self.time = Some(time);
         let storage = probe(&store).await;
         self.stored(storage);
-        self.learn(&store, &cluster).await;
+        self.learn(&store, &cluster, time).await;
         // The lease may have been lost during the steps above, which may take long.
         if !self.placing.leads() {
             return self.rest();
@@ -215,10 +193,10 @@ impl Broker {
             return self.rest();
         }
         let view = cluster.with_alive(self.placing.membership.alive());
-        let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
+        let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, followed)| (*id, followed.known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
-        let judged = should_checkpoint(&broker_view, lattice_agent_common::clock::now());
+        let judged = should_checkpoint(&broker_view, time.now());
         let waits = judged.values().filter(|j| matches!(j.verdict, Verdict::Staggered { .. })).count();
         let away = matches!(self.storage, Storage::Away { .. });
         self.context.checkpoints.counts().broker(true, away, waits as u64);
@@ -229,7 +207,7 @@ impl Broker {
                 self.ask(allocation, judgement);
             }
         }
-        let known = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
+        let known = self.known.iter().map(|(id, followed)| (*id, followed.known)).collect();
         self.context.checkpoints.set_broker_state(Some(Latest { known, saving, storage: self.storage.clone() }));
     }
 
@@ -250,7 +228,7 @@ impl Broker {
                 self.context.troubles.over(SUBJECT);
                 // Requests that failed meanwhile may have failed because of the store: forget all
                 // failures, so that the work is judged by its costs alone.
-                for (_, known) in self.known.values_mut() {
+                for Followed { known, .. } in self.known.values_mut() {
                     if let Some(Tried::InVain { .. }) = known.tried {
                         known.tried = None;
                     }
@@ -261,17 +239,17 @@ impl Broker {
     }
 
     /// Reads when checkpoints were made if that is unknown, and forgets work that no longer runs.
-    async fn learn(&mut self, store: &CheckpointStore, cluster: &Cluster) {
+    async fn learn(&mut self, store: &CheckpointStore, cluster: &Cluster, time: QuorumTime) {
         let runs =
             |a: &&Allocation| a.state == AllocationState::Running && a.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some());
         let running: BTreeMap<AllocationId, &Allocation> = cluster.allocations.values().filter(runs).map(|a| (a.id, a)).collect();
         self.known.retain(|id, _| running.contains_key(id));
         let mut reading = Vec::new();
         for (id, allocation) in running {
-            let (of, known) = self.known.entry(id).or_default();
-            if let Some(last) = allocation.checkpoint.as_ref().filter(|last| *of != Some(last.id)) {
-                known.last_is_unread = true;
-                reading.push(async move { (id, last.id, last_saved(store, allocation, last.id).await) });
+            let last = allocation.checkpoint.as_ref().map(|last| last.id);
+            let followed = self.known.entry(id).or_insert_with(|| Followed::new(last));
+            if let Some(last) = followed.notice(last, time.now()) {
+                reading.push(async move { (id, last, last_saved(store, allocation, last).await) });
             }
         }
         if matches!(self.storage, Storage::Away { .. }) {
@@ -283,21 +261,18 @@ impl Broker {
         while let Ok(Some((id, checkpoint, found))) = tokio::time::timeout_at(until, read.next()).await {
             match found {
                 Ok(last) => {
-                    if let Some((of, known)) = self.known.get_mut(&id) {
-                        *of = Some(checkpoint);
-                        // If the manifest cannot be read any more, work cannot start from it.
-                        known.last = last;
-                        known.last_is_unread = false;
+                    if let Some(followed) = self.known.get_mut(&id) {
+                        followed.take_manifest(checkpoint, last, time.now());
                     }
                 }
-                Err(why) => tracing::info!(allocation = %id, %why, "when its last checkpoint was made is not known yet"),
+                Err(why) => tracing::info!(allocation = %id, %why, "the time of its last checkpoint is not known yet"),
             }
         }
     }
 
     fn ask(&mut self, allocation: &Allocation, judgement: &Judgement) {
         let Some(head) = allocation.head().cloned() else { return };
-        let Some((_, known)) = self.known.get_mut(&allocation.id) else { return };
+        let Some(Followed { known, .. }) = self.known.get_mut(&allocation.id) else { return };
         let times = if let Some(Tried::InVain { times, .. }) = known.tried { times } else { 0 };
         known.tried = Some(Tried::UnderWay { times });
         let length_ms = length_ms(known.last.and_then(|last| last.took_ms), self.settings.timeout_ms());
@@ -328,23 +303,6 @@ fn is_candidate(allocation: &&Allocation) -> bool {
     allocation.state == AllocationState::Running && allocation.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some())
 }
 
-/// Asks the head and waits for the checkpoint's end.
-async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), BrokeredError> {
-    let mut items = ask(context, head, address, open).await?;
-    while let Some(item) = items.recv().await {
-        match item {
-            CheckpointItem::Stands { .. } => {}
-            CheckpointItem::Refused { why } => return Err(BrokeredError::Refused { why }),
-            CheckpointItem::Ended { complete: true, .. } => return Ok(()),
-            CheckpointItem::Ended { state, why, .. } => {
-                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { state } else { why } });
-            }
-        }
-    }
-    // If the checkpoint had begun, it goes on there; the next request continues it.
-    Err(BrokeredError::HeadLost { head: head.clone() })
-}
-
 /// Whether the store accepts a small write.
 pub async fn probe(store: &CheckpointStore) -> Storage {
     match tokio::time::timeout(ANSWER, store.probe()).await {
@@ -371,8 +329,9 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
 
 /// The broker's judgement of one allocation, as this agent knows it. The broker uses its own state;
 /// any other agent applies the same rule to what it reads from the store.
-pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
+pub async fn explain(context: &Shared, quorum: &QuorumClient, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
+    let now = context.checkpoints.quorum_clock().read(quorum).await.ok()?.now();
     let latest = context.checkpoints.0.broker.lock().clone();
     let Latest { known, saving, storage } = match latest {
         Some(latest) => latest,
@@ -384,31 +343,21 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
                 None => Ok(None),
             };
             match last {
-                Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), ..Latest::default() },
+                Ok(last) => {
+                    let known = Known { last: last.map(|last| last.not_after(now)), ..Known::default() };
+                    Latest { known: [(allocation.id, known)].into(), ..Latest::default() }
+                }
                 Err(error) => Latest { storage: Storage::Away { why: error.to_string() }, ..Latest::default() },
             }
         }
     };
     let tuning = context.checkpoints.settings().tuning();
     let broker_view = BrokerView { cluster: view, known: &known, saving: &saving, storage: &storage, tuning: &tuning };
-    should_checkpoint(&broker_view, lattice_agent_common::clock::now()).remove(&allocation.id)
+    should_checkpoint(&broker_view, now).remove(&allocation.id)
 }
 
 /// How long the work's last checkpoint took in milliseconds, from its manifest.
 pub async fn last_took_ms(context: &Shared, allocation: &Allocation) -> Option<u64> {
     let (store, last) = (context.checkpoints.store().ok()?, allocation.checkpoint.as_ref()?);
     last_saved(store, allocation, last.id).await.ok()??.took_ms
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_has_as_long_as_its_last_checkpoint_needed() {
-        assert_eq!((length_ms(None, 600_000), length_ms(Some(60_000), 600_000), length_ms(None, 5000)), (600_000, 600_000, 5000));
-        assert_eq!(length_ms(Some(20 * 60_000), 600_000), 41 * 60_000);
-        assert_eq!(length_ms(Some(u64::MAX), 600_000), DEADLINE_MS.1);
-        assert!(patience(DEADLINE_MS.1, 0) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
-    }
 }

@@ -9,8 +9,9 @@
 //! asks the others at once.
 //!
 //! On a machine without scopes, all descendants of the shim except PMIx servers count as the work's
-//! processes, the programs of attached terminals included. There the signal is meant for all of
-//! them, even if the user chose ranks or process groups.
+//! processes, the programs of attached terminals included. Which of them are ranks is unknown there:
+//! the scheduler places no work there whose signal is meant for ranks or process groups, and a node
+//! that has lost its cgroups since sends none ([`check_receivers`]).
 
 use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
@@ -29,12 +30,31 @@ use thiserror::Error;
 /// Why an allocation's processes are not asked by a signal.
 #[derive(Debug, Error)]
 pub enum CatchingError {
-    #[error("what runs there cannot be looked at: {0}")]
+    #[error("its processes cannot be examined: {0}")]
     Look(#[source] io::Error),
     #[error("{signal} cannot be sent: {source}")]
     Send { signal: AskSignal, source: io::Error },
     #[error("{why}")]
     NotCaught { why: String },
+}
+
+/// A signal is meant for some of the processes only, and they cannot be distinguished from the
+/// others.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "--checkpoint-signal={signal} needs cgroups, which tell the work's ranks from its other processes, and this node has none: choose \
+     --checkpoint-signal={}, which goes to all processes that catch it", .signal.name()
+)]
+struct ReceiversUnknown {
+    signal: AskSignal,
+}
+
+/// Checks that the processes for which the signal is meant can be found.
+fn check_receivers(slice: Option<&Slice>, signal: AskSignal) -> Result<(), ReceiversUnknown> {
+    match (slice, signal.whom()) {
+        (Some(_), _) | (None, SignalTo::All) => Ok(()),
+        (None, SignalTo::Group | SignalTo::Ranks) => Err(ReceiversUnknown { signal }),
+    }
 }
 
 /// Processes that the signal is meant for, sorted by whether they catch it. With scopes, the
@@ -73,7 +93,7 @@ impl SignalTargets {
     fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
-        let listed = || addressed(context, allocation, shim, signal.whom());
+        let listed = || addressed(context, allocation, shim, signal);
         for pid in listed()?.into_iter().filter(|pid| !asked.contains(pid)) {
             // Opened before the look, so that the look is at this process or at none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
@@ -181,7 +201,7 @@ impl SignalTargets {
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
+            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all processes could be examined: those left are not asked"),
             done => done?,
         }
         if !self.deaf.is_empty() {
@@ -248,7 +268,7 @@ pub fn ask<E: From<CatchingError>>(
     let unsent = |source| CatchingError::Send { signal, source };
     let mut sent = match seen.filter(|seen| seen.is_caught() && signal.whom() != SignalTo::Ranks) {
         Some(seen) => {
-            let listed = addressed(context, allocation, shim, signal.whom()).map_err(CatchingError::Look)?;
+            let listed = addressed(context, allocation, shim, signal).map_err(CatchingError::Look)?;
             going_on()?;
             seen.send_at_once(signal, &listed).map_err(unsent)?
         }
@@ -271,7 +291,7 @@ pub fn ask<E: From<CatchingError>>(
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
             Ok(more) => sent.extend(more),
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
+            Err(why) => tracing::warn!(%why, "not all processes could be examined: those left are not asked"),
         }
     }
     Ok(sent.into_iter().map(|process| process.fd).collect())
@@ -352,7 +372,9 @@ fn known(shim: Option<u32>) -> io::Result<i32> {
 }
 
 /// The processes that the signal is meant for, whether they catch it or not.
-fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
+fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<BTreeSet<i32>> {
+    let to = signal.whom();
+    check_receivers(context.slice.as_ref(), signal).map_err(io::Error::other)?;
     let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
     let mut found = Vec::new();
     for (launch, pids) in by_launch(slice, allocation)? {
@@ -467,7 +489,18 @@ mod tests {
     }
 
     #[test]
-    fn the_signal_goes_to_whom_it_is_said_to() {
+    fn without_cgroups_a_signal_for_some_processes_is_refused() {
+        assert_eq!(check_receivers(None, AskSignal::USR2), Ok(()));
+        for to in [SignalTo::Group, SignalTo::Ranks] {
+            let why = check_receivers(None, AskSignal::USR2.to(to)).unwrap_err().to_string();
+            let prefix = if to == SignalTo::Group { "group" } else { "ranks" };
+            assert!(why.starts_with(&format!("--checkpoint-signal={prefix}:SIGUSR2 needs cgroups")), "{why}");
+            assert!(why.ends_with("choose --checkpoint-signal=SIGUSR2, which goes to all processes that catch it"), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_signal_reaches_only_the_chosen_processes() {
         let process = |launch, pid, parent, group, session| Process { launch, pid, parent, group, session };
         // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 20 forked 22; 23 has
         // a process group of its own within its session, and 24 a session of its own.
@@ -507,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_another_program_by_then_gets_nothing() {
+    fn a_process_that_runs_another_program_by_then_gets_no_signal() {
         let program = "trap : USR1; echo; while ! read x; do :; done; exec sleep 1000";
         let mut command = Command::new("/bin/sh");
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -553,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_gone_is_not_there() {
+    fn only_an_ended_process_counts_as_absent() {
         assert!(look_at(i32::MAX, AskSignal::USR1).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());

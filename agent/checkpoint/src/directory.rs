@@ -92,7 +92,7 @@ pub enum PlaceError {
     MakeRoom { path: PathBuf, source: Errno },
     #[error("{}: it belongs to somebody else", .path.display())]
     RoomOfAnother { path: PathBuf },
-    #[error("{}: it is no file's name", .path.display())]
+    #[error("{}: this is not a file name", .path.display())]
     NoFileName { path: PathBuf },
     #[error("{}: {source}", .path.display())]
     Put { path: PathBuf, source: Errno },
@@ -133,7 +133,7 @@ pub enum PlaceError {
 /// Why a file in the owner's directory is not read.
 #[derive(Debug, Error)]
 pub enum NotTheOwners {
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NoFile,
     #[error("it belongs to uid {uid}, not to the allocation's owner")]
     OfAnother { uid: u32 },
@@ -146,7 +146,7 @@ pub enum AnswerError {
     Line { line: String },
     #[error(transparent)]
     Time(#[from] NoTime),
-    #[error("seconds are wanted, such as 30")]
+    #[error("a number of seconds is needed, such as 30")]
     NoSeconds,
 }
 

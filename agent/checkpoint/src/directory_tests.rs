@@ -62,7 +62,7 @@ fn tokens() -> (String, String) {
 }
 
 #[test]
-fn a_request_is_put_there_whole_and_what_an_earlier_one_left_goes() {
+fn a_request_file_appears_complete_and_leftovers_are_removed() {
     let bed = Bed::new("ask");
     let (first, second) = tokens();
     bed.ask(&first, 77).unwrap();
@@ -98,7 +98,7 @@ fn an_empty_answer_is_read_a_second_after_it_was_written() {
 }
 
 #[test]
-fn answers_are_read_and_what_is_odd_in_them_is_said() {
+fn answers_are_read_and_malformed_ones_are_reported() {
     let (first, second) = tokens();
     for (ending, text, want) in [
         ("done", "", Answer::Done(Claims::default())),
@@ -150,7 +150,7 @@ fn no_link_is_followed_out_of_the_directory() {
     assert!(bed.place().answer(&first).is_err());
     fs::remove_file(at.join(format!("{first}.done"))).unwrap();
     nix::unistd::mkfifo(&at.join(format!("{first}.done")), Mode::S_IRWXU).unwrap();
-    assert!(bed.place().answer(&first).unwrap_err().to_string().contains("no regular file"), "a pipe is not waited for");
+    assert!(bed.place().answer(&first).unwrap_err().to_string().contains("not a regular file"), "a pipe is not waited for");
     // Now the round's own directory.
     fs::remove_dir_all(at.join(&first)).unwrap();
     symlink("/etc", at.join(&first)).unwrap();
@@ -158,7 +158,7 @@ fn no_link_is_followed_out_of_the_directory() {
 }
 
 #[test]
-fn what_a_manifest_names_is_laid_down_below_or_not_at_all() {
+fn files_of_a_manifest_are_restored_below_the_directory_or_refused() {
     let bed = Bed::new("lay");
     let root = bed.directories.restoring(bed.id).unwrap();
     for bad in ["", "/etc/x", "../x", "a/../../x", "a//b", "."] {
@@ -215,7 +215,7 @@ fn a_token_is_no_path_and_no_answer_leaves_the_directory() {
 }
 
 #[test]
-fn what_is_withdrawn_is_asked_for_no_more() {
+fn a_withdrawn_request_is_removed() {
     let bed = Bed::new("withdrawn");
     let (first, second) = tokens();
     bed.place().withdraw(&first).unwrap();
@@ -227,7 +227,7 @@ fn what_is_withdrawn_is_asked_for_no_more() {
 }
 
 #[test]
-fn what_the_application_says_of_its_files_is_compared_with_what_lies_there() {
+fn the_applications_file_list_is_compared_with_the_directory() {
     let found = [("a", Some(3)), ("d", None), ("d/b", Some(4))].map(|(path, size)| Found { path: path.to_owned(), mode: 0o600, size });
     let claims = |listed: &[(&str, Option<u64>)]| {
         let listed = listed.iter().map(|(path, bytes)| ((*path).to_owned(), Listed { bytes: *bytes, blake3: None })).collect();

@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 const COMMIT_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long the store may take to say whether an id was used.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long reachable nodes may take to learn that a round is over.
+/// How long the head waits until reachable nodes know that a round is over.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Why no checkpoint of an allocation begins here.
@@ -269,7 +269,7 @@ impl Checkpoints {
         if let Some(mut state) = written_down(dir, share.epoch).await {
             // The earlier run may have reported to the quorum without being able to record that.
             state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
-            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.text(), "a checkpoint of a former life");
+            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.text(), "a checkpoint of an earlier run of this agent is resumed");
             self.drive(context, share, dir, state, None);
         }
     }
@@ -423,7 +423,7 @@ impl Driver {
         }
     }
 
-    /// Handles the result of the look at the id. `false`: the checkpoint must not be made, and is
+    /// Handles the store's answer about the id. `false`: the checkpoint must not be made, and is
     /// forgotten.
     fn is_to_be(&mut self, known: Option<bool>) -> bool {
         self.is_new = None;
@@ -554,8 +554,8 @@ async fn sleep(time: Option<Duration>) {
     }
 }
 
-/// The result of the look at the id; `None`: there will be none. Pending for ever if the result is
-/// known.
+/// The store's answer about the id; `None`: there will be none. Pending for ever if it was given
+/// before.
 async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
     match is_new {
         Some(is_new) => is_new.await.ok(),

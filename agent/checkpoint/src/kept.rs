@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_its_name_and_an_authority_that_it_had() {
+    fn a_cluster_is_known_by_its_name_and_a_shared_authority() {
         let whose = |name: &str, authorities: &[&str]| Whose {
             name: name.to_owned(),
             authorities: authorities.iter().map(|a| (*a).to_owned()).collect(),

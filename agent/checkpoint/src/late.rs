@@ -39,7 +39,7 @@ pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let now = now.map_or_else(String::new, |epoch| format!(" (epoch {epoch})"));
     format!(
         "the quorum refuses it: allocation {} was claimed anew{now} while this node was away; checkpoints of its earlier claim (epoch {}) \
-         are not taken any more",
+         are no longer accepted",
         share.allocation.short(),
         share.epoch
     )
@@ -49,8 +49,8 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
     allocation.epoch > share.epoch
 }
 
-/// Removes what is left of one checkpoint. `reported`: it was, or may have been, reported to the quorum,
-/// or an earlier checkpoint may have the same id.
+/// Removes what is left of one checkpoint. `reported`: it was, or may have been, reported to the
+/// quorum, or an earlier checkpoint may have the same id.
 pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, reported: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };
@@ -84,7 +84,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
         };
         match done {
             Ok(()) => {
-                tracing::info!(%allocation, checkpoint = %id, epoch = %share.epoch, "what was left of a checkpoint that came to nothing is removed");
+                tracing::info!(%allocation, checkpoint = %id, epoch = %share.epoch, "the rest of a failed checkpoint is removed");
                 passes -= 1;
                 if passes == 0 {
                     return;

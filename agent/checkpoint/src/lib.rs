@@ -34,6 +34,7 @@ mod asking;
 mod blocking;
 pub mod broker;
 mod broker_knowledge;
+mod broker_request;
 mod callers;
 mod catching;
 mod counts;
@@ -50,6 +51,7 @@ mod page;
 mod part;
 mod parts;
 mod port;
+mod quorum_clock;
 pub mod restore;
 pub mod retention;
 pub mod saving;
@@ -79,6 +81,7 @@ use lattice_node::Checkpointing;
 use lattice_pki::credentials::Material;
 use parking_lot::Mutex;
 use parts::Parts;
+use quorum_clock::QuorumClock;
 use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -106,6 +109,7 @@ struct Inner {
     settings: CheckpointSettings,
     /// The broker's latest state; `None`: this agent is not the broker.
     broker: Mutex<Option<Latest>>,
+    quorum_clock: QuorumClock,
 }
 
 /// Why the checkpoint directory of an allocation cannot be created.
@@ -171,6 +175,7 @@ impl Checkpoints {
             counts: Counts::default(),
             settings: config.checkpoint.clone(),
             broker: Mutex::default(),
+            quorum_clock: QuorumClock::default(),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -280,6 +285,11 @@ impl Checkpoints {
     /// The configuration's section `checkpoint`.
     pub fn settings(&self) -> &CheckpointSettings {
         &self.0.settings
+    }
+
+    /// The time by which the broker decides.
+    fn quorum_clock(&self) -> &QuorumClock {
+        &self.0.quorum_clock
     }
 
     fn set_broker_state(&self, latest: Option<Latest>) {

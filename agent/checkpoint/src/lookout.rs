@@ -31,12 +31,12 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         let looked = tokio::task::spawn_blocking(move || {
             for (worker, signal) in asked {
                 if let Err(error) = look(&shared, &worker, signal) {
-                    tracing::debug!(allocation = %worker.share.allocation, %error, "what runs there cannot be looked at");
+                    tracing::debug!(allocation = %worker.share.allocation, %error, "its processes cannot be examined");
                 }
             }
         });
         if let Err(broke) = looked.await {
-            tracing::warn!(%broke, "looking at what catches a signal broke");
+            tracing::warn!(%broke, "the look for processes that catch a signal panicked");
         }
     }
 }

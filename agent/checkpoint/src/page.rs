@@ -52,7 +52,7 @@ pub enum PageError {
     SeeListeners { path: PathBuf, source: io::Error },
     #[error("the shared page {}: {source}", .path.display())]
     CountUp { path: PathBuf, source: io::Error },
-    #[error("the shared page {}: a token of {bytes} bytes has no room", .path.display())]
+    #[error("the shared page {}: a token of {bytes} bytes does not fit", .path.display())]
     TokenTooLong { path: PathBuf, bytes: usize },
     #[error(
         "the shared page {}: the application overwrites the agent's fields: no request can be written there",

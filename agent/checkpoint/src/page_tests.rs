@@ -62,7 +62,7 @@ fn the_application_is_asked_and_its_answer_is_to_that_request_alone() {
 }
 
 #[test]
-fn who_waits_is_woken() {
+fn a_waiting_process_is_woken() {
     let bed = Bed::new("woken");
     let (page, listener) = (bed.page(), bed.listener());
     let waiter = Arc::new(AtomicI32::new(0));
@@ -90,7 +90,7 @@ fn who_waits_is_woken() {
 }
 
 #[test]
-fn a_time_that_cannot_be_is_no_answer_and_that_it_was_heard_is_seen_at_once() {
+fn an_impossible_time_is_no_answer_and_a_listener_is_seen_at_once() {
     let bed = Bed::new("time");
     let (page, listener) = (bed.page(), bed.listener());
     for (time, taken) in [(f64::NAN, false), (-1.0, false), (1e27, true)] {
@@ -111,7 +111,7 @@ fn a_time_that_cannot_be_is_no_answer_and_that_it_was_heard_is_seen_at_once() {
 }
 
 #[test]
-fn what_is_withdrawn_is_asked_of_nobody() {
+fn a_withdrawn_request_is_not_shown_on_the_page() {
     let bed = Bed::new("withdrawn");
     let (page, listener) = (bed.page(), bed.listener());
     let first = page.ask("aa-1", 1).unwrap();

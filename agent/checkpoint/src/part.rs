@@ -54,7 +54,7 @@ pub(super) enum PartError {
     NoRanks,
     #[error("what ran there was asked, and has ended without an answer")]
     EndedUnanswered,
-    #[error("something was begun there when it was asked for already: ask for another")]
+    #[error("work began there after the checkpoint had been requested: request another one")]
     BegunMeanwhile,
     #[error("{why}")]
     Deaf { why: String },
@@ -72,7 +72,7 @@ pub(super) enum PartError {
     NotAsClaimed { difference: String },
     #[error("{}", with_causes(.0))]
     Put(#[source] StoreError),
-    #[error("asking for it broke")]
+    #[error("the thread that asks the work panicked")]
     AskingBroke,
     #[error(transparent)]
     Broke(#[from] SavingBroke),
@@ -180,10 +180,10 @@ impl Round {
         drop(self.ready.take());
         let failed = matches!(last, Some(FromSaver::Failed { .. }));
         if let Err(why) = self.withdrawn(failed).await {
-            tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
+            tracing::debug!(%allocation, %why, "the request of a checkpoint cannot be withdrawn");
         }
         if let Some(report) = last {
-            tracing::debug!(%allocation, word = ?report, "this node's part of a checkpoint");
+            tracing::debug!(%allocation, ?report, "this node's part of a checkpoint has ended");
             self.out.send_replace(Some(report));
             // The last report stays for a head that asks again.
             tokio::select! {

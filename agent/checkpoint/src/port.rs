@@ -79,13 +79,13 @@ pub enum PortError {
     Unavailable(#[from] CheckpointsUnavailable),
     #[error("the call to {at} ended without an answer")]
     NoAnswer { at: SocketAddr },
-    #[error("what {at} says: {source}")]
+    #[error("a message from {at}: {source}")]
     Message { at: SocketAddr, source: CallMessageError },
     #[error("{at} answers {code:?}: {what}")]
     Status { at: SocketAddr, code: Code, what: String },
-    #[error("too many answers of it wait to be taken")]
+    #[error("too many of its answers wait to be written")]
     AnswersWait,
-    #[error("its answer is not taken: {0}")]
+    #[error("its answer is refused: {0}")]
     PutAnswer(#[source] PutAnswerError),
     #[error(transparent)]
     Broke(#[from] SavingBroke),
@@ -94,7 +94,7 @@ pub enum PortError {
 /// Why a message of the called work is refused.
 #[derive(Debug, Error)]
 pub enum CallMessageError {
-    #[error("an empty word")]
+    #[error("an empty message")]
     Empty,
     #[error("it is of {token:?}, it was asked for {asked}")]
     OfAnother { token: String, asked: String },

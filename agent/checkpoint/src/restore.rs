@@ -46,7 +46,7 @@ pub async fn restore(
             match try_restore(context, share, from).await {
                 Err(StoreError::Store(error)) if may_pass(&error) => {
                     if tries % LOG_EVERY_TRIES == 0 {
-                        tracing::warn!(allocation = %share.allocation, %error, "what it begins from waits for the checkpoint store");
+                        tracing::warn!(allocation = %share.allocation, %error, "the restore waits for the checkpoint store");
                     }
                     set_detail(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
                     tries += 1;
@@ -122,7 +122,7 @@ async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry],
 }
 
 async fn unblocked<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring broke: {broke}"))))
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring failed: {broke}"))))
 }
 
 fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_seen_long_enough_ago_is_not_waited_for_unless_it_is_another_by_now() {
+    fn a_process_seen_before_is_not_waited_for_unless_it_was_replaced() {
         let sightings = Sightings::default();
         let first = sightings.saw(id(), 7, &program(1, 1));
         assert!(unsure_for(first) > Duration::ZERO);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_goes_with_its_processes() {
+    fn sightings_are_bounded_and_removed_with_their_processes() {
         let sightings = Sightings::default();
         let many: BTreeSet<i32> = (1..=i32::try_from(PROCESSES_MAX).unwrap() + 9).collect();
         assert_eq!(sightings.unseen(id(), &many).len(), PROCESSES_MAX);

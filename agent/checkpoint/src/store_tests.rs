@@ -68,7 +68,7 @@ async fn attempts_by_one_id_share_no_key_and_a_manifest_is_not_written_over() {
 }
 
 #[tokio::test]
-async fn what_a_claim_left_is_discarded_and_what_others_made_by_the_same_id_stays() {
+async fn an_earlier_claims_leftovers_are_discarded_and_other_manifests_stay() {
     let folder = Folder::new("discard");
     let (store, owner) = (folder.store(), owner());
     let made = manifest(&owner, 3);
@@ -102,7 +102,7 @@ async fn what_a_claim_left_is_discarded_and_what_others_made_by_the_same_id_stay
 }
 
 #[tokio::test]
-async fn a_checkpoint_leads_to_what_was_made_from_it_and_no_guess_is_made() {
+async fn descendants_of_a_checkpoint_are_found_without_guessing() {
     let folder = Folder::new("lineage");
     let (store, owner) = (folder.store(), owner());
     // 1 is the parent of 2, 2 of 3; the parent of 5 does not exist; 4 was made late by the claim of

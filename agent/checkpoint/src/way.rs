@@ -212,10 +212,10 @@ impl Request {
         if matches!(self.way, Way::Page(_))
             && let Err(why) = self.place.request(&self.token, self.deadline_ms)
         {
-            tracing::warn!(allocation = %self.share.allocation, %why, "what is asked for is said by the page alone");
+            tracing::warn!(allocation = %self.share.allocation, %why, "the request is on the page alone: its file cannot be written");
         }
         if roomy && let Err(why) = self.forget_earlier() {
-            tracing::warn!(allocation = %self.share.allocation, %why, "it takes room");
+            tracing::warn!(allocation = %self.share.allocation, %why, "files of an earlier checkpoint stay and take space");
         }
         Ok(asked)
     }
@@ -284,7 +284,7 @@ impl AskedFor {
             Self::Page(page, _) => {
                 let page = Arc::clone(page);
                 let listened = blocking(move || page.is_listened().map_err(WayError::from)).await?;
-                Ok((!listened).then(|| "nobody listens any more who was asked, and none reported that it had saved".to_owned()))
+                Ok((!listened).then(|| "no process listens on the page any more, and none reported that it had saved".to_owned()))
             }
             Self::Port { calling, .. } => Ok(calling.over()),
             Self::Call { .. } => {

@@ -181,11 +181,9 @@ pub enum AgentConfigError {
     NodeId(#[from] lattice_model::ids::IdError),
     #[error("quorum: at least one member's address (host:port) is needed")]
     NoQuorum,
-    #[error(
-        "features: {feature:?} is not valid; allowed are a word of letters, digits, _, - and ., or such a word, = and a text; at most 16 of them"
-    )]
+    #[error("features: {feature:?} is not valid: use at most 16 words of letters, digits, _, - and ., or WORD=TEXT")]
     Feature { feature: String },
-    #[error("topology_group: {group:?} is no name: at most {TOPOLOGY_GROUP_BYTES_MAX} bytes without control characters")]
+    #[error("topology_group: {group:?} is not valid: use at most {TOPOLOGY_GROUP_BYTES_MAX} bytes without control characters")]
     TopologyGroup { group: String },
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -334,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_refused_by_its_dotted_path() {
+    fn invalid_settings_are_refused_by_their_dotted_path() {
         parsed("").validate().unwrap();
         let settings = [
             ("relay_max: 1001", "relay_max: 1001 "),

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_machines_may_have_is_told_by_its_name() {
+    fn shared_file_systems_are_recognised_by_their_type() {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 /a /home rw shared:1 - nfs4 server:/home rw\n";
         assert_eq!(
             (named(mounts, "30").as_deref(), named(mounts, "22").as_deref(), named(mounts, "3")),

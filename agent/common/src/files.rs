@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_replaced_is_whole_and_nothing_stays_beside_it() {
+    fn a_replaced_file_is_complete_and_leaves_no_temporary_file() {
         let dir = std::env::temp_dir().join(format!("lattice-replaced-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("checkpoint.json");

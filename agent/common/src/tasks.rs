@@ -1,4 +1,4 @@
-//! Tasks that may go on until the agent has ended everything that they could notify.
+//! Tasks that the agent ends last: they may work until nothing is left that they could notify.
 
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ impl Tasks {
         let stop = self.stop.child_token();
         self.tracker.spawn(async move {
             tokio::select! {
-                // A channel that closes because another task was dropped is no news.
+                // `stop` first: a channel of `task` may have closed only because the group ends.
                 biased;
                 () = stop.cancelled() => {}
                 () = task => {}

@@ -169,7 +169,7 @@ impl Branch {
                 }
                 RouteAction::LogGoneRound { part } => {
                     if let Some(node) = self.around.node(part) {
-                        tracing::info!(%launch, %node, "is away: those below it are served from here");
+                        tracing::info!(%launch, %node, "is unreachable: the nodes below it are served from here");
                     }
                 }
                 RouteAction::LogTakenOver { part, parent } => {

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_packed_is_passed_on_packed_and_read_whole() {
+    async fn a_packed_frame_is_forwarded_packed_and_read_whole() {
         let alike = b"a name that all ranks have in common ".repeat(2000);
         let unlike: Vec<u8> = (0..PACKED_BYTES_MIN as u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         for (blob, packed) in [(Vec::new(), false), (vec![7; PACKED_BYTES_MIN - 1], false), (alike, true), (unlike, false)] {

@@ -35,7 +35,7 @@ impl Seek {
                         return part;
                     }
                 }
-                Some(Err(error)) => tracing::error!(%error, "a part of a launch was not looked for to the end"),
+                Some(Err(error)) => tracing::error!(%error, "the search for a part of a launch failed"),
                 None => std::future::pending().await,
             }
         }

@@ -151,7 +151,7 @@ impl Served {
                     if let ToPart::Input(piece) = &down_frame.message {
                         if let Err(error) = self.branch.feed(piece, &down_frame) {
                             let launch = self.branch.around.spec.id;
-                            tracing::warn!(%launch, %error, "a parent sends standard input that does not follow what came: it is to begin anew");
+                            tracing::warn!(%launch, %error, "standard input from the parent leaves a gap: the stream is closed, and the parent sends it again");
                             return Ended::Broken;
                         }
                         continue;

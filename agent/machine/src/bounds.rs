@@ -21,7 +21,7 @@ const IO_WEIGHT_WHOLE: u64 = 10_000;
 /// library's threads.
 const PIDS_LEAST: u64 = 64;
 
-/// What the limits of all allocations on this node are computed from.
+/// The basis of the limits of all allocations on this node.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// Which resources can be limited here, and with which cgroup version.

@@ -14,6 +14,7 @@
 mod looks;
 pub mod over_mesh;
 mod plain;
+mod site_file;
 
 use crate::hooks::{NotStartedError, ProgramEnd, last_line, run_program};
 use lattice_agent_common::clock::now;
@@ -22,7 +23,7 @@ use lattice_model::conformance::Components;
 use lattice_model::{NodeId, Timestamp};
 use looks::LookError;
 use plain::plain;
-use std::io;
+use site_file::{SiteFileError, SiteFiles};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,8 +116,8 @@ enum ComponentsError {
 /// Why a component of the site is unknown.
 #[derive(Debug, Error)]
 enum SiteError {
-    #[error("{}: {source}", .file.display())]
-    Read { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] SiteFileError),
     #[error("{} could not be started: {source}", .program.display())]
     Start { program: PathBuf, source: NotStartedError },
     /// The program's own text, or how it ended.
@@ -128,6 +129,7 @@ enum SiteError {
 pub struct Conforming {
     settings: ConformanceSettings,
     node: String,
+    files: SiteFiles,
     found: watch::Sender<Arc<Found>>,
     looked: watch::Sender<Instant>,
     asked: mpsc::Receiver<oneshot::Sender<()>>,
@@ -139,7 +141,7 @@ impl Conforming {
         let ((found, seen), (ask, asked)) = (watch::channel(Arc::default()), mpsc::channel(ASKING_MAX));
         let (looked, last) = watch::channel(Instant::now());
         let conformity = Conformity { found: seen, looked: last, stale_after: settings.stale_after(), ask };
-        (Self { settings, node: node.to_string(), found, looked, asked }, conformity)
+        (Self { settings, node: node.to_string(), files: SiteFiles::default(), found, looked, asked }, conformity)
     }
 
     /// Looks periodically until `stop`.
@@ -203,16 +205,13 @@ impl Conforming {
     /// Reads a component of the site; `None`: the node lacks it.
     async fn site(&self, component: &SiteComponent, stop: &CancellationToken) -> Result<Option<String>, SiteError> {
         let SiteComponent { name: _, file, program, timeout_seconds } = component;
+        let limit = Duration::from_secs(*timeout_seconds);
         if !file.as_os_str().is_empty() {
-            return match tokio::fs::read(file).await {
-                Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned())),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(source) => Err(SiteError::Read { file: file.clone(), source }),
-            };
+            return Ok(self.files.first_line(file, limit).await?);
         }
         let env = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LATTICE_NODE", self.node.as_str())];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        match run_program(program, env, None, Duration::from_secs(*timeout_seconds), stop).await {
+        match run_program(program, env, None, limit, stop).await {
             Ok((ProgramEnd::Exited(0), output)) => Ok(last_line(&output)),
             Ok((ProgramEnd::Exited(3), _)) => Ok(None),
             Ok((end, output)) => {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_told_by_its_hash() {
+    fn a_long_value_is_reported_by_its_hash() {
         assert_eq!(plain(" a\tb\n"), Some("a b".to_owned()));
         assert_eq!(plain(" \n"), None);
         let (one, other) = (plain(&"x ".repeat(200)).unwrap(), plain(&"y ".repeat(200)).unwrap());

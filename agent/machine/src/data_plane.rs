@@ -67,10 +67,10 @@ pub enum DataPlaneError {
     #[error("scratch-per-node: there is no scratch on this node: {why}")]
     NoScratch { why: String },
     #[error(
-        "scratch-per-node: {wanted} bytes are wanted; this node has no disk for scratch, and gives at most {bytes_max} bytes of memory"
+        "scratch-per-node: {wanted} bytes are requested; this node has no disk for scratch, and gives at most {bytes_max} bytes of memory"
     )]
     ScratchOverMemory { wanted: u64, bytes_max: u64 },
-    #[error("scratch-per-node: {wanted} bytes are wanted, {free} are free")]
+    #[error("scratch-per-node: {wanted} bytes are requested, {free} are free")]
     ScratchOverFree { wanted: u64, free: u64 },
     #[error("scratch {}: {source}", .path.display())]
     MakeScratch { path: PathBuf, source: OwnDirectoryError },
@@ -115,7 +115,7 @@ pub enum OwnDirectoryError {
 pub enum NoMountNamespace {
     #[error("{0}")]
     Refused(#[source] MountError),
-    #[error("the attempt broke")]
+    #[error("the thread that tried it panicked")]
     Panicked,
 }
 
@@ -359,14 +359,14 @@ fn made(scratch: Scratch) -> Scratch {
             Ok(()) => Scratch::Memory { at, bytes_max },
             Err(error) => {
                 let at = at.display();
-                Scratch::None(format!("{at} cannot be made ({error}): make it, or set scratch.tmpfs_dir or scratch.dir"))
+                Scratch::None(format!("{at} cannot be created ({error}): create it, or set scratch.tmpfs_dir or scratch.dir"))
             }
         },
         other => other,
     }
 }
 
-/// Whether `dir` can hold users' directories such that users cannot interfere with each other's.
+/// Checks that `dir` can hold users' directories safely: users cannot change each other's.
 pub fn usable(setting: &'static str, dir: &Path) -> Result<(), UnusableDirectory> {
     let path = || dir.to_owned();
     let about = fs::symlink_metadata(dir).map_err(|source| UnusableDirectory::Inspect { setting, path: path(), source })?;
@@ -418,7 +418,7 @@ pub fn unlimited(scratch: &Scratch) -> Option<String> {
     let enforced = fs::File::open(dir).is_ok_and(project_quota::is_enforced);
     let why = || {
         format!(
-            "a size that is asked for (--scratch-per-node) is compared with what is free, and then not kept to: {} has no project quota; ext4 has \
+            "a requested size (--scratch-per-node) is compared with the free space and then not enforced: {} has no project quota; ext4 has \
              it with mkfs -O quota,project and the mount option prjquota, XFS with pquota",
             dir.display()
         )
@@ -441,7 +441,7 @@ fn free_bytes(dir: &Path) -> Option<u64> {
     Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
-/// Tries to create one, on a thread of its own that ends with it.
+/// Tries to create a mount namespace, on a thread of its own that ends with it.
 pub fn mount_namespace() -> Result<(), NoMountNamespace> {
     let tried = std::thread::spawn(mounts::own_namespace).join();
     tried.map_err(|_| NoMountNamespace::Panicked)?.map_err(NoMountNamespace::Refused)

@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Less free space than this, in bytes, may be too little for the next prologue, unless it is a
-/// large part of a small file system.
+/// Less free space than this, in bytes, may be too little for the next prologue. It is no shortage
+/// if it is a large part of a small file system.
 const LITTLE_BYTES: u64 = 64 << 20;
 
 /// The space of the file system of `dir`, or of its nearest existing ancestor.
@@ -34,11 +34,11 @@ pub fn shortage(dir: &Path) -> Option<String> {
     let little = free < LITTLE_BYTES && stat.blocks_available() < stat.blocks() / 10;
     let what = match (little, no_inodes) {
         (true, _) => format!("{} KiB are free", free >> 10),
-        (false, true) => "no more files can be made".to_owned(),
+        (false, true) => "no more files can be created".to_owned(),
         (false, false) => return None,
     };
     Some(format!(
-        "disk: {what} below {}: what runs goes on and can be ended, new work may not start, output of work is lost once it is full; \
+        "disk: {what} below {}: running work goes on and can be ended, new work may not start, output is lost once the disk is full; \
          make room",
         dir.display()
     ))

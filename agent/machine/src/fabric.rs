@@ -5,13 +5,13 @@
 //!   ended, or no longer here      record is over ─▶ DELETE the service ─▶ no record
 //! ```
 //!
-//! The purpose of a service is on disk before it is requested, and a repeated request under the
-//! same name gets the same service: so no crash leaves a service that nobody revokes.
+//! The purpose of a service is on disk before it is requested, and a repeated request with the same
+//! `Idempotency-Key: ALLOCATION-EPOCH` gets the same service: so no crash leaves a service that
+//! nobody revokes.
 //!
 //! There is one service for each allocation and not for each launch, because 50 ms for each launch
 //! would be most of a short one. The agent of the first node requests it, because it is the head of
-//! all launches. `POST` carries `Idempotency-Key: ALLOCATION-EPOCH`, so a repeated request gets the
-//! same service. Without a key the work does not start: it would hang in `MPI_Init`. No node is
+//! all launches. Without a key the work does not start: it would hang in `MPI_Init`. No node is
 //! held because the manager is unreachable; `node status` shows what is not revoked yet. It was
 //! tested with the lab's simulated manager only.
 
@@ -72,7 +72,7 @@ pub enum FabricError {
     Unreached { what: &'static str, source: reqwest::Error },
     #[error("the fabric's manager does not {what}: it answers {status}{detail}")]
     Refused { what: &'static str, status: StatusCode, detail: String },
-    #[error("the fabric's manager is to {what}, and its answer cannot be used: {why}")]
+    #[error("the fabric's manager was asked to {what}, and its answer cannot be used: {why}")]
     Answer { what: &'static str, why: String },
     #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
@@ -146,8 +146,7 @@ impl Fabric {
             none if none.as_os_str().is_empty() => None,
             path => Some(token(path)?),
         };
-        // It fails if one is installed already, which is the same: this program has only one
-        // provider.
+        // An error means that one is installed already: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
         let ca = &config.fabric_manager.ca;
@@ -222,7 +221,7 @@ impl Fabric {
                 Err(error) => Err(error),
             };
             if let Err(error) = swept {
-                tracing::warn!(error = with_causes(&error), "what is known of a service at the fabric's manager cannot be used");
+                tracing::warn!(error = with_causes(&error), "the record of a service at the fabric's manager cannot be used");
             }
         }
     }
@@ -387,7 +386,7 @@ fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
 fn remove_halves(dir: &Path) {
     for path in files(dir, HALF) {
         if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "half a record of a service at the fabric's manager is not removed");
+            tracing::warn!(path = %path.display(), %error, "an unfinished record of a service at the fabric's manager cannot be removed");
         }
     }
 }
@@ -452,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manager_is_refused_and_so_is_a_token_that_others_can_read() {
+    fn an_invalid_manager_and_a_readable_token_file_are_refused() {
         for url in ["fabric", "ftp://host/", "http://", "http://host/?x=1"] {
             let opened = Fabric::open(&config("url", url), Troubles::default());
             assert!(matches!(opened, Err(FabricConfigError::Url(_))), "{url}");
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_any_more_is_over_and_a_manager_that_is_missed_is_told() {
+    fn services_of_absent_allocations_are_marked_over_and_a_missing_manager_is_reported() {
         let config = config("sweep", "http://host/");
         let fabric = Fabric::open(&config, Troubles::default()).unwrap();
         let manager = fabric.0.as_ref().unwrap();

@@ -127,7 +127,7 @@ impl Kept {
 enum PullError {
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-    #[error("it left out what was asked for")]
+    #[error("its answer lacks the fact")]
     FactMissing,
     #[error("its description has a format that this version does not know")]
     UnknownForm,
@@ -304,7 +304,7 @@ fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, Stri
         (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, Some(why)) => (state, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, None) if is_checked && reason.starts_with(UNWELL) => (state, String::new()),
-        // The quorum has not heard yet that the node is well again.
+        // The quorum does not know yet that the node is well again.
         (NodeState::Degraded, None) if is_checked && reason.starts_with(UNWELL) => (NodeState::Ready, String::new()),
         (state, _) => (state, reason),
     }
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn unwell_is_degraded_where_the_node_would_take_work_and_said_of_one_that_drains() {
+    fn an_unwell_ready_node_is_degraded_and_a_draining_one_names_the_reason() {
         let (well, unwell) = (health(Finding::Well), health(Finding::Critical("full".to_owned())));
         for state in NodeState::ALL {
             let stands = |health: &Health| stands(state, "as was said".to_owned(), health);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn well_again_is_ready_before_the_quorum_is_heard_to_say_so() {
+    fn a_recovered_node_is_ready_before_the_quorum_reports_it() {
         let stands = |reason: String, health: &Health| stands(NodeState::Degraded, reason, health);
         let was_unwell = || format!("{UNWELL}disk: full");
         assert_eq!(stands(was_unwell(), &health(Finding::Well)), (NodeState::Ready, String::new()));
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_at_once_shares_a_reading_and_one_that_breaks_is_no_end() {
+    async fn concurrent_readers_share_one_reading_and_a_failed_reading_is_repeated() {
         let readings = Readings::new();
         let count = Arc::new(AtomicU32::new(0));
         let ask = || {

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_swept_is_what_is_not_here() {
+    fn only_files_of_absent_allocations_are_swept() {
         let dir = std::env::temp_dir().join(format!("lattice-machine-{}", std::process::id()));
         fs::create_dir_all(directory(&dir)).unwrap();
         let ids = [AllocationId(uuid::Uuid::new_v4()), AllocationId(uuid::Uuid::new_v4())];

@@ -46,7 +46,7 @@ use tokio_util::sync::CancellationToken;
 const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for killed processes of a hook.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// Bytes of a hook's output that are kept: the last ones.
+/// Bytes at the end of a hook's output that are stored.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// Characters of its last line that are included in a reason.
 const LINE_CHARS_MAX: usize = 200;
@@ -347,7 +347,7 @@ impl Running {
         }
     }
 
-    /// Sends a signal to its whole group.
+    /// Sends a signal to the program's whole group.
     fn signal(&self, signal: Signal) {
         match &self.group {
             Some(group) => group.signal(signal as i32),

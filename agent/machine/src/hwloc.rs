@@ -22,8 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Its name among the allocations' topology files. No other program names a file so, so a file of
-/// this name is the agent's.
+/// The file's name among the allocations' topology files. No other program uses this name.
 pub const FILE: &str = "lattice-hwloc.xml";
 /// Timeout of reading the machine.
 const TAKES_MAX: Duration = Duration::from_secs(60);
@@ -33,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const COMPONENTS: &str = "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero";
 /// A user who sets one of these has chosen hwloc's source already.
 const USERS_OWN: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"];
-/// Tell hwloc that the file describes this machine, and that it must still ask what may be used
-/// here.
+/// These tell hwloc that the file describes this machine, and that it must still ask the kernel
+/// what may be used.
 const AND_IT_IS_HERE: [&str; 2] = ["HWLOC_THISSYSTEM", "HWLOC_THISSYSTEM_ALLOWED_RESOURCES"];
 
 /// The file, and whether new launches get its path.
@@ -116,7 +115,7 @@ mod tests {
     use lattice_model::AllocationId;
 
     #[test]
-    fn what_an_earlier_agent_wrote_is_kept_and_told_to_nobody() {
+    fn the_file_of_an_earlier_agent_stays_but_is_not_offered() {
         let dir = std::env::temp_dir().join(format!("lattice-hwloc-{}", std::process::id()));
         let export = Export::new(&dir);
         fs::create_dir_all(export.path.parent().unwrap()).unwrap();

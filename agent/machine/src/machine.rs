@@ -17,40 +17,42 @@ use lattice_runtime::cgroup::Slice;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What a node is made of, how it is, and what work finds there. Nothing in it changes but through the handles that it holds.
+/// The hardware of a node, its condition, and what work finds there. All that changes is behind
+/// handles.
 pub struct Machine {
-    /// The slice for scopes; `None`: this machine has no usable v2 tree, and processes are found by their ancestry alone.
+    /// The slice for scopes. `None`: there is no usable cgroup v2 tree; processes are found by
+    /// their ancestry.
     pub slice: Option<Slice>,
-    /// How much of this node an allocation's work may use.
+    /// The limits of allocations' work on this node.
     pub bounds: Bounds,
-    /// How work is kept from GPUs that are not its own.
+    /// Denies work the GPUs that are not its own.
     pub device_filter: DeviceFilter,
-    /// What this node is made of, with every GPU that it ever had in this life of the agent.
+    /// The node's topology, with every GPU that it has had in this run of the agent.
     pub topology: watch::Receiver<Arc<NodeTopology>>,
-    /// The topology as hwloc has it, for ranks.
+    /// The topology in hwloc's format, for ranks.
     pub hwloc: hwloc::Export,
-    /// What the site runs before and after an allocation.
+    /// The site's programs before and after an allocation.
     pub hooks: Hooks,
-    /// Images for work.
+    /// The image cache.
     pub images: ImageCache,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
     /// Keys for the fabric.
     pub fabric: Fabric,
-    /// What its checks find.
+    /// The results of the node's health checks.
     pub checks: Checks,
-    /// What nodes say of themselves.
+    /// The facts of this node and of others.
     pub facts: Facts,
-    /// What is the matter with its GPUs.
+    /// The state of the GPUs.
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
-    /// How busy they are.
+    /// The load of the GPUs.
     pub gpu_readings: GpuReadings,
-    /// What its software and firmware are.
+    /// The versions of software and firmware.
     pub conformance: Conformity,
 }
 
 impl Machine {
-    /// What this node is made of now.
+    /// The present topology.
     pub fn topology(&self) -> Arc<NodeTopology> {
         Arc::clone(&self.topology.borrow())
     }

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_stays_and_what_came_from_another_allocation_does_not() {
+    fn the_users_values_stay_and_those_of_another_allocation_are_replaced() {
         let dir = Dir::new("said");
         let (one, two) = (share(1, 1), share(2, 1));
         for share in [&one, &two] {

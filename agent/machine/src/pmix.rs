@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_the_program_says_is_told() {
+    fn the_answer_of_the_program_is_returned() {
         let folder = std::env::temp_dir().join(format!("lattice-agent-pmix-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let run = |text: &str| {

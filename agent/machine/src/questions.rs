@@ -115,7 +115,7 @@ mod tests {
     static OWN: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 
     #[test]
-    fn who_does_not_answer_holds_nobody_up_and_only_so_many_wait() {
+    fn a_silent_question_delays_nobody_and_waiting_ones_are_bounded() {
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));
         // The answer arrives a moment before the helper is counted out.
         while OWN.asking.load(Ordering::Relaxed) > 0 {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_a_mount_that_somebody_asks_waits_for_the_answer_or_is_told_that_there_is_none() {
+    fn a_second_question_to_one_mount_waits_for_the_first_and_gives_up_in_time() {
         let first = Question::begin("0:test").unwrap();
         let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
         drop(first);

@@ -8,15 +8,15 @@ pub fn csig(has_cxi: bool) -> &'static str {
     if has_cxi {
         "the adapters' driver reports no congestion signals of packets; their counters are measured"
     } else {
-        "signals come with the packets of a fabric that marks them, and no adapter of one is here, in /sys/class/cxi"
+        "only a fabric that marks packets has such signals, and this node has no adapter of one (/sys/class/cxi)"
     }
 }
 
 /// Profiles of single kernels on GPUs (CUPTI).
 pub fn cupti(gpus: &GpuTopology) -> &'static str {
     if gpus.gpus.iter().any(|gpu| gpu.vendor == GpuVendor::Nvidia) {
-        "CUPTI works from within the program that is profiled, where the agent is not: nsys and ncu do it, started with the work"
+        "CUPTI works only inside the profiled program: start the work with nsys or ncu"
     } else {
-        "no NVIDIA GPU is here"
+        "this node has no NVIDIA GPU"
     }
 }

@@ -1,6 +1,6 @@
 //! Where other nodes are. An agent of role `api` has every node in its view. An agent of role
-//! `node` has only its own: it asks the quorum about others, and while the quorum is unreachable
-//! it has the stored list of peers.
+//! `node` has only its own node: it asks the quorum about others, or uses the stored list of peers
+//! while the quorum is unreachable.
 
 use crate::cluster::Cluster;
 use crate::nodes_asked;
@@ -45,8 +45,8 @@ impl Directory {
         }
     }
 
-    /// The agent's view, with the nodes of this allocation in it as far as they can be had, and as
-    /// far as something is to be said of them.
+    /// The agent's view, plus the nodes of this allocation that the quorum knows. Nodes are added
+    /// only while the allocation has nodes or a VNI.
     pub async fn with_nodes_of(&self, allocation: &Allocation) -> Arc<Cluster> {
         let mut cluster = Arc::clone(&self.cluster.borrow());
         let is_placed = matches!(allocation.state, AllocationState::Staging | AllocationState::Running) || allocation.vni.is_some();

@@ -34,7 +34,7 @@ const SUBJECT: &str = "gossip keys";
 enum UnusableRing {
     #[error("it cannot be read: {0}")]
     Read(#[source] std::io::Error),
-    #[error("it is no JSON: {0}")]
+    #[error("it is not JSON: {0}")]
     NoJson(#[source] serde_json::Error),
     #[error("its version is {found}, this agent's {VERSION}")]
     Version { found: serde_json::Value },
@@ -167,11 +167,11 @@ impl GossipKeys {
         let keyring = match next.keyring(&self.configured) {
             Ok(keyring) => keyring,
             Err(error) => {
-                tracing::error!(%error, "the quorum's gossip keys are not taken; the present ones stay in use");
+                tracing::error!(%error, "the quorum's gossip keys are invalid; the present ones stay in use");
                 return;
             }
         };
-        tracing::info!(keys = ?next.keys.keys().collect::<Vec<_>>(), seals = next.seals, "other gossip keys");
+        tracing::info!(keys = ?next.keys.keys().collect::<Vec<_>>(), seals = next.seals, "the gossip keys have changed");
         membership.rekey(keyring.clone()).await;
         (self.ring, self.keyring) = (next, keyring);
         self.keep();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_and_what_is_damaged_is_moved_aside_and_said() {
+    fn stored_keys_are_read_again_and_a_damaged_file_is_moved_aside_and_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = std::env::temp_dir().join(format!("lattice-gossip-keys-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();

@@ -8,14 +8,14 @@ use std::time::Duration;
 /// Timeout of the quorum's answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// The nodes in a member's answer to this question. Any member answers from its own state: that is
-/// new enough, and costs no other member anything. `None`: none answered.
+/// The nodes in a member's answer to this question. Any member answers from its own state, which is
+/// new enough; no other member has to do anything for it. `None`: no member answered.
 pub(crate) async fn ask(quorum: &QuorumClient, question: Request) -> Option<Vec<Node>> {
     let answer = match quorum.call(&Request::Stale(Box::new(question)), ANSWER).await {
         Ok(Answer::Stale { answer, .. }) => *answer,
         Ok(_) => return None,
         Err(error) => {
-            tracing::debug!(%error, "the quorum does not say where nodes are");
+            tracing::debug!(%error, "no member answered a question about nodes");
             return None;
         }
     };

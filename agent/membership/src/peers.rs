@@ -2,8 +2,8 @@
 //! quorum finds some peers, and through them the quorum.
 //!
 //! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum
-//! for nodes chosen at random, until enough nodes on its list are alive: as many as the list has
-//! room for, or as gossip knows. It joins gossip at each node that it is given.
+//! for nodes chosen at random, until enough nodes on its list are alive: the list is full of them,
+//! or has all that gossip sees alive. It joins gossip through each node of an answer.
 
 use crate::cluster::Cluster;
 use crate::{Ask, Membership, nodes_asked};
@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Nodes in the list at most, whatever the cluster's size.
 const KEPT_MAX: usize = 32;
-/// Nodes in one sample: some of them are not alive, or this one.
+/// Nodes in one sample: more than the list holds, because some are not alive, and one may be this
+/// node.
 const SAMPLED: u32 = KEPT_MAX as u32 + KEPT_MAX as u32 / 4;
 /// Upper bound of the file's size, more than `KEPT_MAX` nodes need.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -51,7 +52,7 @@ impl Place {
         Self { gossip: node.addresses.gossip.clone(), mesh: node.addresses.mesh.clone() }
     }
 
-    /// Whether the node still is there, as far as gossip knows: one that has moved has another mesh
+    /// Whether gossip still sees the node at this address. A node that has moved has another mesh
     /// address too.
     fn is_of(&self, node: &NodeId, members: &[Member]) -> bool {
         let gossiped = members.iter().find(|member| member.node == *node);
@@ -76,7 +77,7 @@ impl Peers {
         let places = match read(&path) {
             Ok(places) => places,
             Err(why) => {
-                tracing::warn!(file = %path.display(), %why, "where other nodes were is not known any more");
+                tracing::warn!(file = %path.display(), %why, "the stored list of peers cannot be used; this agent starts without it");
                 Places::new()
             }
         };
@@ -136,7 +137,7 @@ impl Peers {
             // If the disk is full, the next update tries again.
             match tokio::task::spawn_blocking(move || files::replace(&path, &bytes)).await {
                 Ok(Ok(())) => *self.places.lock() = next,
-                Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
+                Ok(Err(error)) => tracing::debug!(%error, "the list of peers cannot be written"),
                 Err(_) => return,
             }
         }
@@ -151,8 +152,8 @@ struct Samples {
     next: Instant,
     /// When the addresses of listed nodes are asked for again.
     renewal: Instant,
-    /// How many others were alive when a sample had all nodes that there are: more cannot be had
-    /// until others come.
+    /// How many others were alive when a sample contained the whole cluster. Until that number
+    /// changes, the list cannot become better.
     all_of: Option<usize>,
 }
 
@@ -170,7 +171,7 @@ impl Samples {
             members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node).collect();
         let is_listed = |node: &&&NodeId| listed.get(**node).is_some_and(|place| place.is_of(node, &members));
         let have = alive.iter().filter(is_listed).count();
-        // While it is alone, it may only not know of others yet.
+        // An agent that sees nobody alive may only not know the others yet.
         let now = Instant::now();
         if !alive.is_empty() && (have >= alive.len().min(KEPT_MAX) || self.all_of == Some(alive.len())) {
             self.pauses.reset();
@@ -187,7 +188,7 @@ impl Samples {
         }
         self.next = now + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         let Some(places) = self.ask(me, Request::SampleNodes { count: SAMPLED }).await else { return };
-        // With this node, unless it is not Ready.
+        // `+ 1`: `ask` has removed this node from the sample.
         self.all_of = (places.len() + 1 < SAMPLED as usize).then_some(alive.len());
         *sampled = places;
         for place in sampled.values().filter_map(|place| place.gossip.parse().ok()) {
@@ -224,9 +225,9 @@ fn read(path: &Path) -> Result<Places, UnusableList> {
 }
 
 /// The next list, `None` if it does not change. Alive nodes come first, those that are already on
-/// the list before others; the rest of the room goes to listed nodes that are not alive but still
-/// registered. If no registered node is alive, the list stays as it is: then this node is the one
-/// that is cut off.
+/// the list before others; places that are left go to listed nodes that are registered but not
+/// alive. If no registered node is alive, the list stays as it is: then this node is the one that
+/// is cut off.
 fn followed<'a>(
     before: &Places,
     there: impl Iterator<Item = &'a NodeId> + Clone,
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_there_stays_and_others_come_for_who_is_not() {
+    fn present_peers_stay_and_missing_ones_are_replaced() {
         let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
         let first = next(&Places::new(), &all, &all).unwrap();
         assert_eq!(first.len(), KEPT_MAX);

@@ -38,7 +38,7 @@ impl QuorumList {
         tracing::info!(members = %list.services.join(", "), "the quorum's members");
         let written = serde_json::to_vec(list).map_err(|e| e.to_string());
         if let Err(why) = written.and_then(|text| files::replace(&self.path, &text).map_err(|e| e.to_string())) {
-            tracing::warn!(why, "the list of the quorum's members is not kept");
+            tracing::warn!(why, "the list of the quorum's members cannot be stored");
         }
     }
 }

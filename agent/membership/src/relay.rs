@@ -59,9 +59,9 @@ const OF_ONE_MAX: usize = 2;
 enum NotCarried {
     #[error("it relays no sessions (relay_max: 0)")]
     CarriesNobody,
-    #[error("it carries {all} sessions already (relay_max: {most})")]
+    #[error("it relays {all} sessions already (relay_max: {most})")]
     Full { all: usize, most: usize },
-    #[error("its own session is carried by {peer}")]
+    #[error("its own session is relayed by {peer}")]
     CarriedItself { peer: NodeId },
     #[error("it has no session itself")]
     NoSession,
@@ -74,7 +74,7 @@ enum NotCarried {
 /// Why no peer relays this agent's session.
 #[derive(Debug, Error)]
 pub enum RelayError {
-    #[error("they were asked a moment ago")]
+    #[error("peers were asked a moment ago")]
     AskedJustNow,
     #[error("no live peer is known")]
     NoPeers,
@@ -183,11 +183,11 @@ pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut r
         Err(error) => return frame::write(&mut send, &CarryAnswer::Refused { why: error.to_string() }).await,
     };
     frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
-    tracing::info!(peer = %peer.name, %member, "the session of a peer that reaches no member is carried");
+    tracing::info!(peer = %peer.name, %member, "relaying the session of a peer that reaches no member");
     let mut there = tokio::io::join(&mut recv, &mut send);
     // Both ends notice the end, whatever its cause.
     let ended = tokio::io::copy_bidirectional(&mut there, &mut stream).await;
-    tracing::info!(peer = %peer.name, error = ended.err().map(|e| e.to_string()), "it is carried no more");
+    tracing::info!(peer = %peer.name, error = ended.err().map(|e| e.to_string()), "the session of a peer is no longer relayed");
     Ok(())
 }
 

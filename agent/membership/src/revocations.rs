@@ -79,7 +79,7 @@ impl Revocations {
             }
             Err(error) => {
                 let why = format!(
-                    "{} cannot be written ({error}): after a restart without a quorum, this node accepts those revoked last",
+                    "{} cannot be written ({error}): after a restart without a quorum, this node accepts the certificates that were revoked last",
                     self.path.display()
                 );
                 tracing::warn!(why, "revoked certificates");

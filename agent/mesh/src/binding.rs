@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_comes_through_and_no_other() {
+    fn every_name_is_decoded_and_others_are_refused() {
         for (_, cpu_bind) in CpuBind::NAMES {
             for gpu_bind in GpuBind::NAMES.iter().map(|(_, g)| Some(*g)).chain([None]) {
                 for (_, memory_policy) in MemoryPolicy::NAMES {

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_plain_is_taken_and_what_is_not_is_refused() {
+    fn plain_process_names_are_accepted_and_others_are_refused() {
         let process = |name: &str| WireProcess { name: name.into(), ..WireProcess::default() };
         let diagnosis = |processes: Vec<WireProcess>| WireDiagnosis { processes, ..WireDiagnosis::default() };
         for name in ["a\u{1b}[2J".to_owned(), "ü".repeat(600)] {

@@ -25,9 +25,9 @@ pub const ALPN: &[u8] = b"lattice-mesh/2";
 /// The longest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The longest first frame of a stream ([`Open`](super::open::Open)), in bytes. The largest opens a subtree of a launch:
-/// 1,000,000 listed places (8 bytes each), 100,000 nodes (80 bytes each), and arguments and environment, of which Linux
-/// gives a program at most 6 MiB.
+/// The longest first frame of a stream ([`Open`](super::open::Open)), in bytes. The largest opens a
+/// subtree of a launch: 1,000,000 listed places (8 bytes each), 100,000 nodes (80 bytes each), and
+/// arguments and environment, of which Linux gives a program at most 6 MiB.
 pub const OPEN_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Frames refused since the agent started, by reason.
@@ -46,7 +46,7 @@ pub struct Refused {
 pub enum FrameError {
     #[error("a frame of version {0}; this agent speaks {VERSION}")]
     Version(u8),
-    #[error("a frame of {0} bytes; more than are taken here")]
+    #[error("a frame of {0} bytes, which is too long here")]
     TooLarge(usize),
     #[error("a frame that does not decode as a message of this stream")]
     Malformed,

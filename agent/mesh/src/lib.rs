@@ -79,7 +79,7 @@ pub enum MeshError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{address:?} is not an address of a mesh")]
+    #[error("{address:?} is not the address of an agent's mesh")]
     Address { address: String },
     #[error("node {node} does not answer at {address}: {why}")]
     Unreachable { node: NodeId, address: String, why: String },
@@ -247,8 +247,8 @@ impl Mesh {
             return Err(unreachable(revoked.to_string()));
         }
         if !shown.is_some_and(|shown| shown.caller.name == node.as_str() && is_agent(&shown.caller)) {
-            connection.close(VarInt::from_u32(1), b"a certificate of the node that is wanted is needed");
-            let error = unreachable("what answers there has another's certificate".to_owned());
+            connection.close(VarInt::from_u32(1), b"the certificate is not of the node that was called");
+            let error = unreachable("the certificate of the agent there is not this node's".to_owned());
             self.credentials.refused().count(Cause::Name, &error);
             return Err(error);
         }

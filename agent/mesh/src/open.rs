@@ -27,7 +27,8 @@ pub enum Open {
     /// From an `api` agent, for a user: follow the entry point of an allocation whose head is here.
     /// [`EntryItem`]s follow.
     Entry(EntryOpen),
-    /// From an `api` agent: describe the state of allocations on this node. One [`StatusTexts`] follows.
+    /// From an `api` agent: describe the state of allocations on this node. One [`StatusTexts`]
+    /// follows.
     StatusTexts(StatusTextsOpen),
     /// From any agent: describe this node. One [`super::fact::FactAnswer`] follows.
     Fact(super::fact::FactOpen),

@@ -65,7 +65,7 @@ mod tests {
     use crate::frame;
 
     #[tokio::test]
-    async fn what_a_node_tells_of_ranks_comes_through_and_what_none_tells_is_refused() {
+    async fn reported_ranks_are_decoded_and_impossible_ones_are_refused() {
         let rank =
             WireRank { launch: 1, rank: 3, pid: 7, name: "a.out".into(), cpu_cores: Some(0.5), state: "R".into(), ..WireRank::default() };
         let ranks = |ranks: Vec<WireRank>| WireRanks { over_ms: 1000, ranks, left_out: 0, unknown: 1 };

@@ -24,7 +24,7 @@ pub struct Context {
     pub diagnosis_slots: DiagnosisSlots,
     /// The last known addresses of other nodes, for a start without the quorum.
     pub peers: Peers,
-    /// Peers whose sessions this agent carries.
+    /// Peers whose sessions this agent relays.
     pub carried: Carried,
     /// Growing log files.
     pub growth: Growth,

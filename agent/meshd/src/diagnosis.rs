@@ -5,12 +5,10 @@
 //! ever, because they touch a process's memory or a mount, are made by helper threads that are
 //! abandoned if they block ([`lattice_machine::questions`]): at most a few of them.
 //!
-//! Of kernel stacks, the work's owner gets only names of functions: no address, offset or module
-//! from which the kernel's layout could be guessed. `/proc/PID/stack` itself is readable only by
-//! root.
+//! Of a kernel stack, which only root can read, the work's owner gets the names of the functions:
+//! they show where a rank waits, and everybody finds them in `/proc/kallsyms`. Addresses, offsets
+//! and modules would help to attack the kernel.
 //!
-//! The names of kernel functions are in `/proc/kallsyms` for everybody and show where a rank waits;
-//! addresses and offsets would help to attack the kernel.
 
 mod fact;
 pub mod gpus;
@@ -208,7 +206,7 @@ mod tests {
         assert!(parts(&find(false, true, false)).contains("network") && !parts(&find(false, true, false)).contains("storage"));
         let storage = find(false, false, true);
         assert_eq!(storage.facts.len(), 1);
-        assert_eq!(storage.facts[0].text, "nothing of it runs here: its mounts are unknown");
+        assert_eq!(storage.facts[0].text, "no process of it runs here: its mounts are unknown");
     }
 
     #[test]

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_owner_learns_that_it_runs_and_how_it_ended_even_if_it_asks_before_it_comes() {
+    async fn the_owner_gets_start_and_end_even_if_it_asks_before_the_entry_point_exists() {
         let agent = Agent::new();
         let mut items = asked(&agent, 1000);
         tokio::task::yield_now().await;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_work_that_may_begin_again_the_quorum_tells_the_end() {
+    async fn work_that_may_begin_again_gets_no_end_from_this_node() {
         let agent = Agent::new();
         let _held = agent.holds(1, |share| share.spec.requeue = RequeuePolicy::OnNodeFailure);
         ended(&agent, 2, 3);

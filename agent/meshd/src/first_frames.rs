@@ -1,5 +1,6 @@
-//! The first frames of streams that peers open, until each is checked. Their memory is bounded for each peer, by name:
-//! a peer may open several connections, and what it sends is not yet known to be permitted.
+//! The first frames of streams that peers open, until each is checked. Their memory is bounded for
+//! each peer, by name: a peer may open several connections, and what it sends is not yet known to
+//! be permitted.
 
 use lattice_mesh::frame::{Announced, FrameError, OPEN_BYTES_MAX};
 use lattice_mesh::open::Open;
@@ -11,7 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Memory is counted in pieces of this many bytes; a frame counts as at least one.
 const PIECE_BYTES: usize = 64 * 1024;
-/// How much the first frames of one peer may have at once: two of the largest, or 1024 small ones. Others wait.
+/// How much the first frames of one peer may have at once: two of the largest, or 1024 small ones.
+/// Others wait.
 const PIECES_PER_PEER: usize = 2 * OPEN_BYTES_MAX / PIECE_BYTES;
 
 /// The memory in use by each peer that has any.
@@ -21,7 +23,8 @@ pub(crate) struct FirstFrames {
 }
 
 impl FirstFrames {
-    /// Reads a stream's first frame, once there is memory for it. It counts until the permit is dropped.
+    /// Reads a stream's first frame, once there is memory for it. It counts until the permit is
+    /// dropped.
     pub(crate) async fn read<R>(&self, peer: &str, stream: &mut R) -> Result<(Open, OwnedSemaphorePermit), FrameError>
     where
         R: AsyncRead + Unpin,

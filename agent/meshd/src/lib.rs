@@ -10,7 +10,8 @@
 //! | a terminal session; `work.attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
 //! | two per terminal on another node | with the session | the same |
 //!
-//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of `lattice_allocation`.
+//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of
+//! `lattice_allocation`.
 
 pub mod context;
 pub mod diagnosis;
@@ -58,7 +59,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long a peer may take to send what its stream is for, and to read that it is refused.
+/// How long a peer may take to send its request, and to read a refusal.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader of output waits for an agent that has just started to adopt it.
 const ADOPTION_WAIT: Duration = Duration::from_secs(3);
@@ -128,7 +129,7 @@ async fn one(context: &Shared, first_frames: &FirstFrames, mut stream: Incoming)
     let opened = tokio::time::timeout(OPEN_TIMEOUT, first_frames.read(&stream.peer.name, &mut stream.recv)).await;
     let Ok(opened) = opened else {
         let seconds = OPEN_TIMEOUT.as_secs();
-        tracing::warn!(peer = %stream.peer.name, seconds, "a peer opened a stream and did not say in time what it is for");
+        tracing::warn!(peer = %stream.peer.name, seconds, "a peer opened a stream and sent no request in time");
         return Ok(());
     };
     let (opened, held) = opened?;
@@ -283,8 +284,8 @@ async fn launch(context: &Shared, open: &LaunchOpen, mut send: SendStream) -> Re
         let ended = matches!(item, LaunchItem::Ended { .. });
         frame::write(&mut send, &item).await?;
         if ended {
-            // The end is acknowledged once the peer has it: if the stream breaks before, the peer
-            // asks again.
+            // The end is acknowledged only once the peer has it: if the stream breaks before, the
+            // peer asks again.
             let _ = send.finish();
             if send.stopped().await.is_ok() {
                 context.work.launches.acknowledge_end(id);

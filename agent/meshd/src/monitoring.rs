@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_runs_here_is_followed_until_the_reader_has_gone_and_the_rest_says_why_not() {
+    async fn local_work_is_followed_until_the_reader_leaves_and_other_work_is_refused_with_a_reason() {
         let agent = Agent::new();
         let me = agent.context.setup.me.clone();
         let mut refused = items(&agent.context, &me, None, open(silent()));

@@ -151,7 +151,7 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
 }
 
-/// Logs who attached to what, and how it ended.
+/// Runs a session, and logs who attached to what and how it ended.
 async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = Over>) {
     let (allocation, owner, user) = (handle.share.allocation, &handle.share.owner.name, &asker.user.name);
     let (node, by) = (&context.setup.me, asker.peer.as_deref().unwrap_or("this node's socket"));
@@ -181,7 +181,7 @@ impl fmt::Display for Over {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(code) => write!(f, "its program ended with {code}"),
-            Self::Left => f.write_str("its caller went"),
+            Self::Left => f.write_str("its caller has disconnected"),
             Self::Closed(why) | Self::Failed(why) => f.write_str(why),
         }
     }
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_started_says_why_and_a_caller_that_goes_ends_it() {
+    async fn a_failed_start_gives_its_reason_and_a_caller_that_leaves_ends_the_session() {
         let mut one = bench();
         let why = Some("x: command not found".to_owned());
         one.news.send(News::Ended { outcome: RankOutcome::NotStarted { code: 127 }, why }).await.unwrap();

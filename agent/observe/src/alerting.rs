@@ -80,7 +80,7 @@ enum Looked {
 }
 
 impl Alerts {
-    /// Evaluates the rules on new numbers. `true`: the raised alerts have changed.
+    /// Evaluates the rules on new numbers. Returns whether the raised alerts have changed.
     pub fn look(&mut self, settings: &AlertSettings, now_ms: u64, value_of: impl Fn(&str) -> Option<f64>) -> bool {
         let before = self.count;
         for rule in &settings.rules {
@@ -153,8 +153,8 @@ impl Alerts {
         self.idle.clear();
     }
 
-    /// Applies the verdict about a launch, which follows from the reports of all its nodes. `true`:
-    /// the raised alerts have changed.
+    /// Applies the verdict about a launch, which follows from the reports of all its nodes. Returns
+    /// whether the raised alerts have changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
         let looked_at = self.looked_at_text();
         let severity = Severity::Warning;
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_is_told_each_change_once_and_who_is_far_behind_that_some_are_missing() {
+    fn a_follower_gets_each_change_once_or_learns_that_it_missed_some() {
         let (mut alerts, settings) = (Alerts::default(), settings());
         let mut at = 0;
         let mut look = |alerts: &mut Alerts, cores: f64| {

@@ -70,8 +70,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A look at one allocation that took longer than this share of the time since the one before gives
 /// no rates: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
-/// How many allocations are measured, and how many are kept after their end. The number of those
-/// that are not measured is exported.
+/// Most allocations that are measured, and most ended ones whose numbers are still exported. A
+/// metric counts those that are not measured.
 const ALLOCATIONS_MAX: usize = 512;
 /// How far back this agent's own numbers go, for `lattice top`.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
@@ -207,7 +207,8 @@ impl Known {
         of.last.as_ref().map(|(at, _)| *at)
     }
 
-    /// Takes the last numbers of ended work, which the kernel kept after its processes were gone.
+    /// Takes the last numbers of ended work, which the kernel still had after its processes were
+    /// gone.
     fn last_of_kernel(&mut self, (allocation, epoch): Key, last: &Usage) {
         let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) else { return };
         Arc::make_mut(&mut of.usage).take_newer(last, Source::Ebpf);

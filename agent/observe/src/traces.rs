@@ -11,6 +11,7 @@
 //! ```
 //!
 //! A line is written to the kernel before the next look, so an agent that is killed loses none.
+//! While the disk takes nothing, looks are lost, and lines of audits wait in memory ([`pending`]).
 //! Work does not outlive the machine, so nothing is synced. A file that was stored and not removed
 //! is stored again under the same name. While the store is unreachable the newest files are kept
 //! here, up to [`SPOOL_BYTES_MAX`].
@@ -24,6 +25,7 @@
 mod chunk;
 mod flush;
 mod folders;
+mod pending;
 mod recorder;
 
 pub use recorder::Recorder;
@@ -90,7 +92,7 @@ impl Traces {
     pub fn open(state_dir: &Path, store: Option<LogStore>, flush: Duration) -> Self {
         let dir = state_dir.join("traces");
         if let Err(error) = chunk::close_all(&dir) {
-            tracing::warn!(dir = %dir.display(), %error, "raw measurements of a former life stay where they are");
+            tracing::warn!(dir = %dir.display(), %error, "raw measurements of an earlier run of this agent cannot be completed; they stay here");
         }
         let (debug, audit) = Default::default();
         let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), more: Notify::new(), debug, audit }));

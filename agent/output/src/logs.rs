@@ -122,7 +122,7 @@ pub async fn archived(spool: Arc<Spool>, store: LogStore, wanted: Wanted, out: m
         return;
     }
     if !complete {
-        let rest = "what was written here after that, if anything, had not come to the log store".to_owned();
+        let rest = "the log store has nothing that was written after that".to_owned();
         let _ = reader.out.send(LogItem::Notice(rest)).await;
     }
     let _ = reader.out.send(LogItem::End).await;
@@ -259,7 +259,7 @@ impl Reader {
         }
         let first = known.map_or_else(Position::default, |s| s.first());
         if first.segment > 0 {
-            self.notice(format!("rank {} truncated its own {}: what it wrote before was not kept", stream.rank, stream.name())).await?;
+            self.notice(format!("rank {} truncated its own {}: what it wrote before is lost", stream.rank, stream.name())).await?;
         }
         Ok(Lines::at(first))
     }

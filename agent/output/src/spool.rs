@@ -146,7 +146,8 @@ impl Spools {
         self.live().get(&dir.0).cloned()
     }
 
-    /// The spool of readable output: that of the running task, or one with the recorded index. Blocks.
+    /// The spool of readable output: that of the running task, or one with the recorded index.
+    /// Blocks.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
         if let Some(spool) = self.looked_after(dir) {
             return spool;
@@ -177,7 +178,9 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
     match record::read(dir) {
         Ok(Some(index)) => return index,
         Ok(None) => {}
-        Err(error) => tracing::warn!(allocation = %share.allocation, %error, "it is unknown what was flushed: the store is asked"),
+        Err(error) => {
+            tracing::warn!(allocation = %share.allocation, %error, "the record of flushed output cannot be read: the store's index is used")
+        }
     }
     Index {
         version: VERSION,

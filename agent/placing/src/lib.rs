@@ -5,8 +5,8 @@
 //! reason.
 //!
 //! ```text
-//!   a queue's lease is ours ──────▶ every round: what waits in it
-//!   it is another's ──────────────▶ what is submitted here and fits while nobody waits, under that lease's token
+//!   this agent holds a queue's lease ───▶ every round: claims for the allocations that wait in it
+//!   another agent holds it ─────────────▶ under that lease's token: a new allocation that fits while nobody waits
 //! ```
 //!
 //! So a submission that can be placed at once costs one commit, on whichever agent it is made. Only
@@ -243,13 +243,13 @@ fn acquired(answer: Result<Answer, CallError>, lease: &str) -> Kept {
     match answer {
         Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
         Ok(other) => {
-            tracing::error!(?other, "the quorum answered a lease with something else");
+            tracing::error!(?other, "the quorum answered a lease request with something else");
             Kept::Unknown
         }
         Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => Kept::Others(token),
         Err(CallError::Refused(Refusal::Held { .. })) => Kept::Others(None),
         Err(error) => {
-            tracing::debug!(%error, lease, "a scheduler's lease could not be had");
+            tracing::debug!(%error, lease, "a scheduler's lease was not acquired");
             Kept::Unknown
         }
     }
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {
+    fn an_agent_that_sees_less_than_half_of_the_ready_nodes_is_apart() {
         let states = [("n1", NodeState::Ready), ("n2", NodeState::Ready), ("n3", NodeState::Ready), ("n4", NodeState::Down)];
         let nodes = |n: usize| states[..n].iter().map(|(id, state)| (id.parse().unwrap(), node(id, *state))).collect();
         let apart = |n, alive: &[&str]| {
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_of_a_queue_counts_what_waits_in_it_and_other_agents_count_theirs() {
+    fn a_queues_depth_is_counted_by_the_agent_with_its_lease() {
         let running = Allocation { state: AllocationState::Running, ..pending(4, "") };
         let held = Allocation { held: true, ..pending(5, "") };
         let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held]);

@@ -33,7 +33,7 @@ impl Api {
             Status::permission_denied("this process belongs to no allocation: only work that runs on this node is asked to save itself")
         })?;
         let worker = self.context.work.workers.get(within);
-        // Its processes live, so that the agent has just begun, or they are about to end.
+        // Its processes are alive: the agent has just started, or the work is about to end.
         let worker = worker.ok_or_else(|| {
             Status::unavailable(format!(
                 "allocation {} is not yet known to this node's agent, which was restarted: call again in a moment",
@@ -59,7 +59,7 @@ impl Api {
     /// Writes an answer to the disk, and only then acknowledges it.
     async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
         let checkpoints = self.context.work.checkpoint.checkpoints.clone();
-        // Waited for here: what waits on a thread for others would hold up the threads that all allocations share.
+        // Waits here, not on a blocking thread: all allocations share those threads.
         let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
         let turn = turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation are pending: send one at a time"))?;
         // In the background: an answer counts even if its caller disconnects meanwhile.

@@ -58,7 +58,7 @@ pub(super) async fn attach(
     let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
     let (out, events) = mpsc::channel(QUEUE);
     let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
-    // A task of its own: what is recorded as begun is recorded as ended, also if the caller is gone.
+    // A task of its own: the end of a recorded session is recorded even if the caller disconnects.
     let begun = api.tasks.clone().spawn(async move {
         api.written_down(access.clone()).await?;
         let recorded = Recorded { api: api.clone(), access, since: Instant::now() };

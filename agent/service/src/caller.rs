@@ -52,7 +52,7 @@ impl Api {
         caller.user()
     }
 
-    /// A user who is no allocation's work: for what the quorum grants to root alone.
+    /// The user, if the caller is no allocation's work: for what the quorum grants to root alone.
     pub(super) async fn person<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
         let caller = self.caller(request).await?;
         self.vouches_for_users()?;

@@ -190,7 +190,7 @@ pub(super) async fn judged(api: &Api, cluster: &Cluster, allocation: &Allocation
     }
     let mut view = cluster.with_alive(api.membership.alive());
     view.allocations.insert(allocation.id, allocation.clone());
-    let judgement = checkpoint::broker::explain(&api.context.work.checkpoint, &view, allocation).await?;
+    let judgement = checkpoint::broker::explain(&api.context.work.checkpoint, &api.quorum, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {
         name: name.to_owned(),
         value,

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_launch_carries_is_bounded_and_refused_by_its_fields_name() {
+    fn launch_fields_are_bounded_and_refused_by_name() {
         let (much, most) = ("x".repeat(BYTES_MAX), "x".repeat(BYTES_MAX - 32));
         of(&["a", "b"], &[("K", "v=w")]).unwrap();
         of(&["a"], &[("K", most.as_str())]).unwrap();

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_connected_and_ended_is_gone() {
+    async fn a_peer_whose_process_ended_is_gone_even_if_a_child_holds_the_connection() {
         let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap(), Places::default(), CancellationToken::new()));

@@ -103,7 +103,7 @@ mod tests {
     use lattice_model::NodeState;
 
     #[test]
-    fn a_nodes_own_word_stands_over_what_was_last_heard_and_silence_is_said() {
+    fn a_nodes_own_fact_overrides_older_reports_and_silence_is_shown() {
         let known = || v1::Node { id: "n1".into(), state: "Degraded".into(), reason: "silent for 31 s".into(), ..Default::default() };
         let fact = Some(Fact { state: NodeState::Ready, held: true, schedulable: true, digest: 1 });
         let member = |liveness| Member {

@@ -72,7 +72,7 @@ mod tests {
     use lattice_model::{Epoch, Resources, Share, UNWELL};
 
     #[test]
-    fn what_is_waited_for_and_what_settles_it_are_said() {
+    fn the_awaited_nodes_and_the_remedy_are_named() {
         let mut a = allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
         let spec = spec_of(&mut a);
         (spec.requeue, spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);

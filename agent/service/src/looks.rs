@@ -45,7 +45,7 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn a_look_stands_for_an_hour_for_who_took_it_and_that_way_alone() {
+    fn one_record_covers_an_hour_for_one_user_and_command() {
         let (looks, began, id) = (Looks::default(), Instant::now(), AllocationId(Uuid::from_u128(1)));
         let after = |seconds| began + Duration::from_secs(seconds);
         looks.remember((0, id, "top"), began);

@@ -127,7 +127,7 @@ impl Api {
 pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
     let (name, Some(vni)) = (&allocation.spec.connectivity.network_domain, allocation.vni) else { return String::new() };
     let has_cxi = |id: &&NodeId| nodes.get(*id).is_some_and(|n| n.features.iter().any(|f| f == CXI));
-    // What is not known here is not said.
+    // Nodes that this agent does not know are left out.
     let (with, without): (Vec<&NodeId>, Vec<&NodeId>) = allocation.nodes().filter(|id| nodes.contains_key(*id)).partition(has_cxi);
     let mut parts = Vec::new();
     if !without.is_empty() {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_says_what_the_number_is_worth_there() {
+    fn each_node_reports_whether_it_enforces_the_domain() {
         let mut allocation = test_builders::allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
         test_builders::spec_of(&mut allocation).connectivity.network_domain = "ml".into();
         let nodes: BTreeMap<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();

@@ -175,7 +175,7 @@ impl NodeService for Api {
         }
         self.operator(&request).await?;
         let found = over_mesh::ask(&self.context.work.mesh, &self.context.work.directory, &node).await;
-        let found = found.map_err(|why| Status::unavailable(format!("it could not check itself: {why}")))?;
+        let found = found.map_err(|why| Status::unavailable(format!("no fingerprint could be taken: {why}")))?;
         Ok(Response::new(conforms(&node, &found)))
     }
 

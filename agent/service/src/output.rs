@@ -286,7 +286,7 @@ async fn former_attempt(
     let mut nodes = match attempt.node_ids() {
         Ok(nodes) => nodes,
         Err(error) => {
-            let _ = out.send(Ok(notice("", &format!("where attempt {} ran cannot be read: {error}", attempt.number)))).await;
+            let _ = out.send(Ok(notice("", &format!("the nodes of attempt {} cannot be read: {error}", attempt.number)))).await;
             return;
         }
     };
@@ -303,7 +303,7 @@ async fn former_attempt(
 
 /// Why a requested node has no output.
 fn not_there(wanted: &NodeId, nodes: &str, attempt: u32) -> String {
-    format!("no output of attempt {attempt} is of {wanted}: it ran on {nodes}, a script on the first of them alone")
+    format!("attempt {attempt} has no output of {wanted}: it ran on {nodes}, and a script runs on the first node only")
 }
 
 /// Merges one launch's output from `nodes`; ends when each has reported the end of its output.

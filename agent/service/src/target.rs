@@ -77,7 +77,8 @@ pub(super) enum LaunchOver {
     CallerGone,
 }
 
-/// Whether a launch or a checkpoint of this epoch can still run, by the quorum's state of its allocation.
+/// Whether a launch or a checkpoint of this epoch can still run, by the quorum's state of its
+/// allocation.
 pub(super) fn can_still_run(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
     match allocation {
         None => Err(LaunchOver::Forgotten),

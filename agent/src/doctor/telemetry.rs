@@ -55,7 +55,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
 fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
         Err(why) if !config.measuring.kernel_probes => (Health::Ok, format!("switched off ({why})")),
-        Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
+        Err(why) => (Health::Degraded, format!("not available here: {why}; lattice telemetry --mode audit is refused")),
         Ok(()) if !config.logs.store.is_configured() => (
             Health::Degraded,
             "the kernel can record it, and there is no logs.store to keep it: lattice telemetry --mode audit is refused".to_owned(),
@@ -76,7 +76,7 @@ fn describe_usage(usage: &Usage) -> Look {
     let of_meters = [Measure::EnergyCpu, Measure::EnergyGpu];
     let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure) && !of_meters.contains(measure)).map(Measure::name);
     let lacks: Vec<&str> = lacks.chain(distributions).collect();
-    let lacking = (!lacks.is_empty()).then(|| format!("not to be had here: {}", lacks.join(", ")));
+    let lacking = (!lacks.is_empty()).then(|| format!("not available here: {}", lacks.join(", ")));
     let text = had.chain(lacking).collect::<Vec<_>>().join("; ");
     if by_source.is_empty() {
         return (Health::Degraded, format!("nothing of allocations can be measured: there is no cgroup for them; {text}"));
@@ -214,19 +214,19 @@ mod tests {
     use lattice_model::topology::GpuVendor;
 
     #[test]
-    fn each_measure_is_said_with_its_source_or_as_not_to_be_had() {
+    fn each_measure_is_shown_with_its_source_or_as_not_available() {
         let mut usage = Usage::default();
         usage.offer(Measure::CpuUser, Some(0.0), Source::CgroupV2);
         usage.offer(Measure::Memory, Some(0.0), Source::Procfs);
         let (health, text) = describe_usage(&usage);
         assert_eq!(health, Health::Ok);
-        assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
+        assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not available here: cpu_system, "), "{text}");
         assert!(text.contains(", network_sent") && text.ends_with(", block_write"), "{text}");
         assert_eq!(describe_usage(&Usage::default()).0, Health::Degraded);
     }
 
     #[test]
-    fn energy_and_gpus_are_said_with_who_tells_and_what_is_unsupported() {
+    fn energy_and_gpus_are_shown_with_their_source_and_what_is_unsupported() {
         let (health, text) = energy(Path::new("/nowhere"));
         assert!(health == Health::Unsupported && text.contains("no intel-rapl"), "{text}");
         let load = lattice_model::gpu_load::GpuLoad { utilization: Some(0.5), ..Default::default() };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_count_is_said_with_its_reason() {
+    fn a_program_that_does_not_count_is_shown_with_its_reason() {
         let counts = Probe { name: "sched_switch", why_not: None };
         let lacks = Probe { name: "mark_victim", why_not: Some("another kernel".to_owned()) };
         let expected = "counting: sched_switch; mark_victim does not count: another kernel";
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_somebody_elses_is_said() {
+    fn a_port_that_another_process_uses_is_reported() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = AgentConfig { node_id: "n1".to_owned(), ..AgentConfig::default() };
         config.telemetry.metrics_listen = Some(taken.local_addr().unwrap().to_string());

@@ -22,7 +22,7 @@ pub(super) fn mount_namespace() -> Look {
     match tried {
         Ok(Ok(())) => (Health::Ok, "a private one was made".to_owned()),
         Ok(Err(why)) => (Health::Missing, format!("{why}; CAP_SYS_ADMIN is needed")),
-        Err(_) => (Health::Missing, "the attempt broke".to_owned()),
+        Err(_) => (Health::Missing, "the attempt panicked".to_owned()),
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn other_namespaces() -> Look {
         match tried {
             Ok(Ok(())) => None,
             Ok(Err(errno)) => Some(format!("{name} ({errno})")),
-            Err(_) => Some(format!("{name} (the attempt broke)")),
+            Err(_) => Some(format!("{name} (the attempt panicked)")),
         }
     };
     let refused: Vec<String> = kinds.into_iter().filter_map(refused).collect();

@@ -40,7 +40,7 @@ fn registered(n: u64) -> Record {
 }
 
 #[test]
-fn what_was_appended_is_there_again_and_a_torn_tail_is_cut_at_every_byte() {
+fn appended_records_are_read_again_and_a_torn_tail_is_cut_at_every_byte() {
     let dir = Dir::new("torn");
     let mut opened = dir.open().unwrap();
     opened.journal.append(&[registered(1)]).unwrap();
@@ -72,7 +72,7 @@ fn damage_before_the_end_refuses_to_start() {
 }
 
 #[test]
-fn a_machine_that_went_down_leaves_any_pages_of_what_was_not_synced() {
+fn a_power_failure_may_leave_any_pages_of_unsynced_records() {
     let dir = Dir::new("power");
     let mut opened = dir.open().unwrap();
     opened.journal.append(&[registered(1)]).unwrap();
@@ -157,7 +157,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_set_aside_stays_and_says_what_it_can() {
+fn a_damaged_journal_can_be_salvaged() {
     let dir = Dir::new("aside");
     let mut opened = dir.open().unwrap();
     let first = opened.journal.life();
@@ -237,7 +237,7 @@ fn the_journals_blocks_are_reserved_also_behind_a_checkpoint() {
 }
 
 #[test]
-fn the_new_boot_counts_only_once_what_it_means_is_written_down() {
+fn a_new_boot_counts_only_after_its_effects_are_stored() {
     const NEW: &str = "00000000-0000-4000-8000-000000000001";
     let dir = Dir::new("boot");
     drop(dir.open().unwrap());

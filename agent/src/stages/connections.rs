@@ -43,7 +43,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Opens the sockets. `life`: the journal's number of this life of the agent.
+    /// Opens the sockets. `life`: the journal's number of this run of the agent.
     pub async fn open(
         config: &AgentConfig,
         credentials: &Credentials,

@@ -61,7 +61,7 @@ impl Serving {
         match over {
             Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
             Some(Ok(Ok(Ok(())))) | None => Ok(()),
-            Some(Ok(Err(_)) | Err(_)) => bail!("the driver broke: the agent stops, its work goes on"),
+            Some(Ok(Err(_)) | Err(_)) => bail!("the driver panicked: the agent stops, its work goes on"),
         }
     }
 }

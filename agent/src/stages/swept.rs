@@ -70,7 +70,7 @@ impl Swept {
         // No request is answered before every allocation of the journal has its task: "not here"
         // would be taken as evidence.
         if channels.view.changed().await.is_err() {
-            driver.join().map_err(|_| anyhow!("the driver broke"))??;
+            driver.join().map_err(|_| anyhow!("the driver panicked"))??;
             bail!("the driver ended before it began");
         }
         base.tasks.spawn_blocking(move || {

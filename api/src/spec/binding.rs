@@ -47,7 +47,7 @@ pub(super) fn named_value<T: Copy>(field: &'static str, names: &[(&'static str, 
     known.map(Some).ok_or_else(|| {
         let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         let given: String = given.chars().take(40).collect();
-        SpecError::Invalid { field, why: format!("{given:?} is none of {}", all.join(", ")) }
+        SpecError::Invalid { field, why: format!("{given:?} is not one of {}", all.join(", ")) }
     })
 }
 

@@ -16,30 +16,30 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
-    // If `auto` has an interval, that interval applies. Agents that do not know intervals refuse
-    // the strategy by its name.
+    // With `every_ms`, "auto" means that interval. A client sends "auto" then, so that an agent that
+    // does not know intervals refuses it.
     let automatic = automatic(*auto || (strategy == "auto" && *every_ms == 0), *every_ms)?;
     match strategy.as_str() {
-        "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
+        "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is only for --checkpoint=grpc".to_owned())),
         "signal" | "auto" if signal.is_empty() => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::default() })),
         "signal" | "auto" => {
             let signal = signal.parse().map_err(|e: lattice_model::checkpoint::NoSuchSignal| invalid(e.to_string()))?;
             Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by_signal(signal) }))
         }
-        "shmem" | "grpc" if !signal.is_empty() => Err(invalid(format!("a signal is for --checkpoint=signal, not {strategy}"))),
+        "shmem" | "grpc" if !signal.is_empty() => Err(invalid(format!("a signal is only for --checkpoint=signal, not {strategy}"))),
         "shmem" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::SharedMemory) })),
         "grpc" => {
-            let port = u16::try_from(*port).map_err(|_| invalid(format!("port {port}; 1 to 65535 are possible")))?;
+            let port = u16::try_from(*port).map_err(|_| invalid(format!("{port} is not a port: use 1 to 65535")))?;
             let port = NonZeroU16::new(port);
             Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(AskBy::Call) }))
         }
         "none" | "" if automatic.is_some() => Err(invalid("automatic checkpoints need a strategy, such as --checkpoint=signal".to_owned())),
         "" => Err(invalid("no strategy is given: signal, shmem, grpc, auto or none".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
-        "none" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
+        "none" => Err(invalid("a signal is only for --checkpoint=signal, a port only for --checkpoint=grpc".to_owned())),
         other => {
             let other: String = other.chars().take(40).collect();
-            Err(invalid(format!("{other:?} is none of signal, shmem, grpc, auto, none")))
+            Err(invalid(format!("{other:?} is not one of signal, shmem, grpc, auto, none")))
         }
     }
 }
@@ -58,7 +58,7 @@ fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, SpecErro
         (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
             Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
         }
-        (false, every_ms) => Err(invalid(format!("every {every_ms} ms; whole seconds are possible, from 1 s to 30 days"))),
+        (false, every_ms) => Err(invalid(format!("an interval of {every_ms} ms; it must be whole seconds, from 1 s to 30 days"))),
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
         let value = value.trim();
         let at_least = || {
             let number = value.strip_prefix(">=").unwrap_or(value).parse::<u32>();
-            number.map_err(|_| invalid(format!("{key} wants a number, such as {key}=4")))
+            number.map_err(|_| invalid(format!("{key} needs a number, such as {key}=4")))
         };
         match key.as_str() {
             "features" => constraints.features.extend(value.split(',').map(|f| f.trim().to_owned()).filter(|f| !f.is_empty())),
@@ -30,18 +30,18 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             "require_unified_memory" => match value {
                 "" | "true" => constraints.features.extend([UNIFIED_MEMORY.to_owned()]),
                 "false" => {}
-                _ => return Err(invalid("require_unified_memory is true or false".to_owned())),
+                _ => return Err(invalid("require_unified_memory must be true or false".to_owned())),
             },
             "require_conformance" => match value {
                 "" | "true" => constraints.conformance = true,
                 "false" => {}
-                _ => return Err(invalid("require_conformance is true or false".to_owned())),
+                _ => return Err(invalid("require_conformance must be true or false".to_owned())),
             },
             // `unbuilt` refuses these unless the value is false.
             "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" | "topology" => {}
-            GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
+            GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
-                return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only by >=")));
+                return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only with >=")));
             }
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),

@@ -32,7 +32,7 @@ fn mount(mount: &v1::data::Mount) -> Result<DataMount, SpecError> {
         Some("nfs") => return Err(SpecError::NotBuilt { field: "--data-mount nfs://" }),
         Some(_) => {
             let shown: String = source.chars().take(80).collect();
-            let why = format!("the source {shown:?} is neither a directory of the nodes nor of a scheme that is known");
+            let why = format!("the source {shown:?} is neither a directory of the nodes nor a URL with a known scheme");
             return Err(SpecError::Invalid { field: "data-mount", why });
         }
     }
@@ -41,7 +41,7 @@ fn mount(mount: &v1::data::Mount) -> Result<DataMount, SpecError> {
         "read-only" | "ro" => true,
         other => {
             let shown: String = other.chars().take(40).collect();
-            let why = format!("{shown:?} is no access; read-only and read-write are");
+            let why = format!("unknown access {shown:?}: use read-only or read-write");
             return Err(SpecError::Invalid { field: "data-mount", why });
         }
     };

@@ -11,7 +11,9 @@ pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>, session: bool) -> Re
     if session {
         return match what {
             None => Ok(Entrypoint::Script { text: HOLDER.into(), args: Vec::new() }),
-            Some(_) => Err(SpecError::Invalid { field: "entrypoint", why: "a session has none: it runs its user's terminal".to_owned() }),
+            Some(_) => {
+                Err(SpecError::Invalid { field: "entrypoint", why: "a session has no entry point: it runs its user's terminal".to_owned() })
+            }
         };
     }
     match what {

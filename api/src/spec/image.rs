@@ -59,7 +59,7 @@ pub(super) fn to_model(spec: &v1::AllocationSpec) -> Result<Option<Image>, SpecE
     if let Some(pinned) = &request.sha256
         && *pinned != recorded
     {
-        let why = format!("{} has the digest {recorded}, not the {pinned} that was asked for", request.path.display());
+        let why = format!("{} has the digest {recorded}, not the requested {pinned}", request.path.display());
         return Err(SpecError::Invalid { field: "uenv", why });
     }
     Ok(Some(Image { path: request.path, sha256: recorded }))

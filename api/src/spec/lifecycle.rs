@@ -25,7 +25,7 @@ pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, S
     let preemption_class = if lifecycle.preemption_class_set {
         u8::try_from(lifecycle.preemption_class).map_err(|_| SpecError::Invalid {
             field: "preemption-class",
-            why: format!("{} given; 0 to 10 are possible", lifecycle.preemption_class),
+            why: format!("{} given; it must be 0 to 10", lifecycle.preemption_class),
         })?
     } else if lifecycle.preemption_class == 0 {
         PREEMPTION_CLASS_DEFAULT
@@ -36,7 +36,7 @@ pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, S
     let walltime = match (lifecycle.r#type.as_str(), lifecycle.walltime_seconds) {
         (UNBOUNDED, 0) => None,
         (UNBOUNDED, _) => {
-            let why = "a service has none, it runs until it ends or is cancelled: leave out --walltime or --service".to_owned();
+            let why = "a service has no walltime: leave out --walltime or --service".to_owned();
             return Err(SpecError::Invalid { field: "walltime", why });
         }
         (_, seconds) => Some(Duration::from_secs(seconds)),
@@ -66,7 +66,7 @@ pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Resu
         "always" => RequeuePolicy::Always,
         other => {
             let given: String = other.chars().take(40).collect();
-            let why = format!("{given:?} is no policy; never, on_node_failure and always are");
+            let why = format!("unknown policy {given:?}: use never, on_node_failure or always");
             return Err(SpecError::Invalid { field: "requeue", why });
         }
     };
@@ -80,7 +80,7 @@ pub(super) fn on_isolation_to_model(given: &str) -> Result<OnIsolation, SpecErro
         None if given.is_empty() => Ok(OnIsolation::default()),
         None => {
             let given: String = given.chars().take(40).collect();
-            Err(SpecError::Invalid { field: "on-isolation", why: format!("{given:?} is none of continue, stop") })
+            Err(SpecError::Invalid { field: "on-isolation", why: format!("{given:?} is not one of continue, stop") })
         }
     }
 }

@@ -25,7 +25,7 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
         return Err(invalid("nodelist", format!("{} places given; at most {PLACES_MAX} are possible", places.len())));
     }
     if !places.is_empty() && !distribution.is_empty() {
-        return Err(invalid("nodelist", format!("it places each rank, and --distribution={distribution} does too: give one")));
+        return Err(invalid("nodelist", format!("it places each rank, and so does --distribution={distribution}: give one of them")));
     }
     if *cpus_per_task > CPUS_PER_TASK_MAX {
         return Err(invalid("cpus-per-task", format!("{cpus_per_task} given; at most {CPUS_PER_TASK_MAX} are possible")));
@@ -47,11 +47,11 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
 pub(super) fn to_model(message: Option<&v1::LaunchShape>) -> Result<EntryLaunch, SpecError> {
     let asked = shape_request(message)?;
     if asked.nodes > 0 {
-        let why = "an allocation's nodes are said with its resources".to_owned();
+        let why = "the nodes of an allocation are set in `resources`".to_owned();
         return Err(SpecError::Invalid { field: "nodes", why });
     }
     if !asked.listed.is_empty() {
-        let why = "which nodes it gets is not known yet; launches inside the allocation may list them".to_owned();
+        let why = "its nodes are not known yet; launches inside the allocation may list them".to_owned();
         return Err(SpecError::Invalid { field: "nodelist", why });
     }
     let (shape, kills) = asked.over(&EntryLaunch::default());

@@ -14,9 +14,9 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option
         (0, bytes) => bytes,
         (gb, 0) => match gb.checked_mul(GB) {
             Some(bytes) => bytes,
-            None => return invalid("no machine has so much memory"),
+            None => return invalid("it is more memory than any machine has"),
         },
-        (_, _) => return invalid("memory_gb and memory_bytes say the same: give one"),
+        (_, _) => return invalid("memory_gb and memory_bytes are both given: give one of them"),
     };
     let asked = Resources { cores: resources.cpus, memory_bytes, gpus: resources.gpus };
     // The model refuses an empty share with a message that names what is missing.

@@ -113,8 +113,10 @@ fn defaults_are_applied() {
     assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "a service is always requeued");
     let mut held = v1::AllocationSpec { session: true, entrypoint: None, ..minimal() };
     assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Never), "a session is not requeued");
+    held.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 1 });
+    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::OnNodeFailure));
     held.requeue = Some(v1::Requeue { policy: "always".into(), max: 1 });
-    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Always));
+    assert!(matches!(to_model(&held), Err(SpecError::Invalid { field: "requeue", .. })), "nobody would be at its terminal");
 }
 
 #[test]
@@ -358,7 +360,7 @@ prop_compose! {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
         let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
-        let session = session && seconds.is_some();
+        let session = session && seconds.is_some() && requeue != RequeuePolicy::Always;
         let entrypoint = if session { Entrypoint::Script { text: lattice_model::session::HOLDER.into(), args: vec![] } } else { entrypoint };
         let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
         let mut launch = launch;

@@ -90,5 +90,5 @@ fn one_of(field: &'static str, given: &str, known: &[&str]) -> Result<(), SpecEr
         return Ok(());
     }
     let given: String = given.chars().take(40).collect();
-    Err(SpecError::Invalid { field, why: format!("{given:?} is none of {}", known.join(", ")) })
+    Err(SpecError::Invalid { field, why: format!("{given:?} is not one of {}", known.join(", ")) })
 }

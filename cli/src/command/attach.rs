@@ -27,8 +27,8 @@ const CTRL_C: u8 = 3;
 pub enum Closed {
     /// Its program ended with this code.
     Program(u8),
-    /// A signal from outside ended this command, so the terminal's programs get SIGHUP. The value is a shell's exit
-    /// code for the signal.
+    /// A signal from outside ended this command, so the terminal's programs get SIGHUP. The value is the exit code of a
+    /// shell for that signal.
     Signal(u8),
     /// The agent or the node was lost.
     Lost(Failure),
@@ -49,8 +49,8 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     }
 }
 
-/// Opens a terminal in an allocation and shows it here until it closes. An error: none could be opened, or this side
-/// failed later.
+/// Opens a terminal in an allocation and shows it here until it closes. An error means that the terminal could not be
+/// opened, or that this side failed later.
 pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>) -> Result<Closed, Failure> {
     let (input_is_terminal, output_is_terminal) = (std::io::stdin().is_terminal(), std::io::stdout().is_terminal());
     let start = Start {
@@ -63,7 +63,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
         output_is_terminal,
     };
     let (requests, stream) = mpsc::channel(QUEUE);
-    requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("nothing can be sent"))?;
+    requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("cannot send the request to the agent"))?;
     let mut events = answer(client.allocations().attach(ReceiverStream::new(stream))).await?;
     let Some(first) = events.message().await? else { return Err(Failure::other("the agent did not answer")) };
     let mut screen = Screen { notice: None };
@@ -74,14 +74,14 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     let talked = {
         let mut signals = Signals::take()?;
         let raw = Raw::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))?;
-        // Text typed so far belongs to the calling shell; from here on it goes to the other terminal.
+        // Text typed before this belongs to the calling shell; from here on it goes to the other terminal.
         keyboard::read(requests.clone(), |key| match key {
             Key::Bytes(bytes) => request(Typed::Input(bytes)),
             Key::End | Key::Broken(_) => request(Typed::End(EndOfInput {})),
         });
         talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
     };
-    // From here on the terminal is restored.
+    // `raw` was dropped, so the terminal is restored.
     screen.print_notice();
     match talked {
         Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
@@ -99,10 +99,10 @@ fn size() -> Option<v1::TerminalSize> {
     terminal::size().map(|(rows, columns)| v1::TerminalSize { rows, columns })
 }
 
-/// The agent is lost, and the other terminal with it.
+/// The failure when the agent is lost, and the other terminal with it.
 fn lost(id: &str) -> Failure {
-    let what = "the connection to the agent is lost: the terminal is closed, and what ran in it was hung up".to_owned();
-    let hint = format!("the allocation goes on; `lattice attach {}` opens a new terminal once the agent is back", short(id));
+    let what = "the connection to the agent is lost: the terminal is closed, and its programs were hung up".to_owned();
+    let hint = format!("the allocation continues; `lattice attach {}` opens a new terminal when the agent is back", short(id));
     Failure::new(Exit::Unavailable, what).hint(hint)
 }
 
@@ -165,7 +165,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Shows a piece; returns the program's code when it has ended.
+    /// Shows an event. Returns the program's exit code when the program has ended.
     fn show(&mut self, event: v1::AttachEvent) -> Result<Option<u8>, Failure> {
         match event.what {
             Some(Shown::Output(bytes)) => {
@@ -187,7 +187,7 @@ impl Screen {
     }
 }
 
-/// Signals from outside during the connection.
+/// The signals to this process while the terminal is connected.
 struct Signals {
     resized: Signal,
     interrupt: Signal,

@@ -52,7 +52,7 @@ async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>,
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 
-/// `state` is `Cancelled`, or the end that the allocation already had when the agent read it before cancelling.
+/// If the allocation had ended before, `state` is the state in which it ended.
 fn line(cancelled: &v1::CancelResponse) -> String {
     let id = short(&cancelled.id);
     if cancelled.state == AllocationState::Cancelled.to_string() {

@@ -80,7 +80,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
     }
 }
 
-/// An agent that restarts comes back: work that saves itself meanwhile must not get an error.
+/// Whether the agent may only be restarting: work that saves itself meanwhile must not get an error.
 fn is_away(failure: &Failure) -> bool {
     failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
 }
@@ -106,7 +106,7 @@ async fn send(session: &Session, call: impl AsyncFn(&Client) -> Result<v1::SaveA
     }
 }
 
-/// Waits for a request. If the agent stops meanwhile, waits for its restart.
+/// Waits for a request, over restarts of the agent, and prints it.
 async fn asked(session: &Session) -> Result<(), Failure> {
     let patience = Patience::default();
     let mut client = reached(session, &patience).await?;

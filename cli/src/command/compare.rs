@@ -23,7 +23,7 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
         session.note(&format!("{}: {}", short(&one.allocation), one.note));
     }
     if comparison.allocations.iter().all(|one| one.source.is_empty()) {
-        return Err(Failure::new(Exit::Unavailable, "no numbers are known of any of them"));
+        return Err(Failure::new(Exit::Unavailable, "there are no numbers of any of these allocations"));
     }
     Ok(())
 }

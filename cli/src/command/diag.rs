@@ -101,7 +101,7 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     parts.join("\n")
 }
 
-/// The age that a finding has at most when it is shown, in milliseconds.
+/// The greatest possible age of a finding when it is shown, in milliseconds.
 fn age_ms(node: &v1::NodeDiagnosis, of: &v1::Finding) -> u64 {
     of.age_ms.unwrap_or(0).saturating_add(node.took_ms)
 }

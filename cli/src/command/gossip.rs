@@ -76,12 +76,12 @@ fn line(at: &str, change: &v1::GossipChange) -> String {
     format!("{at}  {:<10} {:<12} {}", change.what, change.node, change.detail).trim_end().to_owned() + "\n"
 }
 
-/// The warning about a node that others contradict.
+/// The warning about a node whose own state others contradict.
 fn contradicted(m: &v1::GossipMember) -> Option<String> {
     let since = clock_text(Duration::from_secs(m.contradicted_for_ms? / 1_000));
     Some(format!(
         "{}: for {since} other nodes have received a life or a state of it that it never published. Either another agent \
-         runs under its name, or somebody has the gossip key: replace that with `lattice gossip keys rotate`",
+         runs under its name, or an attacker has the gossip key: `lattice gossip keys rotate` replaces the key",
         m.node
     ))
 }

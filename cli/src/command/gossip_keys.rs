@@ -58,7 +58,7 @@ async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result
     }
 }
 
-/// Whether no older key than this one is left.
+/// Whether the rotation to this key is done: no older key is left.
 fn is_over(now: &ListGossipKeysResponse, id: u32) -> bool {
     now.keys.iter().all(|key| key.id >= id)
 }

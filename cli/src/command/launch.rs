@@ -1,4 +1,4 @@
-//! `lattice launch`: ranks inside an allocation, or an own job that is waited for.
+//! `lattice launch`: runs ranks inside an allocation, or a job of its own.
 
 use crate::exits::ExitTable;
 use crate::failure::{BROKEN_PIPE, Exit, Failure};
@@ -40,7 +40,7 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     if args.command.first().is_some_and(|first| first == "--") {
         args.command.remove(0);
     }
-    // The parser takes an unknown option for the program.
+    // The parser mistakes an unknown option for the program.
     if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
         return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None).into());
     }
@@ -62,7 +62,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let flags = SubmitFlags { ranks, ..args.flags };
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
-    // A program that is in an image, or may be, is not examined.
+    // A program that may be in an image cannot be examined.
     let pmi = (!behind.is_empty() && flags.uenv.is_none()).then(|| wireup(&first, &behind, &around));
     let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
     if let Some(pmi) = pmi {
@@ -77,7 +77,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
         asked => feeder::wanted(asked, args.pty),
     };
     spec.env.extend(input_variable(stdin));
-    // The user sees it fail, and decides whether to start it again.
+    // By default it is not requeued: the user sees it fail, and decides.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
     let launch = v1::LaunchShape { programs: behind, ..spec.launch.clone().unwrap_or_default() };
     let launch = Some(launch).filter(|shape| *shape != v1::LaunchShape::default());
@@ -118,14 +118,14 @@ fn input_variable(stdin: Stdin) -> Option<(String, String)> {
 fn check_output(args: &Launch) -> Result<(), Failure> {
     let with = if args.label { "--label" } else { "--pty" };
     if args.per_rank && (args.label || args.pty) {
-        return Err(Failure::usage(format!("-o per-rank writes into files, and {with} is for the screen: use one of them")));
+        return Err(Failure::usage(format!("-o per-rank writes to files, and {with} needs the screen: use one of them")));
     }
     Ok(())
 }
 
 async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
     if let Some(flag) = args.flags.of_an_allocation() {
-        return Err(Failure::usage(format!("{flag} is an option of an allocation: a launch inside one cannot have it"))
+        return Err(Failure::usage(format!("{flag} is an option of allocations: a launch inside an allocation cannot have it"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
     check_output(&args)?;
@@ -141,7 +141,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     env.extend(args.flags.variables(pmi));
     let stdin = feeder::wanted(args.stdin, args.pty);
     env.extend(input_variable(stdin));
-    // Outside of an allocation the user sees at once that no agent answers.
+    // Outside of an allocation, a missing agent is reported at once.
     let patience = if args.alloc.is_some() { Patience::default() } else { Patience::within_allocation() };
     let mut client = patience.connect(session).await?;
     let allocation = session.key(typed)?;
@@ -178,7 +178,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves, patience).await
 }
 
-/// Whether the submission of this process's allocation chose the ranks' wire-up.
+/// Whether this process's allocation was submitted with a choice of wire-up.
 fn is_chosen_by_allocation() -> bool {
     std::env::var(PMI_VARIABLE).ok().and_then(|value| value.parse::<Pmi>().ok()).is_some_and(Pmi::is_explicit)
 }
@@ -195,11 +195,12 @@ pub struct Shown {
     pub table: Option<ExitTable>,
 }
 
-/// When a signal that ends us takes effect: the launch is ended because of it.
+/// When this process exits after a signal. The signal also ends the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// At once: the owner of the terminal is gone, or waits for us.
+    /// As soon as the agent has accepted the end: the terminal's owner is gone, or waits for us.
     AtOnce,
+    /// When the launch has ended.
     AtItsEnd,
 }
 
@@ -218,13 +219,13 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
     };
     let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))?;
     let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
-    // If they do not divide evenly, they are distributed as evenly as possible.
+    // If they do not divide evenly, the agent distributes them as evenly as possible.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
 }
 
-/// The request's id makes it safe to repeat after a broken connection. The first Ctrl-C, or signal that ends us, ends
-/// the launch, and we wait for its end unless `leaves` says otherwise; a second one leaves it. When the reader of our
-/// output is gone, the launch is ended, and we leave at once.
+/// Follows a launch to its end. After a broken connection the request is repeated, which its id makes safe. The first
+/// Ctrl-C, or other signal to end, ends the launch; `leaves` says when this process then exits. A second signal makes
+/// it exit at once. If the reader of our output is gone, the launch is ended, and this process exits at once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
@@ -235,9 +236,9 @@ pub async fn follow_launch(
     patience: Patience,
 ) -> Result<u8, Failure> {
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
-    // A shell's exit code for the signal that ends the launch, and whether we leave then.
+    // The exit code of a shell for the signal that ends the launch, and whether we exit at once.
     let mut ended_by: Option<(u8, bool)> = None;
-    // Raw from here on: Ctrl-C is then an ordinary key.
+    // From here on the terminal is raw, and Ctrl-C is an ordinary key.
     let mut giver = match feeder {
         Some(feeder) => Giver::Feeder(feeder),
         None if request.pty.is_some() => Giver::Typist(Typist::begin()?),
@@ -284,7 +285,7 @@ pub async fn follow_launch(
                     return Ok(code);
                 }
                 if !at_once {
-                    let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+                    let again = if code == INTERRUPTED { "; Ctrl-C again stops waiting for that" } else { "" };
                     say_line(format_args!("ending the launch{again}"));
                 }
                 ended_by = Some((code, at_once));
@@ -300,13 +301,13 @@ pub async fn follow_launch(
                     }
                 };
             }
-            // What has output has begun, so it can be ended.
+            // A launch that has output has begun, so it can be ended.
             Err(Failure::ReaderGone) => {
                 if ended_by.is_none() {
                     say_line("the reader of the output is gone: ending the launch");
                 }
                 let refused = [Exit::Refused as u8, Exit::NotFound as u8];
-                // A refused request: the launch has ended meanwhile.
+                // A refused request means that the launch has ended meanwhile.
                 if let Some(failure) = abort(&client, request).await.err().filter(|failure| !refused.contains(&failure.exit())) {
                     say(failure.text());
                     say_line("the launch may go on; `lattice cancel` ends its allocation");
@@ -315,7 +316,7 @@ pub async fn follow_launch(
             }
             done => {
                 match shown.screen.finish() {
-                    // The end is known: it counts more than an incomplete last line.
+                    // The exit code is known: a lost last line must not replace it.
                     Ok(()) | Err(Failure::ReaderGone) => {}
                     Err(failure) => return Err(failure),
                 }

@@ -47,7 +47,7 @@ async fn list(client: &Client) -> Result<Vec<v1::Lease>, Failure> {
     Ok(answer(client.leases().list(v1::ListLeasesRequest {})).await?.leases)
 }
 
-/// Revokes the named leases, or all with an unhealthy holder: each only as it was listed, never a later grant.
+/// Revokes the named leases, or all with an unhealthy holder. The token limits it to the listed grant, not a later one.
 async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result<(), Failure> {
     let leases = list(client).await?;
     let wanted: Vec<&v1::Lease> = if args.bad {

@@ -1,4 +1,4 @@
-//! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: the request is repeated until the change is done.
+//! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: repeat the request until the change is done.
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
@@ -9,7 +9,7 @@ use lattice_cli_syntax::args::quorum::{AddMember, MemberId, ReplaceMember, Trans
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long answers may be missing: a change may move the leadership.
+/// How long the quorum may be unavailable: a change may cause an election.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 /// Pause before a retry.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -57,7 +57,7 @@ async fn change(session: &Session, change: Change) -> Result<(), Failure> {
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
                 if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
-                    return Err(failure.hint("the change stays as far as it is: the same command continues it"));
+                    return Err(failure.hint("the change is not undone: the same command continues it"));
                 }
                 sleep(AGAIN).await;
             }

@@ -30,7 +30,7 @@ const NAME: &str = "lattice-mpi-launcher";
 const WITH_VALUE: &str = "BbcDEeFIiJLlmOoPpQRSWw";
 /// Our own variables that only a rank has.
 const OF_A_RANK: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
-/// Login shells whose syntax the libraries know: the library writes its command for the user's shell.
+/// Login shells whose syntax the libraries know: a library writes its command for the user's shell.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"];
 const SHELL_DEFAULT: &str = "/bin/sh";
 
@@ -119,7 +119,7 @@ fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     match (alike.next(), alike.next()) {
         (Some(node), None) => Ok(node),
         (Some(_), Some(_)) => Err(Failure::new(Exit::Refused, format!("{host} may be more than one of the allocation's nodes"))
-            .hint("give whole names, with orte_keep_fqdn_hostnames (PRRTE: prte_keep_fqdn_hostnames) set to 1")),
+            .hint("use full names, with orte_keep_fqdn_hostnames (PRRTE: prte_keep_fqdn_hostnames) set to 1")),
         (None, _) => Err(Failure::new(Exit::Refused, format!("{host} is not one of the allocation's nodes ({})", hostlist::fold(nodes)))
             .hint("leave out lists of hosts: mpirun finds the allocation's nodes by itself")),
     }
@@ -144,7 +144,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let account = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     if let Some(user) = call.user.filter(|user| account.as_ref().is_none_or(|a| a.name != *user)) {
         return Err(
-            Failure::new(Exit::Refused, format!("user {user}: an allocation's processes are its own user's")).hint("leave the user out")
+            Failure::new(Exit::Refused, format!("user {user}: an allocation's processes run as its owner")).hint("leave the user out")
         );
     }
     let shell = account.map(|a| a.shell).filter(|shell| shell.file_name().is_some_and(|name| SHELLS.iter().any(|s| name == *s)));
@@ -163,7 +163,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         tasks_per_node: 1,
         working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
-        // Only the library judges the exit code of its daemon: we do not end the launch because of it.
+        // The exit code of the daemon is for the library: it must not end the launch.
         shape: Some(v1::LaunchShape { places, on_bad_exit: "keep".to_owned(), ..Default::default() }),
         // The daemon gets all of the allocation's resources on its node, and the library divides them.
         binding: Some(v1::RankBinding {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_ssh_are_passed_over_and_the_rest_is_for_a_shell() {
+    fn options_of_ssh_are_ignored_and_the_rest_is_for_a_shell() {
         let call = |user: Option<&str>| Ok(Call { host: "n2".into(), user: user.map(str::to_owned), command: "a \"b\" -c".into() });
         for (line, user) in [
             ("-x n2 a \"b\" -c", None),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_runs_on_its_node_alone_and_without_what_a_rank_is_told() {
+    fn the_command_runs_only_on_its_node_and_without_the_variables_of_ranks() {
         let run = |here: &str| {
             let argv = program(
                 &"n2".parse().unwrap(),

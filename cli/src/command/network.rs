@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domains_are_told_with_what_is_left_of_their_grace() {
+    fn domains_are_shown_with_the_rest_of_their_grace() {
         let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".to_owned();
         let domain = v1::NetworkDomain {
             tenant: "physics".into(),

@@ -80,7 +80,9 @@ pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> 
     listing::report_age(session, listed.age_ms);
     if !listed.quorum_away.is_empty() {
         let why = &listed.quorum_away;
-        session.note(&format!("the quorum does not answer ({why}): states come from gossip, the rest is what this agent last received"));
+        session.note(&format!(
+            "the quorum does not answer ({why}): states come from gossip, everything else is what this agent last received"
+        ));
     }
     Ok(listed.nodes)
 }

@@ -58,7 +58,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
     }
     if status.held_back > 0 {
         let held = format!(
-            "{} nodes fell silent at once: none is declared Down, and nothing is begun elsewhere, until `lattice node confirm-dead NODES` says so",
+            "{} nodes fell silent at once: none is declared Down, and their work is not started elsewhere, before `lattice node confirm-dead NODES`",
             status.held_back
         );
         text.push_str(&block(&[("Silent", held)]));
@@ -67,7 +67,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         text.push_str(&block(&[("Clocks", status.clocks.clone())]));
     }
     for way in &status.notified {
-        let progress = format!("{} has received all records up to {} of {}", way.way, way.upto, status.audit_records);
+        let progress = format!("{} has received all audit records up to {} of {}", way.way, way.upto, status.audit_records);
         let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
         text.push_str(&block(&[("Notified", progress + &trouble)]));
     }
@@ -178,7 +178,7 @@ Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
 Disk:         member 1: the disk of /d is full: nothing new is taken
-Silent:  3 nodes fell silent at once: none is declared Down, and nothing is begun elsewhere, until `lattice node confirm-dead NODES` says so
+Silent:  3 nodes fell silent at once: none is declared Down, and their work is not started elsewhere, before `lattice node confirm-dead NODES`
 Clocks:  the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)
 
 MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT

@@ -65,8 +65,7 @@ fn report_more(session: &Session, what: &str, more: bool) {
     }
 }
 
-/// The tenant of a request: `--tenant`; without it, and not with `--all` nor inside an allocation, the tenant of
-/// submissions.
+/// The tenant of a request: `--tenant`, else the tenant of submissions. None with `--all`, or inside an allocation.
 pub fn tenant(session: &Session, of: OfTenant) -> Option<String> {
     let within = std::env::var_os("LATTICE_ALLOC_ID").is_some();
     of.tenant.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !of.all && !within && !tenant.is_empty()))

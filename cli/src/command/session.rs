@@ -35,13 +35,12 @@ pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Fail
     }
 }
 
-/// Requires a walltime: a session that nobody closes would keep its nodes for ever.
+/// Refuses options without a walltime: a session that nobody closes would keep its nodes for ever.
 pub fn check_walltime(flags: &SubmitFlags) -> Result<(), Failure> {
     if flags.walltime.is_some() {
         return Ok(());
     }
-    Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
-        .hint("such as --walltime=2h"))
+    Err(Failure::usage("a session needs --walltime: after that time its nodes are given back in any case").hint("such as --walltime=2h"))
 }
 
 async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
@@ -110,7 +109,9 @@ async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
 
 fn goes_on(id: &str) -> String {
     let id = short(id);
-    format!("allocation {id} goes on until its walltime: `lattice attach {id}` opens a fresh shell, `lattice session delete {id}` ends it")
+    format!(
+        "allocation {id} continues until its walltime is over: `lattice attach {id}` opens a new shell, `lattice session delete {id}` ends it"
+    )
 }
 
 /// Waits until the allocation runs, and registers its session.
@@ -119,7 +120,7 @@ async fn opened(session: &Session, client: &mut Client, request: &v1::CreateSess
     created(session, client, request).await
 }
 
-/// Waits until the allocation runs. An error says why it cannot, or how it ended.
+/// Waits until the allocation runs. Fails if the allocation ends before.
 async fn until_it_runs(session: &Session, client: &mut Client, id: &str) -> Result<(), Failure> {
     let patience = Patience::default();
     loop {
@@ -139,7 +140,7 @@ async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), F
             AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {}
             AllocationState::Running => return Ok(()),
             AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
-                let failure = Failure::other(format!("allocation {} ended before its terminal was there: {}", short(id), now.reason));
+                let failure = Failure::other(format!("allocation {} ended before its terminal was opened: {}", short(id), now.reason));
                 return Err(failure.hint(format!("`lattice explain {}` shows more", short(id))));
             }
         }
@@ -159,9 +160,9 @@ async fn created(session: &Session, client: &mut Client, request: &v1::CreateSes
     }
 }
 
-/// Ends a session as [`end`]. A signal leaves it at once: then returns a shell's exit code for that signal.
+/// Ends a session as [`end`]. After a signal it stops waiting, and returns the exit code of a shell for that signal.
 async fn end_unless_left(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
-    // Taken here: a signal during the terminal's time was for the terminal.
+    // Only now: signals while the terminal was open were for the terminal.
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
     let code = tokio::select! {
         ended = end(session, client, id) => return ended.map(|()| None),
@@ -169,7 +170,7 @@ async fn end_unless_left(session: &Session, client: Client, id: &str) -> Result<
         code = farewell.comes() => code,
     };
     say_line(format_args!(
-        "the session may not be ended, and then holds its nodes until its walltime: `lattice session delete {id}` ends it"
+        "the session may still be open, with its nodes, until its walltime is over: `lattice session delete {id}` ends it"
     ));
     Ok(Some(code))
 }
@@ -187,7 +188,7 @@ async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Fail
             Err(failure) if failure.exit() == Exit::NotFound as u8 => return Ok(()),
             Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => {
-                let hint = format!("it holds its nodes until its walltime: `lattice session delete {id}` ends it");
+                let hint = format!("it keeps its nodes until its walltime is over: `lattice session delete {id}` ends it");
                 return Err(Failure::new(Exit::Other, format!("the session could not be ended: {}", failure.what())).hint(hint));
             }
         }

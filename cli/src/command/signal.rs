@@ -59,7 +59,7 @@ pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// The nodes for which it is unknown whether the signal was sent, or a report that no process got it.
+/// The failure if some nodes did not confirm the signal, or if no process got it.
 fn unsent(response: &v1::SignalResponse, to: Whom) -> Option<Failure> {
     let id = short(&response.id);
     let failed: Vec<String> =

@@ -13,7 +13,7 @@ use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::Status;
 use lattice_model::AllocationState;
 
-/// Largest number of rows of a table if no limit was requested.
+/// The most rows of a table if no limit was requested.
 const TABLE_ROWS_MAX: usize = 100;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
@@ -78,7 +78,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     };
     let mut listed = listing::Found::default();
     if !live.is_empty() {
-        // All living ones: sorting the queue needs all of it, and the agent lists the newest first.
+        // Without a limit: the queue can be sorted only as a whole, and the agent lists the newest first.
         listed = listing::all(&client, of(&live), usize::MAX).await?;
     }
     if !ended.is_empty() {
@@ -99,7 +99,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     }
     if listed.more {
         let shown = if limit == 1 { "1 is".to_owned() } else { format!("{limit} are") };
-        session.note(&format!("{shown} shown, what has not ended first; --limit N shows more, -o json all of them"));
+        session.note(&format!("{shown} shown, with unended work first; --limit N shows more, -o json shows all"));
     }
     Ok(())
 }

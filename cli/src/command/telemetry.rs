@@ -31,7 +31,7 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     }
 }
 
-/// Whether the store keeps some of it.
+/// Whether the mode records into the store.
 fn kept(set: &v1::SetTelemetryResponse) -> bool {
     set.mode != TelemetryMode::Prod.name()
 }
@@ -50,7 +50,7 @@ fn done(set: &v1::SetTelemetryResponse) -> String {
     format!("Allocation {id} is measured in {} mode {time}: {what} is kept as {} in {store}\n", set.mode, set.place)
 }
 
-/// The lines unchanged, in any format.
+/// Prints the recorded lines unchanged, in any format.
 async fn read(session: &Session, key: String, node: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut pieces = answer(client.allocations().read_telemetry(v1::ReadTelemetryRequest { key, node })).await?;
@@ -60,12 +60,12 @@ async fn read(session: &Session, key: String, node: String) -> Result<(), Failur
         print_bytes(&piece.lines)?;
     }
     if !any {
-        session.note("nothing is in the store; what is kept comes there after logs.flush_seconds");
+        session.note("nothing is in the store yet; agents write to it every logs.flush_seconds");
     }
     Ok(())
 }
 
-/// The present mode of measurement.
+/// Prints the present mode of measurement.
 async fn print_mode(session: &Session, key: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;

@@ -41,7 +41,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     if args.per_rank {
         ranks::notes(&top.nodes).iter().for_each(|note| session.note(note));
         if top.nodes.iter().all(|node| !node.ranks_unreached.is_empty()) {
-            return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported what its ranks do"));
+            return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported its ranks"));
         }
         return Ok(());
     }
@@ -53,7 +53,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
     }
     if !silent.is_empty() && silent.len() == top.nodes.len() {
-        return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported what it uses"));
+        return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported its usage"));
     }
     Ok(())
 }
@@ -61,7 +61,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
 /// The note for an answer without any number although every node answered.
 fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
     let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
-    empty.then_some("nothing is measured of it yet: its agents measure once a second, and rates need two measurements")
+    empty.then_some("nothing is measured yet: agents measure once a second, and rates need two measurements")
 }
 
 /// Refuses, for ended work, options that only the agents of running work can answer.
@@ -70,21 +70,21 @@ fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
     match one_by_one.into_iter().find(|(wanted, ..)| *wanted && ended) {
         Some((_, flag, what)) => {
-            let why = format!("only the agents of running work know what each {what} does, and this has ended");
+            let why = format!("only the agents of running work know the numbers of each {what}, and this work has ended");
             Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} to see all of them together")))
         }
         None => Ok(()),
     }
 }
 
-/// The note about numbers from the store: which ones, and of which time; or why there are none.
+/// The note about the store: which numbers come from it, and their period; or why it has none.
 fn of_store(stored: &v1::Stored) -> String {
     let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
     if !lacks.is_empty() {
-        return format!("{lacks}: MEAN and MAX are of the last hour at most, which agents keep");
+        return format!("{lacks}: MEAN and MAX cover at most the last hour, which agents keep");
     }
-    let which = if *ended { "it has ended: these numbers are of" } else { "MEAN and MAX are of" };
-    let newest = age_ms.map(|ms| format!(", whose newest is {} old", age(ms))).unwrap_or_default();
+    let which = if *ended { "it has ended: these numbers are from" } else { "MEAN and MAX are from" };
+    let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age(ms))).unwrap_or_default();
     format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
 }
 
@@ -155,7 +155,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sum.mean = Some(join.add(sum.mean, mean, sum.means));
                 sum.means += 1;
             }
-            // The mean of the nodes' maxima would not be a maximum.
+            // A mean of the nodes' maxima would not be a maximum.
             let of_most = if join == Join::Mean { Join::Greatest } else { join };
             sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_adds_up_and_shares_of_time_do_not() {
+    fn amounts_are_summed_and_ratios_are_not() {
         let mut procfs = node("n2", 900, 2.0, 0.5);
         procfs.measured[0].source = "procfs".into();
         let silent = v1::NodeUsage { node: "n3".into(), unreached: "gone".into(), ..Default::default() };
@@ -325,7 +325,7 @@ n2    2.00 cores  50.0 %        0.9 s
     }
 
     #[test]
-    fn that_there_is_no_number_is_said() {
+    fn an_answer_without_numbers_is_explained() {
         let empty = v1::NodeUsage { node: "n1".into(), ..Default::default() };
         assert!(nothing_measured(std::slice::from_ref(&empty)).is_some_and(|why| why.contains("yet")));
         assert_eq!(nothing_measured(&[empty, node("n2", 1, 1.0, 0.1)]), None);
@@ -333,7 +333,7 @@ n2    2.00 cores  50.0 %        0.9 s
     }
 
     #[test]
-    fn what_is_the_stores_is_said() {
+    fn numbers_from_the_store_are_marked() {
         let mut usage = node("n1", 100, 1.5, 0.25);
         usage.measured.truncate(1);
         usage.measured[0].over_source = "store".into();
@@ -345,15 +345,15 @@ cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
         assert!(per_node(&[usage], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
         let url = "http://vm:8428/".to_owned();
         let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
-        let expected = "it has ended: these numbers are of the store at http://vm:8428/, whose newest is 2.5 s old, \
+        let expected = "it has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
                     from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
         assert_eq!(of_store(&stored), expected);
         stored.lacks = "the store does not answer".into();
-        assert_eq!(of_store(&stored), "the store does not answer: MEAN and MAX are of the last hour at most, which agents keep");
+        assert_eq!(of_store(&stored), "the store does not answer: MEAN and MAX cover at most the last hour, which agents keep");
     }
 
     #[test]
-    fn gpus_of_nodes_are_joined_by_what_they_are() {
+    fn numbers_of_gpus_are_combined_by_their_kind() {
         let node = |busy: f64, watts: f64| {
             let one = |name: &str, unit: &str, now| v1::Measured { name: name.into(), unit: unit.into(), now, ..Default::default() };
             let measured = vec![

@@ -23,8 +23,8 @@ pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
     match command.unbuilt() {
         None => Ok(()),
         Some(name) => {
-            let what = format!("{name} is not built yet: this version cannot honour it, so nothing is changed");
-            Err(Failure::new(Exit::Refused, what).hint("leave it out: every queue is served first come first served, at once"))
+            let what = format!("{name} is not built yet, and nothing was changed");
+            Err(Failure::new(Exit::Refused, what).hint("leave it out: every queue is served first come first served"))
         }
     }
 }
@@ -72,7 +72,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
     }
 }
 
-/// The tenant; empty, which means all tenants, for `none`.
+/// The tenant, or an empty text for `none`, which means all tenants.
 fn tenant_or_all(tenant: String) -> String {
     if tenant == "none" { String::new() } else { tenant }
 }
@@ -99,7 +99,7 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
     let queue = answer(client.vclusters().queue(v1::VClusterQueueRequest { name })).await?;
     let left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());
     if left_out > 0 {
-        session.note(&format!("{left_out} more wait behind these"));
+        session.note(&format!("{left_out} more allocations wait after these"));
     }
     match session.format() {
         Format::Table => print(&allocations_table(&queue.allocations, session::now(), true, session.table_size())),

@@ -24,7 +24,7 @@ pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
 
 /// Waits until all of these have ended, and returns the highest of their codes; 124 if the time is over first.
 pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>) -> Result<u8, Failure> {
-    // A time beyond what the clock can express is no limit.
+    // A time that the clock cannot express counts as no limit.
     let deadline = at_most.and_then(|time| Instant::now().checked_add(time));
     let mut ended = Vec::new();
     let mut code = 0;
@@ -59,7 +59,7 @@ pub async fn until_ended(session: &Session, id: &str) -> Result<u8, Failure> {
     Ok(exit_code(session, &ended))
 }
 
-/// The code of an ended allocation; reports a bad end.
+/// The exit code for an ended allocation. Reports on stderr if it did not complete.
 fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
     if allocation.state != "Completed" {
         session.note(&format!("allocation {} is {}: {}", short(&allocation.id), allocation.state, allocation.reason));

@@ -16,7 +16,7 @@ use lattice_model::{AllocationState, millis};
 use serde_json::{Value, json};
 
 /// The note after a reconnect.
-const MISSED: &str = "connected again; alerts may have changed meanwhile; all that are raised now follow";
+const MISSED: &str = "connected again; alerts may have changed meanwhile: all that are raised now follow";
 const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
 pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
                 let what = Some(What::Notice(MISSED.to_owned()));
                 watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what })?;
             }
-            // It ended while we were disconnected: that is the end we waited for.
+            // A refusal may mean that it ended while we were disconnected.
             Err(failure) if watching.patience.progressed() && failure.exit() == Exit::Refused as u8 => {
                 let key = watching.request.key.clone();
                 let found = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
@@ -94,7 +94,6 @@ impl Watching<'_> {
 }
 
 fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
-    // Only the time of day: the reader knows the day.
     let time = Timestamp(event.at_ms).to_string();
     let row = |what: &str, value: String, source: &str, age: String| {
         vec![time.clone(), event.node.clone(), what.to_owned(), value, source.to_owned(), age]

@@ -103,7 +103,7 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
     let more: &[&str] = if is_wide { &["FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
-    // If all nodes are alike the column is left out, unless it is requested.
+    // If all nodes are in one group, a terse table leaves the column out.
     let group_of = |n: &v1::Node| n.conformance.as_ref().map(|report| (report.fingerprint.clone(), report.drifted_since_ms != 0));
     let differ = nodes.iter().any(|n| group_of(n) != nodes.first().and_then(group_of) || group_of(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
@@ -137,8 +137,8 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     table.on_screen(&["FREE GPUS", "VCLUSTER", "CONFORMANCE", "GOSSIP", "REASON"], &NODES_FIT, size)
 }
 
-/// The conformance group of a node on a line; wide with the number of its nodes. Without spaces, because people sort by
-/// it and count.
+/// The conformance group of a node as a cell; wide with the number of its nodes. Without spaces in the group, because
+/// people sort and count by it.
 fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
     let group = short(&report.fingerprint);
     let nodes = if is_wide { format!("({})", report.group_nodes.max(1)) } else { String::new() };
@@ -183,7 +183,7 @@ mod tests {
     const NARROW: TableSize = TableSize { width: Width::Terse, columns: Some(80) };
 
     #[test]
-    fn nodes_with_why_they_take_nothing() {
+    fn nodes_are_shown_with_the_reasons_why_they_get_no_work() {
         let node = v1::Node {
             id: "n1".into(),
             state: "Ready".into(),

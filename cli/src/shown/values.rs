@@ -18,7 +18,7 @@ pub fn filled(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A lease's token in a table; empty where the reader may not see it.
+/// A lease's token in a table; empty if the reader may not see it.
 pub fn lease_token(lease: &v1::Lease) -> String {
     lease.token.map(|token| token.to_string()).unwrap_or_default()
 }

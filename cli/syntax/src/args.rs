@@ -176,7 +176,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the command, if it succeeds, exits with the code of the user's program.
+    /// Whether the command exits with the code of the user's program if it succeeds.
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) | Self::Wait(_) => true,

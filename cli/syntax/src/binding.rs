@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use lattice_api::v1;
 use lattice_model::binding::{CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
 
-/// Of `submit`, for all its launches; of `launch`, for that one.
+/// With `submit` they apply to all launches of the job, with `launch` to that launch.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct BindingFlags {
     /// Bind each rank to processors of the allocation: cores (its own), numa or sockets (all of one) [default: none]
@@ -28,7 +28,7 @@ fn words<T>(names: &[(&'static str, T)]) -> PossibleValuesParser {
 }
 
 impl BindingFlags {
-    /// These options; where one is missing, that of `under`.
+    /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn over(self, under: Self) -> Self {
         Self {
             cpu_bind: self.cpu_bind.or(under.cpu_bind),
@@ -38,7 +38,7 @@ impl BindingFlags {
         }
     }
 
-    /// As a message, if any option was given.
+    /// The options as a message, if any was given.
     pub fn message(&self) -> Option<v1::RankBinding> {
         let word = |given: &Option<String>| given.clone().unwrap_or_default();
         (*self != Self::default()).then(|| v1::RankBinding {

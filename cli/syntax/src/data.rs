@@ -1,4 +1,4 @@
-//! Options about file systems, scratch and liveness.
+//! Options for mounts, scratch space and liveness probes.
 
 use clap::Args;
 use lattice_api::v1;
@@ -7,7 +7,7 @@ use lattice_model::size::{self, SizeError};
 use std::path::Path;
 use thiserror::Error;
 
-/// See the module.
+/// Options for mounts, scratch space and liveness probes.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataFlags {
     /// Also mount a directory of the nodes at another path: SOURCE:TARGET[:ro|:rw], by default rw; may be given more
@@ -27,7 +27,7 @@ pub struct DataFlags {
 }
 
 impl DataFlags {
-    /// These options; where one is missing, that of `under`. Mounts of both are made.
+    /// Merges two sets of options: a value of `self` wins over one of `under`. The mounts of both are kept.
     pub fn over(self, under: Self) -> Self {
         Self {
             data_mount: [under.data_mount, self.data_mount].concat(),
@@ -48,7 +48,7 @@ impl DataFlags {
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// The mounts and scratch of a submission from `dir`; a relative source is relative to `dir`.
+    /// The mounts and scratch of a submission from `dir`, to which a relative source is resolved.
     pub fn data(&self, dir: &Path) -> v1::Data {
         let absolute = |mount: &v1::data::Mount| {
             let mut mount = mount.clone();
@@ -68,7 +68,7 @@ impl DataFlags {
 
 /// The text is not a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("write SOURCE:/TARGET, with :ro at the end for one that cannot be written to")]
+#[error("write SOURCE:/TARGET, and :ro after it for a read-only mount")]
 struct MountError;
 
 /// `SOURCE:TARGET[:ACCESS]`; the source may be a URL that contains colons.
@@ -92,8 +92,8 @@ fn amount(text: &str) -> Result<String, SizeError> {
     size::parse(text).map(|_| text.to_owned())
 }
 
-/// How a probe is written.
-const PROBE_FORM: &str = "write tcp:PORT or http:PORT/PATH, and ,period=30s ,delay=10s ,timeout=5s ,failures=3 behind it";
+/// The syntax of a probe, as a hint.
+const PROBE_FORM: &str = "write tcp:PORT or http:PORT/PATH, optionally followed by ,period=30s ,delay=10s ,timeout=5s ,failures=3";
 
 /// Why a probe is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -110,7 +110,7 @@ enum ProbeError {
     Number(String),
     #[error("{0} must be more than 0")]
     Zero(String),
-    #[error("there is no {0:?}: {PROBE_FORM}")]
+    #[error("a probe has no option {0:?}: {PROBE_FORM}")]
     Unknown(String),
 }
 

@@ -21,7 +21,7 @@ use words::words;
 pub struct Directives {
     /// The options.
     pub flags: SubmitFlags,
-    /// The ignored options, for people.
+    /// Warnings about ignored options, for people.
     pub warnings: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ struct Line {
 /// Reads the lines of the script `name`.
 ///
 /// # Errors
-/// An unknown or unsupported option, or a bad value, with its line and the probable intention.
+/// An unknown or unsupported option, or an invalid value. The error names its line and a remedy.
 pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
     let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
     let mut warnings = Vec::new();
@@ -66,7 +66,7 @@ fn after<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     line.strip_prefix(marker).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
 }
 
-/// `nodes=4 name=x` becomes `--nodes=4 --name=x`; a line that begins with a dash is not changed.
+/// Adds dashes: `nodes=4 name=x` becomes `--nodes=4 --name=x`. A line that begins with a dash is not changed.
 fn dashed(mut words: Vec<String>) -> Vec<String> {
     let Some(first) = words.first().filter(|first| !first.starts_with('-')) else { return words };
     let pairs = first.contains('=');

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The options of `submit` and `launch`, each at most once, except `--env`.
+/// The options of `submit`, `launch` and `session`. If an option is repeated, the last one wins; some add up.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
     /// Number of nodes; whole nodes, unless --cores, --mem or --gpus is given [default: 1]
@@ -152,9 +152,10 @@ pub struct SubmitFlags {
 }
 
 impl SubmitFlags {
-    /// These options; where one is missing, that of `under`. Variables of both are set, these last.
+    /// Merges two sets of options: a value of `self` wins over one of `under`. The variables of both are set, those of
+    /// `self` last.
     pub fn over(self, mut under: Self) -> Self {
-        // `self` decides between whole nodes and a share of them.
+        // If the two disagree whether nodes are whole or shared, `self` decides.
         let exclusive = self.exclusive || (under.exclusive && self.share_option().is_none());
         if self.exclusive {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
@@ -166,14 +167,14 @@ impl SubmitFlags {
             exclusive,
             wait_for_nodes: self.wait_for_nodes || under.wait_for_nodes,
             cores: self.cores.or(under.cores),
-            // One amount of memory, whichever option gave it.
+            // Two options set the amount of memory: either of `self` wins over both of `under`.
             mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
             memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
             gpus: self.gpus.or(under.gpus),
             constraint: [under.constraint, self.constraint].concat(),
             shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
-            // Only one of walltime and service; `self` decides.
+            // `--walltime` and `--service` exclude each other: `self` decides.
             walltime: self.walltime.or(if self.service { None } else { under.walltime }),
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
@@ -193,7 +194,7 @@ impl SubmitFlags {
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
-            // One class, whichever option gave it.
+            // Two options set the preemption class: either of `self` wins over both of `under`.
             preemption_class: self.preemption_class.or(if self.no_preempt { None } else { under.preemption_class }),
             no_preempt: self.no_preempt || (under.no_preempt && self.preemption_class.is_none()),
             layout: self.layout.over(under.layout),
@@ -220,9 +221,7 @@ impl SubmitFlags {
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// The variables that these options set.
-    ///
-    /// `pmi` is the wire-up of ranks if these options leave it open.
+    /// The variables that these options set. `pmi`: the wire-up of ranks if no option chooses one.
     pub fn variables(&self, pmi: Option<launch::Pmi>) -> impl Iterator<Item = (String, String)> {
         let given = self.pmi.map(Wireup::in_model).filter(|given| *given != launch::Pmi::Auto);
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
@@ -238,8 +237,8 @@ impl SubmitFlags {
             || self.checkpoint_signal.is_some()
             || self.checkpoint_port.is_some()
             || self.checkpoint_every.is_some();
-        // A signal alone implies the mode, and so does an interval. An agent of the previous release, which does not
-        // read the interval, refuses "auto".
+        // `--checkpoint-signal` or `--checkpoint-port` alone implies "signal". An interval is sent as "auto", because an
+        // agent that does not know intervals refuses that instead of ignoring the interval.
         let strategy = match (self.checkpoint.as_deref(), self.checkpoint_every) {
             (None | Some("signal"), Some(_)) => "auto",
             (None, None) => "signal",
@@ -296,7 +295,7 @@ impl SubmitFlags {
     }
 }
 
-/// `4`, or a range `2-4` (which the server refuses by name while ranges are not built).
+/// A number of nodes such as `4`, or a range such as `2-4`, which the server refuses because ranges are not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// At least this many.
@@ -433,7 +432,7 @@ pub enum TimeError {
     Zero,
 }
 
-/// As in Slurm: a number without a unit is minutes.
+/// Parses a walltime. As in Slurm, a number without a unit is minutes.
 pub(crate) fn walltime(text: &str) -> Result<Duration, TimeError> {
     positive(text, BareNumber::Minutes)
 }

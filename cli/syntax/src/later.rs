@@ -1,10 +1,10 @@
-//! Options that are built when they are needed. `lattice` is started for every launch, and most of its own time went
-//! into the options of commands that were not given.
+//! Options that are built only for the command that was given. `lattice` is started for every launch, and building the
+//! options of all commands took most of its time.
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 
-/// The same options, built once their command was given, or its help was requested.
+/// Options that are built when their command was given or its help was requested.
 pub struct Later<T>(pub T);
 
 /// Adds the options, and keeps the command's own description: a struct that is flattened into `T` replaces it by the
@@ -60,7 +60,7 @@ mod tests {
 
     /// `submit` and `session` flatten a struct that has a doc comment.
     #[test]
-    fn a_command_keeps_what_it_says_of_itself() {
+    fn a_command_keeps_its_own_description() {
         let before = Cli::command();
         let mut built = before.clone();
         built.build();

@@ -9,13 +9,13 @@ use lattice_model::layout::CPUS_PER_TASK_MAX;
 use lattice_model::{Distribution, NodeId};
 use std::io::Read;
 
-/// Separates the programs of one launch, before their own `-n`.
+/// Separates the programs of one launch; `-n` follows.
 const BETWEEN_PROGRAMS: &str = ":";
 /// Size limit of a file of nodes in bytes: more than the longest list.
 const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that
-/// one.
+/// With `submit` they apply to its command, or are the defaults of its script's launches; with `launch` they apply to
+/// that launch.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutFlags {
     /// How ranks are distributed over the nodes: block (neighbours together), cyclic (one on each node in turn) or
@@ -38,7 +38,7 @@ pub struct LayoutFlags {
 }
 
 impl LayoutFlags {
-    /// These options; where one is missing, that of `under`.
+    /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn over(self, under: Self) -> Self {
         let is_given = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
         Self {
@@ -58,7 +58,7 @@ impl LayoutFlags {
         }
     }
 
-    /// As a message.
+    /// The options as a message.
     pub fn message(&self) -> v1::LaunchShape {
         let on_bad_exit = match (self.kill_on_bad_exit, self.no_kill_on_bad_exit) {
             (_, true) => "keep",
@@ -108,12 +108,13 @@ pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, Us
     if behind.is_empty() {
         return Ok(Programs { first, behind, ranks });
     }
-    let own = ranks.ok_or_else(|| UsageError::new("of several programs each needs its number of ranks: `launch -n 2 A : -n 3 B`"))?;
+    let own = ranks.ok_or_else(|| UsageError::new("each of several programs needs its number of ranks: `launch -n 2 A : -n 3 B`"))?;
     let all = behind.iter().try_fold(own, |all, p| all.checked_add(p.ranks)).ok_or_else(|| UsageError::new("too many ranks"))?;
     Ok(Programs { first, behind, ranks: Some(all) })
 }
 
-/// Whether a word is the option for the number of ranks; the number, if it is joined to it.
+/// Parses the option for the number of ranks; the inner value is the number, if it is joined to the option. `None`: the
+/// word is another one.
 fn ranks_option(word: &str) -> Option<Option<String>> {
     match word.split_once('=') {
         Some(("--ntasks" | "-n", number)) => Some(Some(number.to_owned())),
@@ -142,8 +143,8 @@ pub fn nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
     let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
     hostlist::in_order(&text).map_err(|error| match error {
         HostlistError::TooMany => {
-            UsageError::new(format!("--nodelist: it names more than {NAMES_MAX} nodes; inside an allocation, one for each rank"))
-                .with_hint("leave it out and have the ranks distributed: -n RANKS -m block, cyclic or plane=N")
+            UsageError::new(format!("--nodelist: it has more than {NAMES_MAX} nodes (inside an allocation, it has one for each rank)"))
+                .with_hint("leave it out, and distribute the ranks with -n RANKS -m block, cyclic or plane=N")
         }
         HostlistError::Form(_) | HostlistError::Name(_) => UsageError::new(format!("--nodelist: {error}")),
     })
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_knows_every_word_that_is_taken() {
+    fn the_server_accepts_every_value_that_the_options_accept() {
         for line in ["-m cyclic -c 2", "--distribution plane=4 --no-kill-on-bad-exit", "--kill-on-bad-exit --slurm-env", ""] {
             lattice_api::spec::shape_request(Some(&flags(line).message())).unwrap();
         }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart_by_a_colon_and_their_ranks() {
+    fn programs_are_separated_by_a_colon_and_their_ranks() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let program = |ranks, text: &str| Program { ranks, argv: words(text) };
         let of = |first: &str, behind: Vec<Program>, ranks| Programs { first: words(first), behind, ranks };

@@ -1,5 +1,5 @@
-//! What a user may type: the command line of `lattice`, and the options in a script's lines. It is parsed, or refused
-//! with what to type instead, without an agent.
+//! What a user may type: the command line of `lattice`, and the options in a script's lines. This crate parses it, or
+//! refuses it with a remedy, without an agent.
 //!
 //! ```text
 //!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...

@@ -7,16 +7,16 @@ use thiserror::Error;
 pub enum MemoryError {
     #[error("{0} has no unit: write {0}M (MiB) or {0}G (GiB)")]
     NoUnit(String),
-    #[error("{0:?} is no amount of memory such as 512M or 16G")]
+    #[error("{0:?} is not an amount of memory, such as 512M or 16G")]
     Form(String),
     #[error("more than 0 is needed")]
     Zero,
 }
 
-/// `512M`, `16G`, `1.5T`, optionally followed by `iB` or `B`, in powers of 1024.
+/// Parses `512M`, `16G` or `1.5T`, optionally followed by `iB` or `B`, in powers of 1024.
 ///
 /// # Errors
-/// Not an amount; or a number without a unit, which Slurm reads as MiB and people as GiB.
+/// The text is not an amount, or has no unit: Slurm reads a bare number as MiB, and people as GiB.
 pub fn parse(text: &str) -> Result<u64, MemoryError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(MemoryError::NoUnit(text.to_owned()));
@@ -34,11 +34,11 @@ pub fn parse(text: &str) -> Result<u64, MemoryError> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |part: &str| if part.is_empty() { Ok(0) } else { part.parse::<u64>().map_err(|_| wrong()) };
-    let (whole_part, tenths) = (digits(whole)?, digits(fraction)?);
+    let (whole_part, fraction_part) = (digits(whole)?, digits(fraction)?);
     if number.is_empty() || number == "." || fraction.len() > 6 {
         return Err(wrong());
     }
-    let of_fraction = (u128::from(tenths) << shift) / 10u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
+    let of_fraction = (u128::from(fraction_part) << shift) / 10u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
     let bytes = u64::try_from((u128::from(whole_part) << shift) + of_fraction).map_err(|_| wrong())?;
     if bytes == 0 { Err(MemoryError::Zero) } else { Ok(bytes) }
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read() {
+    fn amounts_are_parsed() {
         for (text, bytes) in
             [("512M", 512 << 20), ("16G", 16 << 30), ("16GiB", 16 << 30), ("1.5g", 3 << 29), ("2TB", 2 << 40), ("64k", 64 << 10)]
         {

@@ -1,5 +1,5 @@
-//! Explains command lines that cannot be parsed, where the parser's own text is not enough: Slurm's options and their
-//! equivalents, and what is documented but not built. Removes tips of the parser that mislead.
+//! Explains command lines that the parser refuses, if its own text is not enough: options of Slurm, and documented
+//! commands and options that are not built. Also removes misleading tips of the parser.
 
 use crate::UsageError;
 use crate::args::Cli;
@@ -14,15 +14,15 @@ const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
 const UNBUILT_COMMANDS: [(&str, &str); 14] = [
-    ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` what is in use of quotas"),
+    ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` how much of each quota is in use"),
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
-        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what happened to a node",
+        "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
     ),
     ("dag", "submit each job when the one before has ended: `lattice submit --wait`, `lattice wait`"),
-    ("login", "who calls is known by their account on this machine: no login is needed"),
-    ("logout", "who calls is known by their account on this machine: there is no login to end"),
+    ("login", "no login is needed: Lattice knows you by your account on this machine"),
+    ("logout", "there is no login to end: Lattice knows you by your account on this machine"),
     (
         "compat-aliases",
         "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
@@ -33,7 +33,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
     ("admin accounting", "`lattice status ID` shows what one allocation used; nothing is sent to an accounting service"),
     ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
-    ("admin scheduler", "`lattice vcluster list` shows whose agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
+    ("admin scheduler", "`lattice vcluster list` shows which agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
     ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
 ];
 
@@ -53,18 +53,12 @@ const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--count", "`lattice status --state=pending -o name | wc -l` counts"),
 ];
 
-/// Options that are documented for every command, and built for some or none.
+/// Options that are documented for every command, but built only for some commands or for none.
 const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
-    (
-        "--tenant",
-        "give it to the commands that have it, behind the command: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`",
-    ),
-    ("-t", "use --tenant, to the commands that have it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
-    (
-        "--vcluster",
-        "give it to the commands that have it, behind the command: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`",
-    ),
-    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override it"),
+    ("--tenant", "give it after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
+    ("-t", "give --tenant after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
+    ("--vcluster", "give it after a command that has it: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`"),
+    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override them"),
     ("--verbose", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
     ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
 ];
@@ -121,7 +115,7 @@ fn format_or_file(value: &str, typed: &[OsString]) -> Option<UsageError> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
     } else {
-        "`lattice logs ID` shows what a job wrote; into a file of its own it writes with `exec >FILE 2>&1` in its script"
+        "`lattice logs ID` shows what a job wrote; a script that begins with `exec >FILE 2>&1` writes a file itself"
     };
     value.contains(['.', '/', '%']).then(|| {
         UsageError::new(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file"))
@@ -145,9 +139,7 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageE
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
         Some(meant) => error.with_hint(format!("did you mean {meant}?")),
-        None => error.with_hint(format!(
-            "`lattice {command} --help` lists the options; what begins with a dash and is the program's own goes after --"
-        )),
+        None => error.with_hint(format!("`lattice {command} --help` lists the options; options of your own program go after --")),
     }
 }
 
@@ -183,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_has_is_answered_in_the_words_that_were_written() {
+    fn options_of_slurm_and_unbuilt_ones_are_explained_as_they_were_typed() {
         for (line, what, hint) in [
             ("submit --array=0-9 job.sh", "--array: Slurm's option is not supported here", "job arrays are not built yet"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: Slurm's", "dependencies are not built yet"),
@@ -191,7 +183,7 @@ mod tests {
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
             ("submit --mail-type=END job.sh", "--mail-type:", "leave it out"),
-            ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "goes after --"),
+            ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("usage", "`lattice usage` is not built yet", "lattice status ID"),
@@ -218,11 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn the_parser_speaks_where_it_knows_as_much() {
+    fn the_text_of_the_parser_is_used_if_it_is_enough() {
         for line in ["status -o jsno", "statsu", "submit --nodes=0 x", "node list --stat=x"] {
             assert_eq!(explanation(line), None, "{line}");
         }
     }
+
     fn refused(words: &[&str]) -> String {
         let line = std::iter::once("lattice").chain(words.iter().copied());
         without_wrong_tips(Cli::try_parse_from(line).map(drop).unwrap_err()).to_string()

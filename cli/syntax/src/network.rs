@@ -1,11 +1,11 @@
-//! Options about network domains and services.
+//! Options for network domains and exposed ports.
 
 use clap::Args;
 use lattice_api::v1;
 use lattice_api::v1::connectivity::Expose;
 use thiserror::Error;
 
-/// See the module.
+/// Options for network domains and exposed ports.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkFlags {
     /// A network domain: all work of a tenant that gives the same name shares one VNI
@@ -18,7 +18,7 @@ pub struct NetworkFlags {
 }
 
 impl NetworkFlags {
-    /// These options; where one is missing, that of `under`. Ports of both are offered.
+    /// Merges two sets of options: a value of `self` wins over one of `under`. The ports of both are exposed.
     pub fn over(self, under: Self) -> Self {
         Self { network_domain: self.network_domain.or(under.network_domain), expose: [under.expose, self.expose].concat() }
     }
@@ -29,16 +29,16 @@ impl NetworkFlags {
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// As a message, if any option was given.
+    /// The options as a message, if any was given.
     pub fn message(&self) -> Option<v1::Connectivity> {
         let network_domain = self.network_domain.clone().unwrap_or_default();
         self.first().map(|_| v1::Connectivity { network_domain, expose: self.expose.clone() })
     }
 }
 
-/// The text is not a port to offer.
+/// The text is not a port to expose.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not such as 8080, api:8080 or api:8080/http, with a port from 1 to 65535")]
+#[error("{0:?} is not a port to expose: write 8080, api:8080 or api:8080/http, with a port from 1 to 65535")]
 struct ExposeError(String);
 
 fn exposed(text: &str) -> Result<Expose, ExposeError> {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_have_a_name_and_a_protocol_where_one_is_said() {
+    fn a_port_may_have_a_name_and_a_protocol() {
         let parse = |line: &str| Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).map(|l| l.flags);
         let flags = parse("--network_domain d --expose 80 --expose=api:8080/http --expose a:b:1").unwrap();
         let expose = |name: &str, port, protocol: &str| Expose { name: name.into(), port, protocol: protocol.into() };

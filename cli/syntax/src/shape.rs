@@ -1,20 +1,20 @@
-//! The number of nodes, and of ranks on each, from whichever of the three numbers were given.
+//! The number of nodes, of ranks on each, and of all ranks: the missing ones follow from those that were given.
 
 use lattice_model::count::{counted, is_or_are};
 use thiserror::Error;
 
-/// Nodes and the ranks on them.
+/// The number of nodes and of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// Ranks on each of them, at most.
+    /// The most ranks on a node.
     pub tasks_per_node: u32,
-    /// Ranks in all.
+    /// The number of all ranks.
     pub ranks: u32,
 }
 
-/// Numbers that contradict each other, with numbers that would fit.
+/// The given numbers contradict each other. The text suggests numbers that fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
     #[error(
@@ -27,7 +27,7 @@ pub enum ShapeError {
     TooManyRanks { ranks: u32, nodes: u32, tasks_per_node: u32, most: u64 },
     /// `used` nodes would have ranks.
     #[error(
-        "with {}, {} of {} would have none: -N {used} would do",
+        "with {}, {} of {} would have none: use -N {used}",
         counted(*ranks, "rank"),
         nodes - used,
         counted(*nodes, "node")
@@ -35,7 +35,7 @@ pub enum ShapeError {
     IdleNodes { ranks: u32, nodes: u32, used: u32 },
 }
 
-/// The shape of an own job. `plane`: how many consecutive ranks each node gets.
+/// Completes the given numbers of a job. `plane`: how many consecutive ranks each node gets.
 pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, ShapeError> {
     let Some(ranks) = ranks else {
         let (nodes, tasks_per_node) = (nodes.unwrap_or(1), tasks_per_node.unwrap_or(1));
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
         let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err().to_string();
-        assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: -N 2 would do"));
+        assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: use -N 2"));
         assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));
-        assert!(refused(4, Some(2), None, Some(4)).ends_with("-N 1 would do"));
+        assert!(refused(4, Some(2), None, Some(4)).ends_with("use -N 1"));
     }
 }

@@ -11,7 +11,7 @@ use lattice_model::time::Timestamp;
 /// or another offset; `2026-03-01`, the beginning of that day in UTC; or `10m`, ten minutes before `now`.
 pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError> {
     let wrong = || {
-        UsageError::new(format!("{flag}: {text:?} is no time"))
+        UsageError::new(format!("{flag}: {text:?} is not a time"))
             .with_hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), 2026-03-01, or how long ago: 90s, 10m, 2h")
     };
     if text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('-') {
@@ -25,8 +25,9 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError>
 /// check that an RFC 3339 time or a day is in the future.
 pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
     let at = if text.contains('-') { rfc_3339(text) } else { next_at(text, now) };
-    let wrong =
-        || UsageError::new(format!("{flag}: {text:?} is no time")).with_hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)");
+    let wrong = || {
+        UsageError::new(format!("{flag}: {text:?} is not a time")).with_hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)")
+    };
     Ok(v1::HoldTime { time: Some(Time::AtMs(at.ok_or_else(wrong)?)) })
 }
 
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_read_as_they_are_shown_and_as_how_long_ago() {
+    fn past_times_are_parsed_in_every_form() {
         let now = Timestamp(1_772_704_812_034);
         let ms = |text: &str| moment("--since", text, now).ok();
         for at in [0, 951_782_400_000, now.0] {
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_come_is_a_moment_the_next_such_time_of_day_or_how_long_from_then() {
+    fn future_times_are_parsed_in_every_form() {
         // 2026-03-05T10:00:12.034Z
         let now = Timestamp(1_772_704_812_034);
         let time = |text: &str| ahead_or_long("--deadline", text, now).ok().and_then(|when| when.time);

@@ -3,7 +3,7 @@
 use clap::Args;
 use lattice_api::v1;
 
-/// See the module. All are hidden from `--help`.
+/// Documented options that are not built. All are hidden from `--help`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
@@ -27,11 +27,11 @@ pub struct UnbuiltFlags {
 }
 
 impl UnbuiltFlags {
-    /// All of them.
+    /// The names of all these options.
     pub const NAMES: [&str; 9] =
         ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
 
-    /// These options; where one is missing, that of `under`.
+    /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn over(self, under: Self) -> Self {
         Self {
             intent: self.intent.or(under.intent),
@@ -62,7 +62,7 @@ impl UnbuiltFlags {
         Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// Puts them into the specification.
+    /// Sets them in the specification.
     pub fn apply(&self, spec: &mut v1::AllocationSpec) {
         spec.intent = self.intent.clone().unwrap_or_default();
         if self.view.is_some() || self.image.is_some() {

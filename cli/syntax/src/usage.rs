@@ -1,4 +1,4 @@
-//! Why something that a user typed is refused.
+//! The error of typed text that is refused.
 
 use thiserror::Error;
 

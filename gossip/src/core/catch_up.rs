@@ -2,7 +2,7 @@
 //! are in `sync.rs`.
 
 use super::Core;
-use super::progress::Asked;
+use super::progress::PendingPull;
 use crate::counters::Refusal;
 use crate::peer::Peer;
 use crate::sync::{Pull, Range, Record, Records, Tags};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 impl Core {
     /// Begins to compare views, when this node has just joined. `sender`: the node that answered.
-    pub(super) fn catch_up_with(&mut self, now_ms: u64, sender: Option<SocketAddr>) {
+    pub(super) fn begin_catch_up(&mut self, now_ms: u64, sender: Option<SocketAddr>) {
         self.catch_up.done = false;
         self.catch_up.after = None;
         // The node that let us in knows us already; others may not, and would not answer.
@@ -65,12 +65,12 @@ impl Core {
         let nonce = self.rng.random();
         let pull = Pull { from: self.me.clone(), to: to.clone(), nonce, range: range.clone(), tags };
         self.send(to.addr, KIND_PULL, pull.encode());
-        self.catch_up.asked = Some(Asked { to, nonce, range });
+        self.catch_up.pending_pull = Some(PendingPull { to, nonce, range });
     }
 
-    pub(super) fn answer(&mut self, now_ms: u64, pull: &Pull) {
+    pub(super) fn answer_pull(&mut self, now_ms: u64, pull: &Pull) {
         if pull.to.outranks_own(&self.me) {
-            self.contradict(now_ms, pull.to.incarnation);
+            self.handle_contradiction(now_ms, pull.to.incarnation);
         }
         // The pull is addressed to another identity of ours. foca sends our present identity to
         // nodes that do not know it.
@@ -80,8 +80,8 @@ impl Core {
         // The sender of the pull is alive: when many nodes start together, most do not know each
         // other yet. Only encoding could fail.
         if !self.view.is_active(&pull.from) {
-            let _ = self.foca.apply_many([foca::Member::alive(pull.from.clone())].into_iter(), true, &mut self.wishes);
-            self.wishes.touched.insert(pull.from.key);
+            let _ = self.foca.apply_many([foca::Member::alive(pull.from.clone())].into_iter(), true, &mut self.requests);
+            self.requests.touched.insert(pull.from.key);
             self.refresh(now_ms);
         }
         // Still inactive: we know this very identity as Down, or a later one of that node.
@@ -98,8 +98,10 @@ impl Core {
         self.send(pull.from.addr, KIND_RECORDS, answer.encode());
     }
 
-    pub(super) fn learn(&mut self, now_ms: u64, records: Records) -> Result<(), Refusal> {
-        let Some(asked) = self.catch_up.asked.take_if(|asked| asked.nonce == records.nonce && asked.to == records.from) else {
+    pub(super) fn handle_records(&mut self, now_ms: u64, records: Records) -> Result<(), Refusal> {
+        let Some(pending_pull) =
+            self.catch_up.pending_pull.take_if(|pending_pull| pending_pull.nonce == records.nonce && pending_pull.to == records.from)
+        else {
             return Ok(());
         };
         if records.to != self.me || !self.view.is_active(&records.from) {
@@ -125,32 +127,32 @@ impl Core {
                 // for ever.
                 let unknown = self.view.of(record.member.id().key).is_none();
                 if self.view.is_news(&record.member) && !(unknown && record.member.state() == State::Down) {
-                    self.wishes.touched.insert(record.member.id().key);
+                    self.requests.touched.insert(record.member.id().key);
                     members.push(record.member);
                 }
             }
         }
         if let Some(life) = claims {
-            self.contradict(now_ms, life);
+            self.handle_contradiction(now_ms, life);
         }
         // Only encoding could fail, and what was decoded fits when it is encoded again.
-        let _ = self.foca.apply_many(members.into_iter(), false, &mut self.wishes);
+        let _ = self.foca.apply_many(members.into_iter(), false, &mut self.requests);
         self.refresh(now_ms);
 
         // The rest of the requested range is pulled at once, the next range at a later tick: when
         // thousands start together there is always something new, and pulling without a pause would
         // be most of the traffic.
         let rest = match records.covered {
-            Some(covered) if asked.range.after.as_ref().is_none_or(|after| covered > *after) => {
-                Some(Range { after: Some(covered), upto: asked.range.upto.clone() }).filter(Range::is_sound)
+            Some(covered) if pending_pull.range.after.as_ref().is_none_or(|after| covered > *after) => {
+                Some(Range { after: Some(covered), upto: pending_pull.range.upto.clone() }).filter(Range::is_nonempty)
             }
             Some(_) => return Err(Refusal::Undecodable),
             None => None,
         };
         match rest {
-            Some(rest) => self.pull(asked.to, rest),
+            Some(rest) => self.pull(pending_pull.to, rest),
             None => {
-                self.catch_up.after = asked.range.upto;
+                self.catch_up.after = pending_pull.range.upto;
                 self.catch_up.done = !something && (self.catch_up.done || self.catch_up.after.is_none());
             }
         }

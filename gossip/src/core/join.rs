@@ -17,14 +17,14 @@ const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
 const REJOIN_CALM_MS: u64 = 60_000;
 
 impl Core {
-    pub(super) fn join(&mut self, addr: SocketAddr) {
-        if addr == self.me.addr || self.join.iter().any(|known| known.addr == addr) {
+    pub(super) fn add_join_address(&mut self, addr: SocketAddr) {
+        if addr == self.me.addr || self.join_addresses.iter().any(|known| known.addr == addr) {
             return;
         }
-        if self.join.len() == JOIN_ADDRESSES_MAX {
-            self.join.remove(0);
+        if self.join_addresses.len() == JOIN_ADDRESSES_MAX {
+            self.join_addresses.remove(0);
         }
-        self.join.push(JoinAddress { addr, seen: None });
+        self.join_addresses.push(JoinAddress { addr, seen: None });
         self.announce(addr);
     }
 
@@ -39,14 +39,14 @@ impl Core {
             let member = join.seen.and_then(|key| view.of(key));
             member.is_some_and(|(peer, entry)| peer.addr == join.addr && entry.liveness != Liveness::Down)
         };
-        if !self.join.iter().all(is_there) {
+        if !self.join_addresses.iter().all(is_there) {
             for (peer, _) in view.others().filter(|(_, entry)| entry.liveness != Liveness::Down) {
-                if let Some(join) = self.join.iter_mut().find(|join| join.addr == peer.addr) {
+                if let Some(join) = self.join_addresses.iter_mut().find(|join| join.addr == peer.addr) {
                     join.seen = Some(peer.key);
                 }
             }
         }
-        self.join.iter().filter(|join| !is_there(join)).map(|join| join.addr).collect()
+        self.join_addresses.iter().filter(|join| !is_there(join)).map(|join| join.addr).collect()
     }
 
     pub(super) fn announce_to_some(&mut self, addresses: &BTreeSet<SocketAddr>, at_once: usize) {
@@ -56,7 +56,7 @@ impl Core {
         self.join_cursor = self.join_cursor.wrapping_add(at_once);
     }
 
-    pub(super) fn defunct(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
+    pub(super) fn handle_defunct(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
         // Every node that considers us Down sends that message, and foca reports each: one rejoin
         // is enough.
         if let Stage::Defunct = self.stage {
@@ -76,7 +76,7 @@ impl Core {
     /// network allows.
     pub(super) fn rejoin(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
         // Pending datagrams are sent first: they are sealed under the old identity.
-        self.give_out(out);
+        self.output_datagrams(out);
         self.me = self.next_identity();
         self.sealer.restart(&self.me, self.rng.random());
         let fact = self.fact();
@@ -88,13 +88,13 @@ impl Core {
         // the count.
         self.refuted.store(0, Ordering::Relaxed);
         // Cannot fail: the renewed identity differs and fits into a datagram.
-        let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
+        let _ = self.foca.change_identity(self.me.clone(), &mut self.requests);
         self.stage = Stage::Apart;
         self.rejoined_ms = Some(now_ms);
         self.counters.rejoins += 1;
         self.view.set_me(&self.me, Liveness::Alive);
         for key in self.suspicions.restart(now_ms) {
-            self.wait_for(now_ms, key, out);
+            self.arm_suspicion_check(now_ms, key, out);
         }
         // The node that sent us our death may be on the other side of a partition that has just
         // healed.

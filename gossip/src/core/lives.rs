@@ -56,7 +56,7 @@ impl Core {
 
     /// Handles a notice that others know this node in the life `life`, or have a fact of that life,
     /// which this node never published.
-    pub(super) fn contradict(&mut self, now_ms: u64, life: u64) {
+    pub(super) fn handle_contradiction(&mut self, now_ms: u64, life: u64) {
         // If this machine's clock is right, no other core accepts that life. If it is slow, another
         // notice comes, and is handled once the life is within the bound.
         if life > self.newest_life(now_ms) {
@@ -66,7 +66,7 @@ impl Core {
         self.counters.contradictions += 1;
         self.next_life = self.next_life.max(Some(life.saturating_add(1)));
         self.contradicted_until_ms = Some(now_ms + CONTRADICTED_MS);
-        self.wishes.stage = Some(Stage::Defunct);
+        self.requests.stage = Some(Stage::Defunct);
     }
 
     /// The identity under which this node rejoins.
@@ -80,7 +80,7 @@ impl Core {
     pub(super) fn check_own_life(&mut self, now_ms: u64) {
         if matches!(self.stage, Stage::Apart) && self.me.incarnation > self.newest_life(now_ms) {
             self.next_life = Some(self.clock_life(now_ms));
-            self.wishes.stage = Some(Stage::Defunct);
+            self.requests.stage = Some(Stage::Defunct);
         }
         if self.contradicted_until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
             self.end_contradiction();
@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// Records whether a node is contradicted, as its newest fact states, and reports a change.
-    pub(super) fn show_contradiction(&mut self, now_ms: u64, fact: &KnownFact) {
+    pub(super) fn record_contradiction(&mut self, now_ms: u64, fact: &KnownFact) {
         match (fact.contradicted, self.contradicted.contains_key(&fact.key)) {
             (true, false) => {
                 self.contradicted.insert(fact.key, now_ms);

@@ -53,7 +53,7 @@ fn handle(core: &mut Core, now_ms: u64, event: Event<'_>) -> (Vec<(SocketAddr, V
     (datagrams, news)
 }
 
-fn give(core: &mut Core, bytes: &[u8]) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>) {
+fn deliver(core: &mut Core, bytes: &[u8]) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>) {
     handle(core, 0, Event::Datagram { from: addr("t"), bytes })
 }
 
@@ -84,35 +84,35 @@ fn shown(core: &Core, node: &str) -> Option<(u64, bool, bool)> {
 }
 
 #[test]
-fn who_seals_speaks_of_himself_alone() {
+fn a_sender_speaks_for_itself_alone() {
     let mut a = core("a", CLOCK);
     let (thief, victim, me) = (peer("t", 5), peer("v", 5), peer("a", CLOCK));
     let pull = crate::sync::Pull { from: victim.clone(), to: me.clone(), nonce: 1, range: Default::default(), tags: vec![] };
     for (kind, body) in [(KIND_FOCA, gossip(&victim, &me, &[], &[])), (KIND_PULL, pull.encode())] {
         for by in [&thief, &peer("v", 6)] {
-            assert_eq!(give(&mut a, &sealed(by, kind, &body, 1 + u64::from(kind))), (vec![], vec![]));
+            assert_eq!(deliver(&mut a, &sealed(by, kind, &body, 1 + u64::from(kind))), (vec![], vec![]));
         }
     }
     assert_eq!((a.counters().refused.other_sender, shown(&a, "v"), shown(&a, "t")), (4, None, None));
-    give(&mut a, &sealed(&victim, KIND_FOCA, &gossip(&victim, &me, &[], &[]), 9));
+    deliver(&mut a, &sealed(&victim, KIND_FOCA, &gossip(&victim, &me, &[], &[]), 9));
     assert_eq!(shown(&a, "v"), Some((5, true, false)));
 }
 
 #[test]
-fn the_58_bytes_mute_nobody() {
+fn a_forged_datagram_of_58_bytes_mutes_nobody() {
     let (mut a, victim, me) = (core("a", CLOCK), peer("v", CLOCK - 9), peer("a", CLOCK));
     let mut of_victim = Sealer::new(&keys(&[1]), "lab", &victim, 1);
     let mut publish = |a: &mut Core, digest| {
         let version = FactVersion { incarnation: victim.incarnation, counter: digest as u32 };
         let item = encode_item(&victim.node, version, &fact(digest), false, &[]);
-        give(a, &of_victim.seal(KIND_FOCA, &gossip(&victim, &me, &[], &[item])));
+        deliver(a, &of_victim.seal(KIND_FOCA, &gossip(&victim, &me, &[], &[item])));
         a.member(&victim.node).and_then(|member| member.fact).map(|fact| fact.digest)
     };
     assert_eq!(publish(&mut a, 1), Some(1));
     for life in [u64::MAX, CLOCK + LIFE_AHEAD_MS_MAX + 1, CLOCK + LIFE_AHEAD_MS_MAX, victim.incarnation + 1] {
         let attack = sealed(&peer("v", life), KIND_FOCA, &[], life);
         assert_eq!(attack.len(), 58);
-        give(&mut a, &attack);
+        deliver(&mut a, &attack);
     }
     assert_eq!(publish(&mut a, 2), Some(2));
     let refused = a.counters().refused;
@@ -121,18 +121,18 @@ fn the_58_bytes_mute_nobody() {
 }
 
 #[test]
-fn a_life_ahead_of_the_clock_is_taken_from_nobody() {
+fn a_life_ahead_of_the_clock_is_accepted_from_nobody() {
     let (mut a, thief, me) = (core("a", CLOCK), peer("t", 5), peer("a", CLOCK));
-    give(&mut a, &sealed(&peer("v", 7), KIND_FOCA, &gossip(&peer("v", 7), &me, &[], &[]), 1));
+    deliver(&mut a, &sealed(&peer("v", 7), KIND_FOCA, &gossip(&peer("v", 7), &me, &[], &[]), 1));
     for (n, state) in [State::Alive, State::Suspect, State::Down].into_iter().enumerate() {
         let ahead = ["v", "w", "a"].map(|node| foca::Member::new(peer(node, CLOCK + LIFE_AHEAD_MS_MAX + 1), 0, state));
-        give(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &ahead, &[]), 2 + n as u64));
+        deliver(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &ahead, &[]), 2 + n as u64));
     }
     assert_eq!((shown(&a, "v"), shown(&a, "w")), (Some((7, true, false)), None));
     assert_eq!((shown(&a, "a"), a.counters().rejoins), (Some((CLOCK, true, false)), 0));
     assert_eq!(a.counters().claims_refused, 9);
     let at_most = foca::Member::alive(peer("w", CLOCK + LIFE_AHEAD_MS_MAX));
-    give(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &[at_most], &[]), 9));
+    deliver(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &[at_most], &[]), 9));
     assert_eq!(shown(&a, "w"), Some((CLOCK + LIFE_AHEAD_MS_MAX, true, false)));
 }
 
@@ -155,14 +155,14 @@ fn a_node_outranks_a_life_or_fact_that_it_never_published_and_publishes_that() {
     ];
     for (n, (what, body, life)) in cases.into_iter().enumerate() {
         let mut a = core("a", CLOCK);
-        let (sent, news) = give(&mut a, &sealed(&thief, KIND_FOCA, &body, n as u64));
+        let (sent, news) = deliver(&mut a, &sealed(&thief, KIND_FOCA, &body, n as u64));
         assert_eq!(shown(&a, "a"), Some((life, true, true)), "{what}");
         assert!(news.contains(&News::Rejoined) && news.contains(&News::Contradicted(me.node.clone())), "{what}: {news:?}");
         assert_eq!((a.counters().contradictions, a.counters().rejoins), (1, 1), "{what}");
         // Another core receives the new life from the node itself.
         let mut b = core("b", CLOCK);
-        give(&mut b, &sealed(&thief, KIND_FOCA, &gossip(&thief, &peer("b", CLOCK), &[foca::Member::down(peer("a", CLOCK))], &[]), 40));
-        handle(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(give(&mut b, bytes)));
+        deliver(&mut b, &sealed(&thief, KIND_FOCA, &gossip(&thief, &peer("b", CLOCK), &[foca::Member::down(peer("a", CLOCK))], &[]), 40));
+        handle(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(deliver(&mut b, bytes)));
         assert_eq!(shown(&b, "a").map(|(life, alive, _)| (life, alive)), Some((life, true)), "{what}");
         // Its own fact is the newest one again.
         assert_eq!(a.member(&me.node).unwrap().fact, Some(fact(7)), "{what}");
@@ -173,14 +173,14 @@ fn a_node_outranks_a_life_or_fact_that_it_never_published_and_publishes_that() {
 fn a_stale_sender_is_notified_of_its_later_life_and_outranks_it() {
     let (mut a, mut v) = (core("a", CLOCK), core("v", 30));
     let forged = peer("v", CLOCK + 1_000);
-    give(&mut a, &sealed(&forged, KIND_FOCA, &gossip(&forged, &peer("a", CLOCK), &[], &[]), 1));
+    deliver(&mut a, &sealed(&forged, KIND_FOCA, &gossip(&forged, &peer("a", CLOCK), &[], &[]), 1));
     assert_eq!(shown(&a, "v"), Some((CLOCK + 1_000, true, false)));
     let mut on_the_way = handle(&mut v, 0, Event::Join(addr("a"))).0;
     let mut passed = 0;
     while let Some((to, bytes)) = on_the_way.pop() {
         passed += 1;
-        assert!(passed < 50, "they come to an end");
-        on_the_way.extend(if to == addr("a") { give(&mut a, &bytes).0 } else { give(&mut v, &bytes).0 });
+        assert!(passed < 50, "the exchange ends");
+        on_the_way.extend(if to == addr("a") { deliver(&mut a, &bytes).0 } else { deliver(&mut v, &bytes).0 });
     }
     assert_eq!(shown(&a, "v").map(|(life, alive, _)| (life, alive)), Some((CLOCK + 1_001, true)));
     assert_eq!(shown(&v, "v"), Some((CLOCK + 1_001, true, true)));
@@ -191,7 +191,7 @@ fn a_stale_sender_is_notified_of_its_later_life_and_outranks_it() {
 fn contradictions_end_after_a_while_and_with_the_key() {
     for by_key in [true, false] {
         let (mut a, thief, me) = (core("a", CLOCK), peer("t", 5), peer("a", CLOCK));
-        give(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &[foca::Member::alive(peer("a", CLOCK + 1))], &[]), 1));
+        deliver(&mut a, &sealed(&thief, KIND_FOCA, &gossip(&thief, &me, &[foca::Member::alive(peer("a", CLOCK + 1))], &[]), 1));
         assert_eq!(shown(&a, "a"), Some((CLOCK + 2, true, true)));
         let news = if by_key {
             handle(&mut a, 10, Event::SetKeys(&keys(&[1, 2])));
@@ -209,7 +209,7 @@ fn contradictions_end_after_a_while_and_with_the_key() {
 }
 
 #[test]
-fn one_whose_clock_is_set_back_begins_a_life_that_others_take() {
+fn a_node_whose_clock_is_set_back_begins_a_life_that_others_accept() {
     let wrong = CLOCK + 3 * LIFE_AHEAD_MS_MAX;
     let mut a = core("a", wrong);
     a.set_clock(0, wrong);
@@ -217,10 +217,10 @@ fn one_whose_clock_is_set_back_begins_a_life_that_others_take() {
     assert_eq!(handle(&mut a, 0, Event::SetFact(fact(7))).1, []);
     a.set_clock(0, CLOCK);
     let mut joined = core("a", wrong);
-    give(&mut joined, &sealed(&peer("t", 5), KIND_FOCA, &gossip(&peer("t", 5), &peer("a", wrong), &[], &[]), 1));
+    deliver(&mut joined, &sealed(&peer("t", 5), KIND_FOCA, &gossip(&peer("t", 5), &peer("a", wrong), &[], &[]), 1));
     joined.set_clock(0, CLOCK);
     joined.check_own_life(0);
-    assert_eq!(handle(&mut joined, 0, Event::SetFact(fact(7))).1, [], "others know it, and go on to");
+    assert_eq!(handle(&mut joined, 0, Event::SetFact(fact(7))).1, [], "others know that life and keep it");
     a.check_own_life(0);
     assert_eq!(handle(&mut a, 0, Event::SetFact(fact(7))).1, [News::Rejoined]);
     assert_eq!((shown(&a, "a"), a.member(&"a".parse().unwrap()).unwrap().fact), (Some((CLOCK, true, false)), Some(fact(7))));

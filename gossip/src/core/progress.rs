@@ -18,7 +18,7 @@ pub(super) struct JoinAddress {
 /// The progress of comparing views.
 #[derive(Default)]
 pub(super) struct CatchUp {
-    pub(super) asked: Option<Asked>,
+    pub(super) pending_pull: Option<PendingPull>,
     /// The name after which the next range begins.
     pub(super) after: Option<NodeId>,
     /// When the last range was pulled.
@@ -30,7 +30,7 @@ pub(super) struct CatchUp {
 }
 
 /// A pull that waits for its answer. A later pull replaces it.
-pub(super) struct Asked {
+pub(super) struct PendingPull {
     pub(super) to: Peer,
     pub(super) nonce: u64,
     pub(super) range: Range,

@@ -7,12 +7,13 @@ use foca::{Message, State};
 
 impl Core {
     /// `sealed_by`: the node and the life that sealed the message, which must be its sender.
-    pub(super) fn foca_data(&mut self, now_ms: u64, sealed_by: (u64, u64), body: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn handle_foca_message(&mut self, now_ms: u64, sealed_by: (u64, u64), body: &[u8]) -> Result<(), Refusal> {
         let newest_life = self.newest_life(now_ms);
-        let (view, touched, me) = (&self.view, &mut self.wishes.touched, &self.me);
+        let (view, touched, me) = (&self.view, &mut self.requests.touched, &self.me);
         let (mut claims, mut refused) = (None, 0);
-        // Newcomers that this node accepts and does not pass on: see [`MUCH_NEW`](super::MUCH_NEW).
-        let (much_new, mut newcomers) = (self.much_new, Vec::new());
+        // Newcomers that this node accepts and does not pass on: see
+        // [`FEW_CHANGES_MAX`](super::FEW_CHANGES_MAX).
+        let (many_changes, mut newcomers) = (self.many_changes, Vec::new());
         let message = only_new(body, &self.me, &self.known, |header, update| {
             if update.id().outranks_own(me) {
                 claims = claims.max(Some(update.id().incarnation));
@@ -27,7 +28,7 @@ impl Core {
             }
             touched.insert(update.id().key);
             let is_newcomer = update.state() == State::Alive && view.of(update.id().key).is_none();
-            let is_not_passed_on = much_new && is_newcomer && header.dst == self.me && view.is_active(&header.src);
+            let is_not_passed_on = many_changes && is_newcomer && header.dst == self.me && view.is_active(&header.src);
             if is_not_passed_on {
                 newcomers.push(update.clone());
             }
@@ -39,14 +40,14 @@ impl Core {
         if message.header.dst.outranks_own(&self.me) {
             claims = claims.max(Some(message.header.dst.incarnation));
         }
-        let done = if self.is_done_without_foca(&message) { Ok(()) } else { self.foca.handle_data(&message.body, &mut self.wishes) };
+        let done = if self.handle_without_foca(&message) { Ok(()) } else { self.foca.handle_data(&message.body, &mut self.requests) };
         // Other nodes get these newcomers when they compare views with us.
         self.catch_up.done &= newcomers.is_empty();
         // Only encoding could fail, and these newcomers are not encoded because they are not passed
         // on.
-        let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
+        let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.requests);
         if let Some(life) = claims {
-            self.contradict(now_ms, life);
+            self.handle_contradiction(now_ms, life);
         }
         done.map_err(|error| match error {
             foca::Error::DataFromOurselves => Refusal::FromOurselves,
@@ -58,7 +59,7 @@ impl Core {
     /// Handles a message with nothing new exactly as foca would: with no output, or with the same
     /// answer to a ping. foca would first search its whole list for the sender, and most messages
     /// are of this kind.
-    pub(super) fn is_done_without_foca(&mut self, message: &NewInMessage<'_>) -> bool {
+    pub(super) fn handle_without_foca(&mut self, message: &NewInMessage<'_>) -> bool {
         let (Stage::Joined, Some(items), header) = (&self.stage, message.items, &message.header) else { return false };
         let is_ours_to_judge = header.dst == self.me && header.src.key != self.me.key && self.view.is_active(&header.src);
         if !is_ours_to_judge || message.is_new {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_ping_is_focas_to_the_byte() {
+    fn an_answer_to_a_ping_has_the_bytes_of_foca() {
         let [mut a, b] = two_at_rest();
         assert!(a.is_joined() && a.foca.updates_backlog() + a.foca.custom_broadcast_backlog() == 0);
         let mut ping = Vec::new();
@@ -145,10 +146,10 @@ mod tests {
         crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
         ping.put_u16(0);
         let message = only_new(&ping, &a.me, &a.known, |_, update| a.view.is_news(update)).unwrap();
-        assert!(a.is_done_without_foca(&message));
-        let ours = std::mem::take(&mut a.wishes.sends);
-        a.foca.handle_data(&ping, &mut a.wishes).unwrap();
-        assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.wishes.sends)));
+        assert!(a.handle_without_foca(&message));
+        let ours = std::mem::take(&mut a.requests.sends);
+        a.foca.handle_data(&ping, &mut a.requests).unwrap();
+        assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.requests.sends)));
 
         // foca must handle a sender that has something new, or whose identity is new.
         let refuting = Header { src_incarnation: 1, ..header.clone() };
@@ -158,7 +159,7 @@ mod tests {
             crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
             ping.put_u16(0);
             let message = only_new(&ping, &a.me, &a.known, |_, update| a.view.is_news(update)).unwrap();
-            assert!(!a.is_done_without_foca(&message));
+            assert!(!a.handle_without_foca(&message));
         }
     }
 }

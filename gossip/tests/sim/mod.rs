@@ -49,7 +49,7 @@ pub struct Sim {
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     /// Events that wait for a suspended process.
-    still: BTreeMap<usize, Vec<Happening>>,
+    suspended: BTreeMap<usize, Vec<Happening>>,
     by_addr: BTreeMap<SocketAddr, usize>,
     /// Datagrams sent to addresses without a node: receiver, sender, bytes.
     pub strayed: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
@@ -89,7 +89,7 @@ impl Sim {
             order: 0,
             queue: BinaryHeap::new(),
             happenings: BTreeMap::new(),
-            still: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             by_addr,
             strayed: Vec::new(),
         }
@@ -118,16 +118,16 @@ impl Sim {
 
     /// Suspends a process until [`Sim::cont`]; events for it wait meanwhile.
     pub fn stop(&mut self, n: usize) {
-        self.still.insert(n, Vec::new());
+        self.suspended.insert(n, Vec::new());
     }
 
     pub fn cont(&mut self, n: usize) {
         // Timers and datagrams come in random order, as from a `select`, which polls neither first.
-        let mut waited = self.still.remove(&n).expect("it was stopped");
+        let mut waited = self.suspended.remove(&n).expect("it was stopped");
         while !waited.is_empty() {
             let next = self.random(waited.len().min(4) as u64) as usize;
             let happening = waited.remove(next);
-            self.happen(happening);
+            self.deliver(happening);
         }
     }
 
@@ -197,13 +197,13 @@ impl Sim {
             Happening::Datagram { to, .. } => self.by_addr.get(to).copied(),
             Happening::Timer { node, .. } => Some(*node),
         };
-        match node.and_then(|n| self.still.get_mut(&n)) {
+        match node.and_then(|n| self.suspended.get_mut(&n)) {
             Some(waiting) => waiting.push(happening),
-            None => self.happen(happening),
+            None => self.deliver(happening),
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn deliver(&mut self, happening: Happening) {
         match happening {
             Happening::Datagram { to, from, bytes } => match self.by_addr.get(&to).copied() {
                 Some(n) => self.handle(n, Event::Datagram { from, bytes: &bytes }),

@@ -29,6 +29,18 @@ const LINES: &str = "checkpoint:
 
 static BROKER: Group = Group { theme: "broker", name: "broker", nodes: 3, quorum: 1, tweak: |o| o.agent_lines += LINES };
 
+/// The clocks of its agents can be set wrong.
+static CLOCKS: Group = Group {
+    theme: "broker_clocks",
+    name: "broker-clocks",
+    nodes: 2,
+    quorum: 1,
+    tweak: |o| {
+        o.clocks = true;
+        o.agent_lines += LINES;
+    },
+};
+
 /// Many may run at once, within the write rate of the store: of allocations that write more than that, one at a time.
 static BYTES: Group = Group {
     theme: "broker_bytes",
@@ -75,6 +87,7 @@ pub fn trials() -> Vec<Trial> {
         BROKER.test("that_is_away_has_what_is_preempted_ended_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
+        CLOCKS.test("asks_neither_early_nor_late_if_the_clock_of_its_machine_jumps", &[], jumps),
         BYTES.test("asks_one_after_the_other_what_together_is_more_than_the_store_may_be_written_with", &[], by_bytes),
         WEIGHS.test("has_work_on_a_node_that_is_not_well_save_itself_earlier", &[], unwell),
     ]
@@ -184,6 +197,28 @@ fn beside_a_user(w: &World) {
     w.wait("the others to be asked then", || others.iter().all(|other| saved(w, &other.id)));
     plain.end(w);
     others.iter().for_each(|other| other.end(w));
+    w.assert_nothing_left();
+}
+
+fn jumps(w: &World) {
+    let hourly = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "50m"]);
+    let node = broker(w);
+    w.wait("the broker to judge it", || verdict(w, &node, &hourly.id).contains("it is asked every 3000 s, next in 2"));
+    for seconds in [3600, -3600] {
+        faults::shift_clock(&w.dir, &node, seconds).unwrap();
+        // Several rounds pass with this clock.
+        let often = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "1s"]);
+        for _ in 0..3 {
+            let before = w.status(&often.id)["checkpoint"]["id"].clone();
+            w.wait("frequent work to be asked", || saved(w, &often.id) && w.status(&often.id)["checkpoint"]["id"] != before);
+        }
+        often.end(w);
+        assert!(!saved(w, &hourly.id), "a clock that is wrong by {seconds} s");
+        let judged = verdict(w, &node, &hourly.id);
+        assert!(judged.contains("it is asked every 3000 s, next in 2"), "a clock that is wrong by {seconds} s: {judged}");
+    }
+    faults::shift_clock(&w.dir, &node, 0).unwrap();
+    hourly.end(w);
     w.assert_nothing_left();
 }
 

@@ -588,9 +588,9 @@ fn deaf(w: &World) {
         w.ended(&id);
     }
     for (args, expected) in [
-        (&["--checkpoint=shmem", "--checkpoint-port=9999"][..], "a port is for grpc"),
-        (&["--checkpoint-port=9999"], "a port is for grpc"),
-        (&["--checkpoint=shmem", "--checkpoint-signal=USR2"], "a signal is for --checkpoint=signal"),
+        (&["--checkpoint=shmem", "--checkpoint-port=9999"][..], "a port is only for --checkpoint=grpc"),
+        (&["--checkpoint-port=9999"], "a port is only for --checkpoint=grpc"),
+        (&["--checkpoint=shmem", "--checkpoint-signal=USR2"], "a signal is only for --checkpoint=signal"),
     ] {
         let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
         assert!([2, 4].contains(&refused.code()) && refused.err().contains(expected), "{}", refused.err());

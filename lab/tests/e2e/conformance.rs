@@ -246,8 +246,15 @@ fn looks(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
     becomes(w, "n3", "5");
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
-    assert!(some.code() == 5 && some.err().contains("node n2: it could not check itself"), "{} {}", some.code(), some.err());
+    assert!(some.code() == 5 && some.err().contains("node n2: no fingerprint could be taken"), "{} {}", some.code(), some.err());
     assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
+    // A file that would never end a read.
+    let bmc = w.cluster().run_dir.join("n3/bmc");
+    fs::remove_file(&bmc).unwrap();
+    nix::unistd::mkfifo(&bmc, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let pipe = w.run(&["node", "fingerprint", "n3"]);
+    assert!((pipe.out() + &pipe.err()).contains("n3/bmc: it is not a regular file"), "{} {}", pipe.out(), pipe.err());
+    fs::remove_file(&bmc).unwrap();
     let unknown = w.run(&["node", "fingerprint", "n9"]);
     assert!(
         unknown.code() == 5 && unknown.err().contains("node n9: ") && unknown.err().contains("mesh address is unknown"),

@@ -174,7 +174,7 @@ fn unusable(w: &World) {
     std::fs::write(&file, "no credential").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let damaged = run_with(w, NOBODY, &file, &cordon);
-    assert!(damaged.code() == 2 && damaged.err().contains("is no operator's credential"), "{}", damaged.err());
+    assert!(damaged.code() == 2 && damaged.err().contains("is not an operator's credential"), "{}", damaged.err());
     let missing = run_with(w, NOBODY, Path::new("/nowhere/operator.pem"), &cordon);
     assert!(missing.code() == 2 && missing.err().contains("cannot be read"), "{}", missing.err());
     // A credential of another authority.

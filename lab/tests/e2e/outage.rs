@@ -149,7 +149,7 @@ fn all_members(w: &World) {
         let stale = w.run(args);
         let shown = if args[0] == "nodes" { "n1" } else { &id };
         assert!(stale.code() == 0 && stale.out().contains(shown), "{args:?}: {} {}", stale.out(), stale.err());
-        assert!(stale.err().contains("as one member of the quorum has it; it was in touch with the others"), "{}", stale.err());
+        assert!(stale.err().contains("the state of one member of the quorum, which reached the others"), "{}", stale.err());
     }
     kill_all_members(w);
     let refused = w.run(&["submit", "--", "/bin/true"]);

@@ -362,7 +362,7 @@ fn strays(w: &World) {
     assert!(!dead.join("shim.sock").exists() && dead.join("logs/1/0.out").exists());
     let log = log(w, node);
     assert!(log.contains("a scope that the journal does not know") && log.contains("a mount that the journal does not know"));
-    assert!(looped.is_none_or(|l| !l.is_ok_and(|s| s.success()) || log.contains("loop devices of a former life")), "{log}");
+    assert!(looped.is_none_or(|l| !l.is_ok_and(|s| s.success()) || log.contains("loop devices of an earlier run")), "{log}");
     fs::remove_dir_all(dead).unwrap();
     fs::remove_file(backing).unwrap();
 }

@@ -36,6 +36,8 @@ fn shell(w: &World) {
     assert!(refused.code() == 2 && refused.err().contains("--walltime"), "{}", refused.err());
     let refused = w.run(&["session", "--walltime=5m", "--vcluster=none"]);
     assert!(refused.code() == 125 && refused.err().contains("not found"), "{}", refused.err());
+    let refused = w.run(&["session", "--walltime=5m", "--requeue=always"]);
+    assert!([2, 4].contains(&refused.code()) && refused.err().contains("always is not for a session"), "{}", refused.err());
 
     let mut tty = Tty::start(w.lattice.command(&["session", "--nodes=2", "--walltime=5m"]));
     w.wait("the terminal to be raw", || tty.is_raw());
@@ -90,7 +92,7 @@ fn lost(w: &World) {
         faults::kill_node(&w.dir, n).unwrap();
     }
     let shown = tty.ended_with(5);
-    assert!(shown.contains("goes on until its walltime") && shown.contains("lattice session delete"), "{shown}");
+    assert!(shown.contains("continues until its walltime") && shown.contains("lattice session delete"), "{shown}");
     faults::kill_member(&w.dir, 1).unwrap();
     faults::heal(&w.dir, JOB).unwrap();
     assert_eq!(only(w), session, "unchanged since everything was killed");

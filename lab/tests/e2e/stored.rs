@@ -45,7 +45,7 @@ fn ended_and_long_ago(w: &World) {
     w.wait("numbers", || w.run(&["top", &runs, "--duration=6h"]).code() == 0);
     let part = w.run(&["top", &runs, "--duration=6h", "-o", "json"]);
     let usage: Value = serde_json::from_str(&part.out()).unwrap();
-    assert!(part.err().contains("the store does not answer") && part.err().contains("of the last hour"), "{}", part.err());
+    assert!(part.err().contains("the store does not answer") && part.err().contains("at most the last hour"), "{}", part.err());
     assert_eq!((&usage["duration_ms"], &summary(&usage, "cpu_cores")["sources"]), (&3_600_000.into(), &serde_json::json!(["cgroup2"])));
     let store = Store::start(&data);
     // Two nodes, a known processor time, datagrams, and a file written past the page cache.
@@ -95,7 +95,7 @@ fn ended_and_long_ago(w: &World) {
     assert!(["n1", "n2"].iter().all(|node| table.out().lines().any(|l| l.starts_with(node) && l.contains("store"))), "{}", table.out());
     assert!(table.err().contains("it has ended: these numbers are of the store at http://127.0.0.1:"), "{}", table.err());
     let gpus = w.run(&["top", &over, "--per-gpu"]);
-    assert!(gpus.code() == 4 && gpus.err().contains("this has ended"), "{}", gpus.err());
+    assert!(gpus.code() == 4 && gpus.err().contains("this work has ended"), "{}", gpus.err());
     // For another user's work it is refused, without a query to the store.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "1"]);
     let own = own.out().trim().to_owned();

@@ -5,6 +5,7 @@ use lattice_lab::demo::Lines;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use std::time::{Duration, Instant};
 
 static SURVIVAL: Group = Group::large("survival");
 
@@ -14,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         SURVIVAL.test("the_head_agent_too", &[], head_agent),
         SURVIVAL.test("a_scripts_launch_outlives_its_agents", &[], scripts_launch),
         SURVIVAL.test("a_dead_shim_is_told_and_its_work_requeued_unless_that_is_not_wanted", &[], dead_shim),
+        SURVIVAL.test("work_of_a_dead_shim_is_killed_at_once_also_where_its_recorded_ends_cannot_be_read", &[], unreadable_ends),
         SURVIVAL.test("a_job_that_ends_while_its_agent_is_away_is_told", &[], ends_meanwhile),
         SURVIVAL.test("walltime_holds_while_the_agent_is_away", &[], walltime_meanwhile),
         SURVIVAL.test("cancel_reaches_an_agent_when_it_is_back", &[], cancel_meanwhile),
@@ -110,6 +112,27 @@ fn dead_shim(w: &World) {
     let ended = w.ended(&id);
     assert_eq!(text(&ended, "state"), "Failed", "{ended}");
     assert!(text(&ended, "reason").starts_with("node_lost "), "{ended}");
+    w.assert_nothing_left();
+}
+
+fn unreadable_ends(w: &World) {
+    let id = w.submit(&["--requeue=never", "--", "/bin/sh", "-c", "echo up; exec sleep 600"]);
+    w.wait_log(&id, "up");
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let epoch = w.status(&id)["epoch"].as_u64().unwrap();
+    let exits = w.cluster().run_dir.join(&node).join(format!("state/alloc/{id}-{epoch}/exits"));
+    let aside = exits.with_extension("aside");
+    std::fs::rename(&exits, &aside).unwrap();
+    std::fs::create_dir(&exits).unwrap();
+    kill_shim(w, &id);
+    let since = Instant::now();
+    let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
+    w.wait("its work to be killed", || lattice_lab::sweep::processes_in(&root).is_empty());
+    // The file is read again for seven seconds.
+    assert!(since.elapsed() < Duration::from_secs(5), "its work lives on for {:?}", since.elapsed());
+    std::fs::remove_dir(&exits).unwrap();
+    std::fs::rename(&aside, &exits).unwrap();
+    assert_eq!(text(&w.ended(&id), "state"), "Failed");
     w.assert_nothing_left();
 }
 

@@ -10,6 +10,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         TENANTS.test("what_quotas_could_never_let_run_is_refused_in_the_documents_words", &[], refused),
         TENANTS.test("what_a_quota_keeps_off_now_is_taken_and_waits_for_headroom", &[], waits),
+        TENANTS.test("what_wants_a_part_of_a_node_is_placed_where_the_quota_allows_it", &[], parts),
         TENANTS.test("schedulers_that_race_exceed_no_quota", &[], race),
         TENANTS.test("tenants_are_operators_business", &[], operators),
     ]
@@ -75,6 +76,32 @@ fn waits(w: &World) {
     w.ok(&["cancel", &first]);
     for id in [&second, &third] {
         assert_eq!(text(&w.ended(id), "state"), "Completed");
+    }
+    w.ok(&["admin", "tenant", "delete", "physics"]);
+}
+
+/// The best fit for physics's work is n1, of which another tenant has a part; its quota allows n2 alone.
+fn parts(w: &World) {
+    w.ok(&["admin", "tenant", "create", "physics", "--max-nodes=1"]);
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    let cores = nodes.as_array().unwrap().iter().find(|n| n["id"] == "n2").and_then(|n| n["cores"].as_u64()).unwrap();
+    let others = w.submit(&["--cores=1", "-w", "n1", "--", "/bin/sleep", "600"]);
+    w.running(&others);
+    let first = sleeper(w, &["--cores=1", "-w", "n2"]);
+    let second = sleeper(w, &[&format!("--cores={}", cores - 1)]);
+    assert_eq!(w.status(&second)["nodes"], serde_json::json!(["n2"]));
+    // n2 is full: the next one waits for the quota, says so, and blocks nobody.
+    let third = w.submit(&["--tenant", "physics", "--cores=1", "--", "/bin/true"]);
+    let excess = "would exceed max_nodes quota (current: 1, requested: 1, limit: 1); of the nodes that the tenant uses, 0 can take it now";
+    w.wait("its reason", || w.ok(&["explain", &third]).contains(excess));
+    assert!(text(&w.status(&third), "reason").contains(excess), "{}", w.status(&third));
+    w.completed(&w.submit(&["--cores=1", "--", "/bin/true"]));
+    assert_eq!(text(&w.status(&third), "state"), "Pending");
+    w.ok(&["cancel", &second]);
+    w.completed(&third);
+    for id in [&first, &others] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
     }
     w.ok(&["admin", "tenant", "delete", "physics"]);
 }

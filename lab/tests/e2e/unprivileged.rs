@@ -78,6 +78,11 @@ fn dev() {
             fs::read_dir("/proc").unwrap().flatten().any(|p| fs::read(p.path().join("cmdline")).is_ok_and(|c| c == b"sleep\x004711\x00"))
         };
         assert!(process::until(LIMIT, || !sleeping()), "what it started lives");
+        // Ranks cannot be told from other processes here: a signal that is meant for them alone is refused.
+        for signal in ["ranks:USR2", "group:USR2"] {
+            let refused = run(&["submit", "--checkpoint=signal", "--checkpoint-signal", signal, "--", "/bin/sleep", "1"]);
+            assert!(refused.code() == 4 && refused.err().contains("cannot tell its ranks"), "{} {}", refused.code(), refused.err());
+        }
         // An image is not possible here: the submission is refused with the reason, not run without the image.
         let image = home.join("env.sqfs");
         lattice_lab::image::write(&image, Path::new("/bin/true")).unwrap();
@@ -115,7 +120,7 @@ fn one_refused(lattice: &Path) {
     for name in ["packets_sent", "packets_received"] {
         assert!(!counting.contains(name) && refused.contains(&format!("{name} does not count: ")), "{rows:?}");
     }
-    let (by, lacking) = row("measures").2.split_once("not to be had here: ").unwrap_or_else(|| panic!("{rows:?}"));
+    let (by, lacking) = row("measures").2.split_once("not available here: ").unwrap_or_else(|| panic!("{rows:?}"));
     let by_ebpf = by.split("by ebpf: ").nth(1).unwrap_or_else(|| panic!("{rows:?}"));
     assert!(by_ebpf.contains("switches_voluntary") && lacking.contains("network_sent"), "{rows:?}");
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_twice_how_long_a_checkpoint_takes_unless_the_first_look_asks_early() {
+    fn the_cost_is_looked_up_twice_unless_the_first_look_asks_early() {
         let mut save = begun();
         assert_eq!(step(&mut save, 500_000, Due), [FindCost]);
         // Twice 100 s, plus 10 s.

@@ -23,14 +23,14 @@ impl Server {
         match (&self.session(local).phase, command) {
             (Phase::Fresh, Command::InitAck { rank }) => self.init_ack(local, rank, out),
             (Phase::Fresh, Command::Init { version, subversion }) => self.init(local, version, subversion, out),
-            (Phase::Fresh, _) => self.abort_for(local, ABORT_CODE, "spoke PMI before it said init", out),
+            (Phase::Fresh, _) => self.abort_for(local, ABORT_CODE, "sent a PMI command before init", out),
             (Phase::Left(_) | Phase::Aborting { .. }, _) => {
                 self.abort_for(local, ABORT_CODE, "ended between MPI_Init and MPI_Finalize", out);
             }
             (Phase::Joined | Phase::Spawning { .. }, command) => self.joined(local, command, out),
-            (Phase::Naming, _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited for the answer to a name", out),
-            (Phase::Fenced(_), _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited in a fence", out),
-            (Phase::Finalized, _) => self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out),
+            (Phase::Naming, _) => self.abort_for(local, ABORT_CODE, "sent a PMI command while it waited for the answer about a name", out),
+            (Phase::Fenced(_), _) => self.abort_for(local, ABORT_CODE, "sent a PMI command while it waited in a fence", out),
+            (Phase::Finalized, _) => self.abort_for(local, ABORT_CODE, "sent a PMI command after finalize", out),
         }
     }
 
@@ -38,7 +38,7 @@ impl Server {
     fn init_ack(&mut self, local: u32, claimed_rank: Option<u32>, out: &mut Vec<Action>) {
         let rank = self.rank(local);
         if claimed_rank.is_none_or(|claimed_rank| u64::from(claimed_rank) != rank) {
-            return self.abort_for(local, ABORT_CODE, "said initack with the number of another rank: PMI_ID is not to be set", out);
+            return self.abort_for(local, ABORT_CODE, "sent initack with the number of another rank: do not set PMI_ID", out);
         }
         send(local, Reply::InitAck { size: self.job.size, rank }, out);
     }
@@ -49,7 +49,7 @@ impl Server {
             2 => Version::Two,
             _ => {
                 send(local, Reply::Init { version: 1, subversion: 1, rc: -1 }, out);
-                return self.abort_for(local, ABORT_CODE, &format!("speaks PMI version {version}; this server speaks 1 and 2"), out);
+                return self.abort_for(local, ABORT_CODE, &format!("requests PMI version {version}; this server supports 1 and 2"), out);
             }
         };
         let session = self.session(local);
@@ -60,7 +60,7 @@ impl Server {
 
     fn joined(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
         match command {
-            Command::Init { .. } | Command::InitAck { .. } => self.abort_for(local, ABORT_CODE, "said init twice", out),
+            Command::Init { .. } | Command::InitAck { .. } => self.abort_for(local, ABORT_CODE, "sent init twice", out),
             Command::GetMaxes => send(local, Reply::Maxes, out),
             Command::GetAppnum => send(local, Reply::Appnum(self.job.appnum(local)), out),
             Command::GetMyKvsname => send(local, Reply::MyKvsname(&self.job.kvsname), out),
@@ -89,7 +89,7 @@ impl Server {
             Command::Lookup { name } => self.line_of_name(local, Asked::Lookup, Ask::Lookup { name: name.to_vec() }, out),
             Command::Refused(reply) => send(local, reply, out),
             Command::SpawnBegin => self.session(local).phase = Phase::Spawning { total: 1, so_far: 1 },
-            Command::BarrierIn => self.come_to_fence(local, Gathering::Barrier, out),
+            Command::BarrierIn => self.enter_fence(local, Gathering::Barrier, out),
             Command::Finalize => {
                 send(local, Reply::FinalizeAck, out);
                 self.finalized(local, out);

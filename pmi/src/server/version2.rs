@@ -16,7 +16,7 @@ impl Server {
             Err(garbage) => return self.abort_for(local, ABORT_CODE, &garbage.to_string(), out),
         };
         if self.session(local).phase == Phase::Finalized {
-            return self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out);
+            return self.abort_for(local, ABORT_CODE, "sent a PMI command after finalize", out);
         }
         let fenced = matches!(self.session(local).phase, Phase::Fenced(_));
         let thread = message.thread();
@@ -24,15 +24,15 @@ impl Server {
             b"abort" => return self.handle_abort(local, &message, out),
             // Other threads of the rank may send further commands meanwhile.
             b"kvs-fence" | b"ring" | b"finalize" if fenced => {
-                let why = format!("said {} while it waited in a fence", Excerpt(&message.name));
+                let why = format!("sent {} while it waited in a fence", Excerpt(&message.name));
                 return self.abort_for(local, ABORT_CODE, &why, out);
             }
             b"kvs-fence" => {
                 let gathering = Gathering::Fence { thread: thread.map(<[u8]>::to_vec) };
-                return self.come_to_fence(local, gathering, out);
+                return self.enter_fence(local, gathering, out);
             }
             b"ring" => match self.put_ring(local, &message) {
-                Ok(()) => return self.come_to_fence(local, Gathering::Ring { thread: thread.map(<[u8]>::to_vec) }, out),
+                Ok(()) => return self.enter_fence(local, Gathering::Ring { thread: thread.map(<[u8]>::to_vec) }, out),
                 Err(refused) => Err(refused),
             },
             b"finalize" => {

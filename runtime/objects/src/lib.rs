@@ -15,9 +15,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request is retried before the store counts as unavailable.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a configuration file calls the settings of a store.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +88,9 @@ impl Objects {
             return Err(bad());
         }
         let built = |source| ObjectsError::Build { setting: names.url, url: url.to_owned(), source };
-        let retry = RetryConfig { max_retries: 2, retry_timeout: RETRY, ..RetryConfig::default() };
+        let retry = RetryConfig { max_retries: 2, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
         let http = all.get("allow_http").or(all.get("aws_allow_http")).is_some_and(|v| v == "true");
-        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(RETRY).with_allow_http(http);
+        let client = ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_connect_timeout(RETRY_TIMEOUT).with_allow_http(http);
         macro_rules! cloud {
             ($builder:ty, $bucket:ident, $scheme:literal) => {{
                 let mut builder = <$builder>::new().$bucket(bucket).with_retry(retry).with_client_options(client);

@@ -126,16 +126,16 @@ impl Controllers {
             Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new(), io_weights: Vec::new() };
         let mounts = mountinfo().unwrap_or_default();
         for controller in Controller::ALL {
-            match found.look(controller, &mounts, v1) {
+            match found.find_place(controller, &mounts, v1) {
                 Ok(place) => drop(found.used.insert(controller, place)),
                 Err(error) => drop(found.missing.insert(controller, error.to_string())),
             }
         }
-        found.io_weights = found.look_for_io_weights();
+        found.io_weights = found.find_io_weights();
         found
     }
 
-    fn look(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, NoController> {
+    fn find_place(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, NoController> {
         if let Some(slice) = &self.slice
             && enabled(&slice.mount.join("cgroup.controllers"), controller)
         {
@@ -152,7 +152,7 @@ impl Controllers {
         Ok(Place::V1 { mount: group.mount })
     }
 
-    fn look_for_io_weights(&self) -> Vec<IoWeight> {
+    fn find_io_weights(&self) -> Vec<IoWeight> {
         let Some(place) = self.place(Controller::Io) else { return Vec::new() };
         match (place, &self.slice) {
             (Place::V2, None) => Vec::new(),
@@ -204,6 +204,12 @@ impl Controllers {
     /// The files that weigh shares against each other at block devices.
     pub fn io_weights(&self) -> &[IoWeight] {
         &self.io_weights
+    }
+
+    /// Those of the files that have gone since: the kernel has unloaded the scheduler of devices that weighed by them.
+    pub fn io_weights_gone(&self) -> Vec<&'static str> {
+        let present = self.find_io_weights();
+        self.io_weights.iter().filter(|weight| !present.contains(weight)).map(|weight| weight.file).collect()
     }
 
     /// The controllers that cannot be used here, and why.

@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use thiserror::Error;
 
-/// Limit of comparisons: they are made one after the other whenever a device is opened.
+/// Device files that a filter may deny: it compares them one after the other whenever a device is
+/// opened.
 const DENIED_MAX: usize = 4096;
 
-/// How often a program is loaded: the kernel stops verifying it when a signal is pending for the loading thread.
+/// Attempts to load a program: the kernel stops verifying it when a signal is pending for the loading thread.
 const LOADS_MAX: usize = 16;
 
 // linux/bpf.h
@@ -29,7 +30,7 @@ const BPF_DEVCG_DEV_CHAR: i32 = 2;
 #[derive(Debug, Error)]
 pub enum FilterError {
     /// More devices than the program can compare.
-    #[error("{0} device files would have to be kept out, at most {DENIED_MAX} can be")]
+    #[error("{0} device files are to be denied; at most {DENIED_MAX} can be")]
     TooMany(usize),
     /// The cgroup cannot be opened.
     #[error(transparent)]
@@ -43,7 +44,7 @@ pub enum FilterError {
         errno: Errno,
     },
     /// The kernel accepted the program, but the cgroup has none.
-    #[error("the kernel took a device filter for the cgroup and has none there")]
+    #[error("the kernel accepted a device filter, and the cgroup has none")]
     NotTaken,
 }
 
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_listed_is_denied() {
+    fn only_listed_devices_are_denied() {
         let denied = [(240, 1), (240, 3), (195, 0)].into();
         let program = program(&denied);
         for major in [1, 195, 240, 241] {

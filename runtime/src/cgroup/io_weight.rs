@@ -10,11 +10,11 @@ use super::place::Place;
 use std::fs;
 use std::path::Path;
 
-/// File name, least and greatest value of the file.
-const V2: [(&str, u64, u64); 2] = [("io.weight", 1, 10_000), ("io.bfq.weight", 1, 1000)];
-const V1: [(&str, u64, u64); 2] = [("blkio.bfq.weight", 1, 1000), ("blkio.weight", 10, 1000)];
+/// The files' names, with the least and greatest value of each.
+const V2_FILES: [(&str, u64, u64); 2] = [("io.weight", 1, 10_000), ("io.bfq.weight", 1, 1000)];
+const V1_FILES: [(&str, u64, u64); 2] = [("blkio.bfq.weight", 1, 1000), ("blkio.weight", 10, 1000)];
 /// The greatest weight on our own scale.
-const MOST: u64 = 10_000;
+const WEIGHT_MAX: u64 = 10_000;
 
 /// One of the weight files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ impl IoWeight {
     /// several, each for another scheduler of devices.
     pub fn find(place: &Place, group: &Path) -> Vec<Self> {
         let known = match place {
-            Place::V2 => V2,
-            Place::V1 { .. } => V1,
+            Place::V2 => V2_FILES,
+            Place::V1 { .. } => V1_FILES,
         };
         let there = known.into_iter().filter(|(file, ..)| group.join(file).exists());
         there.map(|(file, least, most)| Self { file, least, most }).collect()
@@ -39,20 +39,20 @@ impl IoWeight {
 
     /// The value to write for a weight of 1 to 10,000; a greater weight counts as 10,000.
     pub fn value(self, weight: u64) -> u64 {
-        (weight.min(MOST) * self.most / MOST).clamp(self.least, self.most)
+        (weight.min(WEIGHT_MAX) * self.most / WEIGHT_MAX).clamp(self.least, self.most)
     }
 
     /// Whether some device of this machine uses the weight now.
     pub fn counts_somewhere(self, v2_mount: Option<&Path>) -> bool {
         let schedulers = || fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|e| e.path().join("queue/scheduler"));
-        let minded = |name: &str| schedulers().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(name)));
+        let is_used = |name: &str| schedulers().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(name)));
         match self.file {
             "io.weight" => {
                 let qos = v2_mount.and_then(|mount| fs::read_to_string(mount.join("io.cost.qos")).ok()).unwrap_or_default();
                 qos.contains("enable=1")
             }
-            "blkio.weight" => minded("[cfq]"),
-            _ => minded("[bfq]"),
+            "blkio.weight" => is_used("[cfq]"),
+            _ => is_used("[bfq]"),
         }
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_a_part_in_each_kernels_terms() {
+    fn a_weight_is_scaled_to_the_range_of_each_file() {
         let dir = std::env::temp_dir().join(format!("lattice-io-weight-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let (v1, v2) = (Place::V1 { mount: dir.clone() }, Place::V2);

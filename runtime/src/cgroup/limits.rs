@@ -124,7 +124,7 @@ impl FromIterator<u32> for IndexSet {
 #[derive(Debug, Error)]
 pub enum LimitError {
     /// No controller here can enforce it.
-    #[error("a limit of the controller {controller} was asked for, which this node cannot set: {why}")]
+    #[error("this node cannot set the requested limit of the controller {controller}: {why}")]
     Unavailable {
         /// The controller.
         controller: Controller,
@@ -143,7 +143,7 @@ pub enum LimitError {
         source: io::Error,
     },
     /// The kernel accepted it but has another value.
-    #[error("{} was set to {wanted:?} and says {got:?}", file.display())]
+    #[error("{} was set to {wanted:?} and has {got:?}", file.display())]
     NotTaken {
         /// The file of the limit.
         file: PathBuf,
@@ -188,16 +188,14 @@ impl Controllers {
             return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)"));
         }
         let weights = limits.io_weight.iter().flat_map(|weight| self.io_weights().iter().map(|io| (io.file, io.value(*weight))));
-        let weights: Vec<_> = weights.collect();
+        let weights: Vec<(&str, u64)> = weights.collect();
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why.to_string()))?;
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
                 set_v2(scope, controller, limits)?;
             }
             if self.place(Controller::Io) == Some(&Place::V2) {
-                for (file, value) in &weights {
-                    put_line(&scope.work().path().join(file), &value.to_string())?;
-                }
+                put_weights(scope.work().path(), &weights)?;
             }
         }
         let mut joined = Vec::new();
@@ -208,9 +206,7 @@ impl Controllers {
             group.create()?;
             set_v1(&group, limits)?;
             if group.controller() == Controller::Io {
-                for (file, value) in &weights {
-                    put_line(&group.path().join(file), &value.to_string())?;
-                }
+                put_weights(&group.path(), &weights)?;
             }
             if !joined.contains(&group.path()) {
                 joined.push(group.path());
@@ -316,6 +312,26 @@ fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     Err(LimitError::NotTaken { file: file.to_owned(), wanted: wanted.to_owned(), got: got.trim().to_owned() })
 }
 
+/// Sets the weights at disks. A file that is gone since the agent started is left out: the kernel has removed the
+/// scheduler that weighed by it (a module, such as BFQ), so nothing is weighed by it any more
+/// ([`Controllers::io_weights_gone`]).
+fn put_weights(group: &Path, weights: &[(&str, u64)]) -> Result<(), LimitError> {
+    for (name, value) in weights {
+        let file = group.join(name);
+        match put_line(&file, &value.to_string()) {
+            Err(LimitError::Refused { source, .. }) if is_gone(&source, &file) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is missing in a cgroup that exists.
+fn is_gone(error: &io::Error, file: &Path) -> bool {
+    let is_missing = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV);
+    is_missing && file.parent().is_some_and(Path::is_dir)
+}
+
 /// Writes to a file that cannot be read.
 fn write(file: &Path, wanted: &str) -> Result<(), LimitError> {
     let result = fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(wanted.as_bytes()));
@@ -345,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_refused() {
+    fn a_limit_that_the_kernel_does_not_keep_is_an_error() {
         let dir = std::env::temp_dir().join(format!("lattice-limits-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         // A file that keeps what was written simulates a kernel that accepts it; /dev/null one that does not.
@@ -360,7 +376,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_needed() {
+    fn a_file_of_weights_that_is_gone_is_left_out_and_a_cgroup_that_is_gone_is_an_error() {
+        let dir = std::env::temp_dir().join(format!("lattice-weights-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("io.weight"), "").unwrap();
+        put_weights(&dir, &[("io.bfq.weight", 500), ("io.weight", 5000)]).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("io.weight")).unwrap(), "5000");
+        assert!(!dir.join("io.bfq.weight").exists(), "no file is made");
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(matches!(put_weights(&dir, &[("io.weight", 5000)]), Err(LimitError::Refused { .. })));
+    }
+
+    #[test]
+    fn only_requested_limits_need_a_controller() {
         assert!(Limits::default().needs().is_empty());
         let limits = Limits { memory_nodes: Some([0].into_iter().collect()), pids: Some(4), ..Limits::default() };
         assert_eq!(limits.needs().into_iter().collect::<Vec<_>>(), [Controller::Cpuset, Controller::Pids]);

@@ -41,7 +41,7 @@ impl MemoryWatch {
         }
     }
 
-    /// What the kernel killed of this launch (0 is the script) for its memory since the last call. A launch that was
+    /// The memory kill in this launch (0 is the script) since the last call, if there was one. A launch that was
     /// killed whole is reported once. In version 1 launches have no counts of their own: call this when one of its
     /// processes was killed.
     pub fn kill_in(&mut self, launch: u32) -> Option<MemoryKill> {
@@ -49,31 +49,31 @@ impl MemoryWatch {
             Place::V2(scope) => {
                 let group = scope.launch(launch);
                 let file = |name: &str| group.path().join(name);
-                let whole = number(&file("memory.oom.group")) == Some(1);
+                let whole = read_number(&file("memory.oom.group")) == Some(1);
                 // The process that triggers the kill of a whole launch is counted twice: the number only shows that
                 // there was a kill.
-                let kills = counter(&file("memory.events"), "oom_kill")?;
+                let kills = read_counter(&file("memory.events"), "oom_kill")?;
                 let reported = self.reported.entry(launch).or_default();
                 if kills <= *reported || (whole && *reported > 0) {
                     return None;
                 }
                 *reported = kills;
                 // A machine without free memory kills as well, without a limit being reached.
-                let own_limit = counter(&scope.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
-                let limit_bytes = number(&scope.path().join("memory.max")).filter(|_| own_limit);
-                Some(MemoryKill { launch, whole, had_bytes: number(&file("memory.peak")), limit_bytes })
+                let own_limit = read_counter(&scope.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
+                let limit_bytes = read_number(&scope.path().join("memory.max")).filter(|_| own_limit);
+                Some(MemoryKill { launch, whole, had_bytes: read_number(&file("memory.peak")), limit_bytes })
             }
             Place::V1(group) => {
                 let file = |name: &str| group.join(name);
-                let kills = counter(&file("memory.oom_control"), "oom_kill")?;
+                let kills = read_counter(&file("memory.oom_control"), "oom_kill")?;
                 let reported = self.reported.entry(0).or_default();
                 if kills <= *reported {
                     return None;
                 }
                 *reported = kills;
-                let own_limit = number(&file("memory.failcnt")).is_some_and(|n| n > 0);
-                let limit_bytes = number(&file("memory.limit_in_bytes")).filter(|_| own_limit);
-                Some(MemoryKill { launch, whole: false, had_bytes: number(&file("memory.max_usage_in_bytes")), limit_bytes })
+                let own_limit = read_number(&file("memory.failcnt")).is_some_and(|n| n > 0);
+                let limit_bytes = read_number(&file("memory.limit_in_bytes")).filter(|_| own_limit);
+                Some(MemoryKill { launch, whole: false, had_bytes: read_number(&file("memory.max_usage_in_bytes")), limit_bytes })
             }
         }
     }
@@ -82,21 +82,21 @@ impl MemoryWatch {
 impl Scope {
     /// The memory limit of work and shim together in the v2 tree, in bytes; `None`: there is none.
     pub fn memory_bytes_max(&self) -> Option<u64> {
-        number(&self.path().join("memory.max"))
+        read_number(&self.path().join("memory.max"))
     }
 
     /// The shim's memory as the kernel counts it, in bytes; `None`: this tree does not count memory.
     pub fn shim_memory_bytes(&self) -> Option<u64> {
-        number(&self.shim().path().join("memory.current"))
+        read_number(&self.shim().path().join("memory.current"))
     }
 }
 
-fn counter(file: &Path, name: &str) -> Option<u64> {
+fn read_counter(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// `max` is not a number.
-fn number(file: &Path) -> Option<u64> {
+fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum FrameError {
     /// A length beyond [`FRAME_BYTES_MAX`].
-    #[error("a frame of {bytes} bytes is more than the {FRAME_BYTES_MAX} that are taken")]
+    #[error("a frame of {bytes} bytes; at most {FRAME_BYTES_MAX} are accepted")]
     TooLarge {
         /// The announced or needed length.
         bytes: usize,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_sent() {
+    fn a_message_that_is_too_large_is_not_encoded() {
         let blob = vec![7; FRAME_BYTES_MAX];
         let launch = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
         assert!(matches!(encode(&FromShim::Fence { launch, number: 1, blob }), Err(FrameError::TooLarge { .. })));

@@ -29,7 +29,7 @@ const LINKS_MAX: u32 = 18;
 const FIELD_NVLINK_SPEED: FieldId = FieldId(90);
 const MIG_ENABLED: u32 = 1;
 
-/// See the module.
+/// Discovers NVIDIA's GPUs by NVML.
 pub struct Nvml;
 
 /// One physical GPU, with the far ends of its links.
@@ -110,11 +110,11 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
     let library = match Library::builder().lib_path(OsStr::new(LIBRARY)).init() {
         Ok(library) => library,
         Err(NvmlError::LibloadingError(error)) => {
-            reads.unsupported.push(format!("NVIDIA's GPUs are not asked, since NVML is not installed: {error}"));
+            reads.unsupported.push(format!("NVIDIA's GPUs are not checked, because NVML is not installed: {error}"));
             return;
         }
         Err(error) => {
-            let silent = || GpuRead::Silent(format!("NVML cannot begin: {error}"));
+            let silent = || GpuRead::Silent(format!("NVML cannot be initialised: {error}"));
             reads.gpus.extend(addresses.iter().map(|address| (address.clone(), silent())));
             return;
         }
@@ -123,7 +123,7 @@ pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
         let result = library.device_by_pci_bus_id(address.as_str()).and_then(|device| reading(&device));
         let read = match result {
             Ok(reading) => GpuRead::Reading(Box::new(reading)),
-            Err(NvmlError::GpuLost) => GpuRead::Lost("NVML says that it has fallen off the bus or is not accessible any more".to_owned()),
+            Err(NvmlError::GpuLost) => GpuRead::Lost("NVML reports that it has fallen off the bus or is no longer accessible".to_owned()),
             Err(error) => GpuRead::Silent(format!("NVML: {error}")),
         };
         reads.gpus.insert(address.clone(), read);

@@ -36,7 +36,7 @@ pub struct SimulatedGpu {
     pub island: u32,
 }
 
-/// See [`SimulatedGpu`].
+/// Discovers the simulated GPUs of the configuration.
 pub struct Simulated<'a>(pub &'a [SimulatedGpu]);
 
 impl Vendor for Simulated<'_> {
@@ -51,7 +51,7 @@ impl Vendor for Simulated<'_> {
             let about = match std::fs::metadata(&gpu.device) {
                 Ok(about) => about,
                 Err(error) => {
-                    lacking.push(format!("the simulated GPU {} is away: {path}: {error}", id_of(index)));
+                    lacking.push(format!("the device file of the simulated GPU {} is missing: {path}: {error}", id_of(index)));
                     continue;
                 }
             };
@@ -84,7 +84,7 @@ impl Vendor for Simulated<'_> {
                 }
             }
         }
-        Ok(Found { gpus, links, driver: "named by simulated_gpus in the agent's configuration, not there".to_owned(), lacking })
+        Ok(Found { gpus, links, driver: "simulated: simulated_gpus in the agent's configuration names them".to_owned(), lacking })
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) enum UnreadableFile {
     Json { path: PathBuf, source: serde_json::Error },
 }
 
-/// Of a GPU that nobody wrote anything about, nothing is the matter.
+/// Without a file, the GPU is well.
 fn readings(device: &Path) -> Result<SimulatedReadings, UnreadableFile> {
     let path = readings_file(device);
     let file = match std::fs::File::open(&path) {

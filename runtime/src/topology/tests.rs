@@ -111,7 +111,7 @@ fn the_nearest_interface_is_that_of_the_same_root() {
 }
 
 #[test]
-fn gpus_that_the_bus_shows_and_nobody_speaks_for_are_said_to_be_lacking() {
+fn gpus_on_the_bus_without_a_driver_are_reported() {
     let device = "sys/bus/pci/devices/0000:01:00.0";
     let recorded = Recorded::new("lacking", &format!("{device}/class\t0x030200\n{device}/vendor\t0x10de"));
     let found = discover(&recorded.files(), &[0].into(), &[]);

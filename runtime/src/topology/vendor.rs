@@ -18,7 +18,7 @@ pub(super) struct Found {
     pub(super) lacking: Vec<String>,
 }
 
-/// Why a vendor's GPUs cannot be looked at.
+/// Why a vendor's GPUs cannot be discovered.
 #[derive(Debug, Error)]
 pub(super) enum VendorError {
     #[error("{0}")]
@@ -27,7 +27,7 @@ pub(super) enum VendorError {
     LoadRocm(#[source] libloading::Error),
     #[error("{0}")]
     FindRocmFunction(#[source] libloading::Error),
-    #[error("ROCm SMI cannot begin (status {status})")]
+    #[error("ROCm SMI cannot be initialised (status {status})")]
     BeginRocm { status: u32 },
     #[error("ROCm SMI cannot count its devices (status {status})")]
     CountRocm { status: u32 },
@@ -37,10 +37,10 @@ pub(super) enum VendorError {
     DeviceNumber(#[from] TryFromIntError),
 }
 
-/// A vendor's way of telling about its GPUs.
+/// Discovers one vendor's GPUs.
 pub(super) trait Vendor {
     /// The vendor of these GPUs.
     fn vendor(&self) -> GpuVendor;
-    /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
+    /// Reads the driver. The most frequent error is a library that is not installed.
     fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError>;
 }

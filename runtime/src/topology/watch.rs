@@ -110,7 +110,7 @@ pub fn read_gpus(files: &Files, simulated: &[SimulatedGpu], on_bus: &BTreeSet<St
         reads.gpus.insert(address, GpuRead::Reading(Box::new(reading)));
     }
     if reads.gpus.len() > nvidia.len() {
-        reads.unsupported.push("of AMD's GPUs neither links nor throttling are looked at: sysfs does not report them".to_owned());
+        reads.unsupported.push("links and throttling of AMD's GPUs are not checked: sysfs does not report them".to_owned());
     }
     simulated::read(simulated, on_bus, &mut reads);
     reads
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_log_tells_errors_and_what_the_bus_found() {
+    fn errors_and_new_devices_are_read_from_the_kernels_log() {
         let logged = |text: &str| event(&format!("4,1234,5000000,-;{text}\n SUBSYSTEM=pci\n"), 7_000_000);
         let xid = |number| Some(("0000:3b:00.0".to_owned(), GpuEvent::Xid { number, ago_ms: 2000 }));
         assert_eq!(logged("NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."), xid(79));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn amdgpus_files_tell_memory_errors_and_temperatures() {
+    fn amdgpus_files_give_memory_errors_and_temperatures() {
         let root = std::env::temp_dir().join(format!("lattice-amdgpu-{}", std::process::id()));
         let device = root.join("sys/bus/pci/devices/0000:c1:00.0");
         let files = [
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_once_and_one_that_cannot_be_read_is_told() {
+    fn a_log_is_read_once_and_one_that_cannot_be_read_is_reported() {
         let root = std::env::temp_dir().join(format!("lattice-kmsg-{}", std::process::id()));
         let device = root.join("sys/bus/pci/devices/0000:3b:00.0");
         std::fs::create_dir_all(&device).unwrap();

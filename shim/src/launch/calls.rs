@@ -8,8 +8,8 @@ use lattice_runtime::shim::boottime_ms;
 use nix::sys::epoll::Epoll;
 use std::time::Duration;
 
-/// Pause before an unanswered call is repeated.
-const ASK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(8));
+/// Pauses before an unanswered call is repeated.
+const CALL_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(8));
 
 impl Launch {
     /// A call or an answer of another node's server arrived.
@@ -24,7 +24,7 @@ impl Launch {
     }
 
     /// The unanswered calls to other nodes, to repeat them now.
-    pub fn ask_again_now(&mut self) -> Vec<Happening> {
+    pub fn retry_calls_now(&mut self) -> Vec<Happening> {
         self.unanswered().into_iter().map(|call| self.asked(call)).collect()
     }
 
@@ -37,30 +37,30 @@ impl Launch {
         all.filter(|call| !ended || call.service == Service::Deaths).cloned().collect()
     }
 
-    /// When [`Self::ask_again`] must be called (milliseconds, CLOCK_BOOTTIME).
-    pub fn asks_again_at(&self) -> Option<u64> {
-        self.asks_again.as_ref().map(|(at, _)| *at)
+    /// When [`Self::retry_calls`] must be called (milliseconds, CLOCK_BOOTTIME).
+    pub fn calls_retried_at(&self) -> Option<u64> {
+        self.call_retry.as_ref().map(|(at, _)| *at)
     }
 
     /// The unanswered calls to other nodes, if it is time to repeat them.
-    pub fn ask_again(&mut self, now: u64) -> Vec<Happening> {
-        let Some((_, pauses)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
+    pub fn retry_calls(&mut self, now: u64) -> Vec<Happening> {
+        let Some((_, pauses)) = self.call_retry.take_if(|(at, _)| *at <= now) else { return Vec::new() };
         let again: Vec<Happening> = self.unanswered().into_iter().map(Happening::Call).collect();
         if !again.is_empty() {
-            self.ask_again_after(now, pauses);
+            self.retry_calls_after(now, pauses);
         }
         again
     }
 
     pub(super) fn asked(&mut self, call: Call) -> Happening {
         if call.leg == Leg::Asks {
-            self.ask_again_after(boottime_ms(), ASK_AGAIN);
+            self.retry_calls_after(boottime_ms(), CALL_RETRY);
         }
         Happening::Call(call)
     }
 
-    fn ask_again_after(&mut self, now_ms: u64, mut pauses: Backoff) {
+    fn retry_calls_after(&mut self, now_ms: u64, mut pauses: Backoff) {
         let pause = millis(pauses.next_pause());
-        self.asks_again = Some((now_ms.saturating_add(pause), pauses));
+        self.call_retry = Some((now_ms.saturating_add(pause), pauses));
     }
 }

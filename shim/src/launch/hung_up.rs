@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_ending_is_waited_for_and_not_for_ever() {
+    fn an_ending_process_is_waited_for_up_to_the_limit() {
         let mut hung_up = HungUp::new(1_000);
         assert_eq!(hung_up.further(1_200, false), None, "it lives");
         let mut now = hung_up.until;

@@ -1,9 +1,9 @@
 //! The PMI ports of ranks: each peer is checked, and a port to which strangers connect is paused.
 
 use super::Launch;
-use crate::agent_link::REST_MS;
+use crate::agent_link::ACCEPT_PAUSE_MS;
 use crate::log_files;
-use crate::rank_socket::{Came, PortOf};
+use crate::rank_socket::{Accepted, PortContext};
 use crate::shim_log::log_line;
 use crate::work::Work;
 use lattice_runtime::shim::ShimDir;
@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 /// After a stranger connected, a port pauses for this many milliseconds times the number of its strangers so far. To
 /// recognise a stranger, the shim lists all open files of the launch's processes, and anybody on the machine may
 /// connect as often as they like.
-const STRANGER_REST_MS: u64 = 100;
+const STRANGER_PAUSE_MS: u64 = 100;
 /// The pause does not grow beyond this number of strangers.
 const STRANGERS_MAX: u64 = 20;
 
@@ -21,21 +21,21 @@ impl Launch {
         let (pids, number, global) = (self.pids(), self.spec.number, self.rank(local));
         let Some(rank) = self.ranks.get_mut(local as usize) else { return };
         let Some(port) = &mut rank.port else { return };
-        let of = PortOf { dir, work, launch: number, pids: &pids, rank: global };
+        let of = PortContext { dir, work, launch: number, pids: &pids, rank: global };
         let socket = match port.accept(&of) {
-            Ok(Came::Rank(socket)) => socket,
-            Ok(Came::Nobody) => return,
-            Ok(Came::Stranger) => {
+            Ok(Accepted::Rank(socket)) => socket,
+            Ok(Accepted::Nobody) => return,
+            Ok(Accepted::Stranger) => {
                 let so_far = self.strangers.entry(local).or_default();
                 *so_far = (*so_far + 1).min(STRANGERS_MAX);
-                let until = now + STRANGER_REST_MS * *so_far;
-                return self.rest_port(local, until, epoll, token);
+                let until = now + STRANGER_PAUSE_MS * *so_far;
+                return self.pause_port(local, until, epoll, token);
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.port_failure_logged, true) {
                     log_line(&format!("launch {number}: a PMI connection of rank {global} cannot be accepted, and is retried: {error}"));
                 }
-                return self.rest_port(local, now + REST_MS, epoll, token);
+                return self.pause_port(local, now + ACCEPT_PAUSE_MS, epoll, token);
             }
         };
         match epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token)) {
@@ -49,21 +49,21 @@ impl Launch {
     }
 
     /// Pauses a port. It watches no events meanwhile: epoll would report a waiting peer again and again.
-    fn rest_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
+    fn pause_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
         if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
             let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::empty(), token));
-            self.resting_ports.insert(local, until);
+            self.paused_ports.insert(local, until);
         }
     }
 
-    /// When [`Self::wake_ports`] must be called (milliseconds, CLOCK_BOOTTIME).
-    pub fn ports_rest_until(&self) -> Option<u64> {
-        self.resting_ports.values().min().copied()
+    /// When [`Self::resume_ports`] must be called (milliseconds, CLOCK_BOOTTIME).
+    pub fn ports_paused_until(&self) -> Option<u64> {
+        self.paused_ports.values().min().copied()
     }
 
     /// Listens again on ports whose pause is over.
-    pub fn wake_ports(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) {
-        for (local, _) in self.resting_ports.extract_if(.., |_, until| *until <= now) {
+    pub fn resume_ports(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) {
+        for (local, _) in self.paused_ports.extract_if(.., |_, until| *until <= now) {
             if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
                 let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::EPOLLIN, token(local)));
             }

@@ -9,7 +9,7 @@ use crate::terminal::RankTerminal;
 use crate::{log_files, slurm};
 use lattice_model::binding::{MemoryPolicy, RankPlace};
 use lattice_model::{LaunchSpec, NodeRanks};
-use lattice_pmi::{Job, Way, rank_environment};
+use lattice_pmi::{Job, PmiConnection, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
 use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -37,10 +37,10 @@ impl PmiEnd {
         Ok(Self::Inherited { ours: PmiSocket::new(ours), theirs: theirs.into() })
     }
 
-    fn way(&self) -> Way {
+    fn connection(&self) -> PmiConnection {
         match self {
-            Self::Inherited { .. } => Way::Inherited(PMI_FD),
-            Self::Port(port) => Way::Port(port.number()),
+            Self::Inherited { .. } => PmiConnection::Inherited(PMI_FD),
+            Self::Port(port) => PmiConnection::Port(port.number()),
         }
     }
 
@@ -101,7 +101,7 @@ impl RankFiles {
             true => Some(PmiEnd::make(spec.pmi_by_port()).map_err(|e| system("making its PMI socket", e))?),
             false => None,
         };
-        let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.way())).unwrap_or_default();
+        let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.connection())).unwrap_or_default();
         // The user's settings for Open MPI take precedence.
         let chosen = |name: &String| name.starts_with("OMPI_") && spec.env.contains_key(name);
         let served = pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten();

@@ -122,7 +122,7 @@ impl Launch {
         let unread = socket.unread();
         socket.send(&bytes, epoll, token(local));
         (!bytes.is_empty() && unread > self.answer_bytes_max).then(|| {
-            let why = format!("rank {global} asks by PMI and does not read the answers");
+            let why = format!("rank {global} sends PMI requests and does not read the answers");
             Happening::Abort { code: 1, why }
         })
     }
@@ -141,6 +141,6 @@ impl Launch {
         if let Some(port) = rank.port.take() {
             let _ = epoll.delete(&port);
         }
-        self.resting_ports.remove(&local);
+        self.paused_ports.remove(&local);
     }
 }

@@ -11,8 +11,8 @@ use lattice_pmi::{Job, Server, process_mapping};
 use lattice_runtime::process::{Environment, NotStarted};
 use std::collections::BTreeMap;
 
-/// Ranks that are prepared before the first of them is started: meanwhile the ranks before them run.
-const MADE_TOGETHER: usize = 8;
+/// Ranks that are prepared and started together. The ranks of earlier batches run meanwhile.
+const RANKS_PER_BATCH: usize = 8;
 
 /// The result of [`Launch::start`].
 pub struct Started {
@@ -51,7 +51,7 @@ impl Launch {
         let stdin = spec.stdin().unwrap_or_default();
         let mut input = numbers.iter().any(|rank| stdin.is_for(*rank)).then(RankInput::default);
         let locals: Vec<u32> = (0..part.count).collect();
-        for some in locals.chunks(MADE_TOGETHER) {
+        for some in locals.chunks(RANKS_PER_BATCH) {
             let make = |local: &u32| RankFiles::make(&spec, part, &job, *local, pmix.as_ref(), around, &token);
             let files: Vec<_> = some.iter().map(make).collect();
             let made = make_ranks(&files, &spec, &shared, around);
@@ -64,7 +64,7 @@ impl Launch {
                         if let (Some(input), Some((ours, _))) = (&mut input, files.input) {
                             input.add(*local, ours, token(INPUT | *local), around.epoll);
                         }
-                        let state = RankState::Running { pid: child.pid, start: child.into_start() };
+                        let state = RankState::Running { pid: child.pid, start: child.into_start_report() };
                         let (pmi, port) = match files.pmi {
                             Some(PmiEnd::Inherited { ours, .. }) => (Some(ours), None),
                             Some(PmiEnd::Port(port)) => (None, Some(port)),
@@ -87,12 +87,12 @@ impl Launch {
             numbers,
             ranks,
             hung_up: BTreeMap::new(),
-            resting_ports: BTreeMap::new(),
+            paused_ports: BTreeMap::new(),
             strangers: BTreeMap::new(),
             port_failure_logged: false,
             server,
             answer_bytes_max,
-            asks_again: None,
+            call_retry: None,
             pmix,
             down: Down::No,
             aborted: None,

@@ -1,7 +1,7 @@
 //! The programs on attached terminals, living and ended.
 
 use lattice_model::RankOutcome;
-use lattice_runtime::process::Start;
+use lattice_runtime::process::StartReport;
 use lattice_runtime::shim::FromShim;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +20,7 @@ pub(super) struct Attached {
 pub(super) struct Living {
     pub(super) number: u32,
     pub(super) pid: i32,
-    pub(super) start: Start,
+    pub(super) start: StartReport,
 }
 
 impl Attached {

@@ -66,7 +66,7 @@ impl Shim {
             terminal: true,
         })
         .inspect_err(|_| self.work.remove_attached(number))?;
-        Ok(Living { number, pid: child.pid, start: child.into_start() })
+        Ok(Living { number, pid: child.pid, start: child.into_start_report() })
     }
 
     pub(super) fn attached_ended(&mut self, session: u64, outcome: RankOutcome) {

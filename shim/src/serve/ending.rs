@@ -15,7 +15,7 @@ const ABORT_GRACE_MS: u64 = 2000;
 /// head's agent may be down.
 const HEAD_AWAITED_MS: u64 = 500;
 /// Interval between tries to kill survivors, in milliseconds.
-pub(super) const KILL_AGAIN_MS: u64 = 100;
+pub(super) const KILL_RETRY_MS: u64 = 100;
 /// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
 const QUIT_MS_MAX: u64 = 10_000;
 /// The range of the kernel's clock, with a margin.
@@ -73,7 +73,7 @@ impl Shim {
         let now = now_ms();
         self.give_up_waiting();
         self.work.kill_all();
-        self.ending = Ending::Quitting { again_at: now + KILL_AGAIN_MS, give_up_at: now + QUIT_MS_MAX };
+        self.ending = Ending::Quitting { retry_at: now + KILL_RETRY_MS, give_up_at: now + QUIT_MS_MAX };
     }
 
     fn nothing_left(&self) -> bool {
@@ -89,7 +89,7 @@ impl Shim {
         }
     }
 
-    pub(super) fn may_leave(&self) -> bool {
+    pub(super) fn may_exit(&self) -> bool {
         match self.ending {
             Ending::Quitting { give_up_at, .. } => self.nothing_left() || now_ms() >= give_up_at,
             Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } => false,
@@ -108,9 +108,9 @@ impl Shim {
         self.log_ring.look(&self.dir, now);
         self.leftovers.remove_some(now);
         self.check_hung_up(now);
-        self.ask_again(now);
-        self.agent.wake(now, &self.epoll);
-        self.launches.iter_mut().for_each(|(number, launch)| launch.wake_ports(now, &self.epoll, |local| socket_token(*number, local)));
+        self.retry_calls(now);
+        self.agent.resume(now, &self.epoll);
+        self.launches.iter_mut().for_each(|(number, launch)| launch.resume_ports(now, &self.epoll, |local| socket_token(*number, local)));
         self.check_waiting(now);
         let unanswered = |launch: &Launch| matches!(launch.down, Down::Reporting { until } if until <= now);
         let unanswered: Vec<u32> = self.launches.iter().filter(|(_, launch)| unanswered(launch)).map(|(number, _)| *number).collect();
@@ -125,11 +125,11 @@ impl Shim {
         }
         match &mut self.ending {
             Ending::Terminating { why, kill_at } if *kill_at <= now => {
-                self.ending = Ending::Killing { why: *why, again_at: now + KILL_AGAIN_MS };
+                self.ending = Ending::Killing { why: *why, retry_at: now + KILL_RETRY_MS };
                 self.work.kill_all();
             }
-            Ending::Killing { again_at, .. } | Ending::Quitting { again_at, .. } if *again_at <= now => {
-                *again_at = now + KILL_AGAIN_MS;
+            Ending::Killing { retry_at, .. } | Ending::Quitting { retry_at, .. } if *retry_at <= now => {
+                *retry_at = now + KILL_RETRY_MS;
                 self.work.kill_all();
             }
             Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {}
@@ -143,18 +143,18 @@ impl Shim {
             return;
         }
         // If we are late ourselves, the end of the process may be pending behind the deadline.
-        self.take_signals();
+        self.handle_signals();
         let due = self.launches.iter_mut().filter(|(_, launch)| is_due(launch));
         let happened = due.map(|(number, launch)| (*number, launch.check_hung_up(now, &self.epoll, |local| socket_token(*number, local))));
         for (number, happenings) in happened.collect::<Vec<_>>() {
-            self.happened(number, happenings);
+            self.handle_happenings(number, happenings);
         }
     }
 
     /// Repeats unanswered calls to other nodes: an agent may have lost them.
-    fn ask_again(&mut self, now: u64) {
-        let asked = self.launches.iter_mut().map(|(number, launch)| (*number, launch.ask_again(now))).collect::<Vec<_>>();
-        asked.into_iter().for_each(|(number, happenings)| self.happened(number, happenings));
+    fn retry_calls(&mut self, now: u64) {
+        let asked = self.launches.iter_mut().map(|(number, launch)| (*number, launch.retry_calls(now))).collect::<Vec<_>>();
+        asked.into_iter().for_each(|(number, happenings)| self.handle_happenings(number, happenings));
     }
 
     /// Sets the timer for the next deadline, if there is one.
@@ -165,7 +165,7 @@ impl Shim {
         };
         let ending = match self.ending {
             Ending::Terminating { kill_at, .. } => Some(kill_at),
-            Ending::Killing { again_at, .. } | Ending::Quitting { again_at, .. } => Some(again_at),
+            Ending::Killing { retry_at, .. } | Ending::Quitting { retry_at, .. } => Some(retry_at),
             Ending::No | Ending::Stopped { .. } => None,
         };
         let launches = self.launches.values().filter_map(|launch| match launch.down {
@@ -180,9 +180,9 @@ impl Shim {
             .chain(ending)
             .chain(launches)
             .chain(hung_up)
-            .chain(self.agent.rests_until())
-            .chain(self.launches.values().filter_map(Launch::ports_rest_until))
-            .chain(self.launches.values().filter_map(Launch::asks_again_at))
+            .chain(self.agent.paused_until())
+            .chain(self.launches.values().filter_map(Launch::ports_paused_until))
+            .chain(self.launches.values().filter_map(Launch::calls_retried_at))
             .chain(waiting)
             .chain(self.log_ring.due())
             .chain(self.leftovers.due())

@@ -30,12 +30,12 @@ pub(super) enum RunLease {
 }
 
 impl RunLease {
-    pub(super) fn wanted(wanted: bool) -> Self {
-        if wanted { Self::Ungranted } else { Self::None }
+    pub(super) fn new(is_needed: bool) -> Self {
+        if is_needed { Self::Ungranted } else { Self::None }
     }
 
     /// Why nothing may be started now.
-    pub(super) fn keeps_off(self) -> Option<NotLeased> {
+    pub(super) fn refusal(self) -> Option<NotLeased> {
         match self {
             Self::None | Self::Until(_) => None,
             Self::Ungranted => Some(NotLeased::NotGranted),

@@ -15,7 +15,7 @@ const HELD_BYTES_SHOWN: u64 = 8 << 20;
 
 impl Shim {
     /// Handles the kernel's notification that memory was used up somewhere in the scope.
-    pub(super) fn take_memory_events(&mut self) {
+    pub(super) fn handle_memory_events(&mut self) {
         // Reading re-arms the notification.
         if let Some(events) = &mut self.memory_events {
             let _ = events.rewind().and_then(|()| events.read(&mut [0; 1024]));
@@ -43,7 +43,7 @@ impl Shim {
         let held = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.shim_memory_bytes());
         if let Some(held) = held.filter(|bytes| *bytes >= HELD_BYTES_SHOWN) {
             let held = bytes_text(held);
-            let why = format!("{held} of the allocation's memory are what lattice-shim holds for its ranks: what they put by PMI");
+            let why = format!("lattice-shim uses {held} of the allocation's memory for values that its ranks put by PMI");
             log_files::append_error(&self.dir, number, first, &why);
         }
         launch.memory_kill = Some(kill);

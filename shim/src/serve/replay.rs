@@ -73,8 +73,8 @@ impl Shim {
     /// rest.
     pub(super) fn report_input(&mut self, number: u32, again: bool) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
-        let news = launch.input_news();
-        if let Some(taken) = if again { launch.input_taken() } else { news } {
+        let progress = launch.input_to_report();
+        if let Some(taken) = if again { launch.input_taken() } else { progress } {
             self.agent.send(&input_taken(launch.id(), taken, again));
         }
     }

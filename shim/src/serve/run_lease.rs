@@ -1,6 +1,6 @@
 //! How the shim enforces its run lease.
 
-use super::ending::KILL_AGAIN_MS;
+use super::ending::KILL_RETRY_MS;
 use super::lease::RunLease;
 use super::{Ending, Shim, now_ms};
 use crate::shim_log::log_line;
@@ -29,7 +29,7 @@ impl Shim {
             // Without grace: the promise is that none of the work runs after this moment.
             Ending::No | Ending::Terminating { .. } => {
                 self.work.kill_all();
-                self.ending = Ending::Killing { why: StopReason::Asked, again_at: now + KILL_AGAIN_MS };
+                self.ending = Ending::Killing { why: StopReason::Asked, retry_at: now + KILL_RETRY_MS };
             }
             // Work that is being killed for another reason keeps that reason.
             Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => return,

@@ -18,7 +18,7 @@ use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::FromBridge;
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::ExitRecord;
-use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::process::{self, NotStarted, Program, StartReport};
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, boottime_ms as now_ms};
 use nix::sys::epoll::EpollFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,7 +48,7 @@ enum LaunchRefused {
     NumberTaken(u32),
     #[error("it has no ranks for {0}")]
     NoRanks(NodeId),
-    #[error("{count} ranks from {first} on {node} cannot be")]
+    #[error("{count} ranks from rank {first} on {node} are not possible")]
     BadRanks { count: u32, first: u32, node: NodeId },
     #[error(transparent)]
     Stdin(#[from] NoSuchStdin),
@@ -65,7 +65,7 @@ impl Shim {
     /// Why nothing can be started now.
     pub(super) fn unstartable(&self) -> Option<Unstartable> {
         match self.ending {
-            Ending::No => self.failed.clone().map(Unstartable::SetUp).or_else(|| self.run_lease.keeps_off().map(Unstartable::NotLeased)),
+            Ending::No => self.failed.clone().map(Unstartable::SetUp).or_else(|| self.run_lease.refusal().map(Unstartable::NotLeased)),
             Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {
                 Some(Unstartable::Ending)
             }
@@ -99,7 +99,13 @@ impl Shim {
         kept.chain(shown.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone()))).collect()
     }
 
-    fn spawn_script(&self, text: &str, args: &[String], env: &[(String, String)], working_dir: &Path) -> Result<(i32, Start), NotStarted> {
+    fn spawn_script(
+        &self,
+        text: &str,
+        args: &[String],
+        env: &[(String, String)],
+        working_dir: &Path,
+    ) -> Result<(i32, StartReport), NotStarted> {
         log_files::create_directory(&self.dir, 0)?;
         let [out, err] = log_files::create(&self.dir, 0, 0, &self.config.owner)?;
         let refused = |why| NotStarted { code: 126, why };
@@ -124,7 +130,7 @@ impl Shim {
             binding: None,
             terminal: false,
         })?;
-        Ok((child.pid, child.into_start()))
+        Ok((child.pid, child.into_start_report()))
     }
 
     pub(super) fn start_launch(&mut self, spec: LaunchSpec) {
@@ -156,7 +162,7 @@ impl Shim {
     }
 
     /// Starts the PMIx server of a launch, if the launch has one. If the server cannot be started and the launch does
-    /// not require PMIx ([`Pmi::Auto`]), the launch goes without it: `None`.
+    /// not require PMIx ([`Pmi::Auto`]), the launch starts without it: `None`.
     fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, LaunchRefused> {
         self.check(spec)?;
         let asked = spec.pmi()?;
@@ -168,7 +174,7 @@ impl Shim {
         match started {
             Ok(bridge) => Ok(Some(bridge)),
             Err(error) if asked == Pmi::Auto => {
-                log_line(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&with_causes(&error))));
+                log_line(&format!("launch {}: {}; its ranks start without PMIx", spec.number, no_pmix(&with_causes(&error))));
                 Ok(None)
             }
             Err(error) => Err(LaunchRefused::NoBridge(error)),
@@ -187,18 +193,18 @@ impl Shim {
             }
             (None, None) => return,
             (Some(FromBridge::Failed { why }), _) => why,
-            (_, lost) => lost.unwrap_or_else(|| "it reported about ranks before there are any".to_owned()),
+            (_, lost) => lost.unwrap_or_else(|| "it sent a message about ranks before any exists".to_owned()),
         };
-        self.go_without(number, &why);
+        self.start_without_bridge(number, &why);
     }
 
     /// Handles the loss of a bridge: starts the launch's ranks without it, unless the launch requires PMIx.
-    fn go_without(&mut self, number: u32, why: &str) {
+    fn start_without_bridge(&mut self, number: u32, why: &str) {
         let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
         bridge.close(&self.epoll);
         match spec.pmi() {
             Ok(Pmi::Auto) => {
-                log_line(&format!("launch {number}: {}; its ranks are made without", no_pmix(why)));
+                log_line(&format!("launch {number}: {}; its ranks start without PMIx", no_pmix(why)));
                 self.start_ranks(spec, None);
             }
             _ => {
@@ -229,7 +235,7 @@ impl Shim {
         for (number, pid) in late {
             // A bridge that hangs does not end by itself when its socket is closed.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-            self.go_without(number, &format!("it was not ready within {} s", READY_MS_MAX / 1000));
+            self.start_without_bridge(number, &format!("it was not ready within {} s", READY_MS_MAX / 1000));
         }
     }
 
@@ -321,7 +327,7 @@ impl Shim {
 fn no_pmix(why: &str) -> String {
     format!(
         "this node cannot serve PMIx, which Open MPI needs: {why}; run it where nodes have it (--pmi=pmix asks for such nodes), \
-         or say --pmi=none where its ranks need not find each other"
+         or use --pmi=none if its ranks do not communicate"
     )
 }
 

@@ -273,7 +273,7 @@ impl Agent {
                 Ok(0) => return None,
                 Ok(n) => self.decoder.push(&chunk[..n]),
                 Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(e) => panic!("no word of the shim: {e}"),
+                Err(e) => panic!("no message from the shim: {e}"),
             }
         }
     }

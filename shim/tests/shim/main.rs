@@ -25,7 +25,7 @@ fn main() {
     let bash = missing("bash").then_some("needs bash");
     let port = tree.or(bash);
     let trials = vec![
-        trial("exit_codes_and_signals_are_told", tree, work::exit_codes),
+        trial("exit_codes_and_signals_are_reported", tree, work::exit_codes),
         trial("what_cannot_start_is_127_or_126_and_says_why", tree, work::not_started),
         trial("rank_environment_and_logs_are_the_users", tree, work::environment_and_logs),
         trial("script_runs_as_its_owner", tree, work::script),
@@ -43,7 +43,7 @@ fn main() {
         trial("run_lease_that_nobody_extends_kills_at_its_end", tree, run_lease::nobody_extends),
         trial("run_lease_that_is_over_is_over_for_a_stopped_shim", tree, run_lease::stopped_shim),
         trial("image_is_mounted_and_goes", image, work::image),
-        trial("image_that_is_damaged_is_said", tree, work::damaged_image),
+        trial("image_that_is_damaged_is_reported", tree, work::damaged_image),
         trial("sixteen_images_at_once", image, work::sixteen_images),
         trial("attached_program_has_a_terminal_of_its_own_and_is_work", tree, attach::terminal),
         trial("keys_reach_the_foreground_of_an_attached_shell", tree, attach::keys),
@@ -55,10 +55,10 @@ fn main() {
         trial("scratch_in_memory_is_limited_private_and_gone", tree, data::memory),
         trial("directories_are_seen_elsewhere_and_leave_nothing", tree, data::directories),
         trial("mounts_that_must_not_be_are_refused", tree, data::refused),
-        trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
-        trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_frame),
+        trial("agent_killed_in_a_frame_gets_a_full_replay", tree, survival::killed_agent),
+        trial("agent_that_vanishes_has_its_last_frame_handled", tree, survival::last_frame),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),
-        trial("agent_that_speaks_garbage_loses_its_connection_alone", tree, survival::hostile_agent),
+        trial("agent_that_sends_garbage_loses_only_its_connection", tree, survival::hostile_agent),
         trial("shim_without_descriptors_waits_for_some_and_lets_an_agent_in", tree, survival::no_descriptors),
         trial("newer_agent_replaces_the_older", tree, survival::newer_agent),
         trial("shim_killed_leaves_exits_and_a_scope_to_sweep", tree, survival::killed_shim),
@@ -73,9 +73,9 @@ fn main() {
         trial("rank_that_finalizes_and_ends_at_once_is_no_dead_one", tree, mpi::finalize_and_exit),
         trial("child_that_holds_the_pmi_socket_does_not_hold_the_end", tree, mpi::held_socket),
         trial("fence_outlives_its_agent", tree, mpi::fence),
-        trial("abort_from_elsewhere_is_not_told_back", tree, mpi::abort_elsewhere),
+        trial("abort_from_elsewhere_is_not_reported_back", tree, mpi::abort_elsewhere),
         trial("abort_of_pmi_2_gives_the_code_that_its_rank_ends_with", tree, mpi::abort_of_pmi_2),
-        trial("rank_comes_by_its_port_and_nobody_else_does", port, || mpi::by_port(Setting::default())),
+        trial("rank_connects_by_its_port_and_nobody_else_can", port, || mpi::by_port(Setting::default())),
         trial("rank_comes_by_its_port_without_scope", bash, || mpi::by_port(Setting { without_scope: true, ..Setting::default() })),
         trial("mpich_program_of_four_ranks", mpich, mpi::mpich),
     ];

@@ -166,7 +166,7 @@ impl Default for AlertSettings {
 /// Invalid rules or settings.
 #[derive(Debug, Error, PartialEq)]
 pub enum AlertSettingsError {
-    #[error("alert {0:?}: a name is of small letters, digits and _, begins with a letter and has at most {NAME_BYTES_MAX} bytes")]
+    #[error("alert {0:?}: a name has lower-case letters, digits and _, begins with a letter and has at most {NAME_BYTES_MAX} bytes")]
     Name(String),
     #[error("alert {HANG:?}: the agent has one of this name; `hang_seconds` sets it")]
     Hang,
@@ -180,9 +180,9 @@ pub enum AlertSettingsError {
     NotANumber(String),
     #[error("alert {name}: for_seconds {seconds} is not between 0 and {FOR_SECONDS_MAX}")]
     For { name: String, seconds: u64 },
-    #[error("alerts: {0:?} is there twice")]
+    #[error("alerts: {0:?} is defined twice")]
     Twice(String),
-    #[error("alerts: {0} rules; at most {RULES_MAX} are possible, those that every agent has among them")]
+    #[error("alerts: {0} rules; at most {RULES_MAX} are possible, including the built-in ones")]
     TooMany(usize),
     #[error("alerts.off: there is no alert {name:?}{hint}")]
     Off { name: String, hint: String },
@@ -333,7 +333,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_its_line() {
         let rule = |text: &str| format!("alerts:\n  hang_seconds: 60\n  rules:\n    - {{{text}}}\n");
         for (text, expected) in [
-            (rule("name: X, measure: cpu_cores, above: 1"), "a name is of small letters"),
+            (rule("name: X, measure: cpu_cores, above: 1"), "a name has lower-case letters"),
             (rule("name: hang, measure: cpu_cores, above: 1"), "hang_seconds"),
             (rule("name: a, measure: cpu_core, above: 1"), "did you mean \"cpu_cores\""),
             (rule("name: a, measure: cpu_cores"), "`above` or `below`"),
@@ -351,7 +351,7 @@ mod tests {
         let many: String = (0..RULES_MAX).map(|n| format!("    - {{name: a{n}, measure: threads, above: 1}}\n")).collect();
         assert!(read(&format!("alerts:\n  rules:\n{many}")).unwrap_err().to_string().contains("at most 32"));
         let twice = "    - {name: a, measure: threads, above: 1}\n".repeat(2);
-        assert!(read(&format!("alerts:\n  rules:\n{twice}")).unwrap_err().to_string().contains("is there twice"));
+        assert!(read(&format!("alerts:\n  rules:\n{twice}")).unwrap_err().to_string().contains("is defined twice"));
     }
 
     #[test]

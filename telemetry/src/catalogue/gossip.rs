@@ -11,29 +11,29 @@ families! {
     DATAGRAMS_IN = Counter "lattice_gossip_datagrams_received_total", Count, [], Agent, CORE,
         "Datagrams received, refused ones included.";
     BYTES_IN = Counter "lattice_gossip_received_bytes_total", Bytes, [], Agent, CORE,
-        "Their bytes.";
+        "Bytes of these datagrams.";
     DATAGRAMS_OUT = Counter "lattice_gossip_datagrams_sent_total", Count, [], Agent, CORE,
-        "Datagrams given out to be sent.";
+        "Datagrams sent.";
     BYTES_OUT = Counter "lattice_gossip_sent_bytes_total", Bytes, [], Agent, CORE,
-        "Their bytes.";
+        "Bytes of these datagrams.";
     REFUSED = Counter "lattice_gossip_datagrams_refused_total", Count, ["reason"], Agent, CORE,
         "Datagrams received and refused, each counted once, by reason.";
     SUSPICIONS = Counter "lattice_gossip_suspicions_total", Count, [], Agent, CORE,
-        "Probes of this node's own that nobody answered, and that made a node suspect.";
+        "Probes by this node that went unanswered and made it suspect the probed node.";
     REFUTATIONS = Counter "lattice_gossip_refutations_total", Count, [], Agent, CORE,
-        "Times that this node had to refute that others suspected it.";
+        "Times that this node refuted a suspicion of itself.";
     REJOINS = Counter "lattice_gossip_rejoins_total", Count, [], Agent, CORE,
         "Times that others had declared this node down and it came back under a new identity.";
     PROBES_LATE = Counter "lattice_gossip_probes_late_total", Count, [], Agent, CORE,
-        "Rounds of probes that were cut short because timers came late: this node is overloaded.";
+        "Probe rounds that were cut short because timers came late: this node is overloaded.";
     TIMERS_LATE = Counter "lattice_gossip_timers_late_total", Count, [], Agent, CORE,
-        "Timers of probes so late that this node must have stood still.";
+        "Probe timers that came so late that this node must have been suspended.";
     SENDERS_EVICTED = Counter "lattice_gossip_senders_evicted_total", Count, [], Agent, CORE,
         "Senders whose replay windows were dropped because there were too many.";
     CONTRADICTIONS = Counter "lattice_gossip_contradictions_total", Count, [], Agent, CORE,
         "Times that others had a life or a state of this node that it never published: somebody uses its name or the gossip key.";
     CLAIMS_REFUSED = Counter "lattice_gossip_claims_refused_total", Count, [], Agent, CORE,
-        "Lives of nodes, told by others, that were not taken because they are ahead of this machine's clock.";
+        "Lives of nodes that others reported and that were refused because they are ahead of this machine's clock.";
     HEALTH = Gauge "lattice_gossip_local_health", Count, [], Agent, CORE,
         "How slow this node believes itself to be (Lifeguard): 0 is not at all.";
 }

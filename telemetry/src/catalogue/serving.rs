@@ -3,25 +3,25 @@
 use super::family::families;
 
 const API: &str = "the API on the agent's socket";
-const SCHEDULER: &str = "the scheduler, where a queue's lease is this agent's";
+const SCHEDULER: &str = "the scheduler, for queues whose lease this agent has";
 
 families! {
     API_REQUESTS = Counter "lattice_api_requests_total", Count, ["method", "status"], Agent, API,
-        "Calls by method and gRPC's status; one that is answered by a stream counts when the stream begins.";
+        "Calls by method and gRPC status; a call that is answered by a stream counts when the stream begins.";
     API_SECONDS = Histogram "lattice_api_request_duration_seconds", Seconds, ["method"], Agent, API,
-        "From a call to its answer, of calls that are not answered by a stream.";
+        "From a call to its answer, for calls that are not answered by a stream.";
     API_STREAMS = Gauge "lattice_api_active_streams", Count, ["stream_type"], Agent, API,
         "Streams that are open.";
     CYCLE_SECONDS = Histogram "lattice_scheduling_cycle_duration_seconds", Seconds, [], Agent, SCHEDULER,
         "One round over all queues that are served here, with the quorum's answers to its claims.";
     QUEUE_DEPTH = Gauge "lattice_scheduling_queue_depth", Count, ["vcluster"], Agent, SCHEDULER,
         "Allocations that wait in a queue that is served here, as of the last round.";
-    CLAIMS = Counter "lattice_scheduling_proposals_total", Count, ["vcluster", "result"], Agent, "the scheduler, and submissions that bring their claim",
-        "Claims asked of the quorum from here, by what became of them: accepted, rejected, unanswered.";
-    PLACEMENTS = Counter "lattice_scheduling_placements_total", Count, ["vcluster"], Agent, "the scheduler, and submissions that bring their claim",
-        "Allocations that were given nodes by a claim from here.";
+    CLAIMS = Counter "lattice_scheduling_proposals_total", Count, ["vcluster", "result"], Agent, "the scheduler, and submissions with a claim",
+        "Claims proposed to the quorum from here, by result: accepted, rejected, unanswered.";
+    PLACEMENTS = Counter "lattice_scheduling_placements_total", Count, ["vcluster"], Agent, "the scheduler, and submissions with a claim",
+        "Allocations that got nodes by a claim from here.";
     HEARTBEAT_SECONDS = Histogram "lattice_agent_heartbeat_latency_seconds", Seconds, [], Agent, "the session with the quorum",
         "From a heartbeat to the leader's acknowledgement.";
     STARTUP_SECONDS = Histogram "lattice_agent_allocation_startup_seconds", Seconds, [], Agent, "the allocations' tasks",
-        "From an allocation's being assigned to this node to its first process here, with images, mounts and hooks.";
+        "From the assignment of an allocation to this node to its first process here, including images, mounts and hooks.";
 }

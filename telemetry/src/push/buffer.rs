@@ -41,12 +41,12 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> BufferE
 
 /// The state of the buffer, for callers that must not wait for its disk.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct BufferState {
     bytes: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Standing {
+impl BufferState {
     /// Bytes of waiting batches.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -77,7 +77,7 @@ pub struct Buffer {
     /// Number and bytes, ascending.
     waiting: VecDeque<(u64, u64)>,
     next: u64,
-    standing: Arc<Standing>,
+    state: Arc<BufferState>,
 }
 
 impl Buffer {
@@ -87,7 +87,7 @@ impl Buffer {
     }
 
     fn on(disk: Box<dyn Disk>, dir: &Path, bytes_max: u64, spare: Spare) -> Result<Self, BufferError> {
-        ours(dir)?;
+        make_private(dir)?;
         let mut waiting = Vec::new();
         for entry in fs::read_dir(dir).map_err(failed(dir, "listing it"))? {
             let path = entry.map_err(failed(dir, "listing it"))?.path();
@@ -95,16 +95,16 @@ impl Buffer {
                 // A crash left it incomplete.
                 let _gone = fs::remove_file(&path);
             } else if let Some(number) = number_of(&path) {
-                let about = fs::symlink_metadata(&path).map_err(failed(&path, "looking at it"))?;
+                let about = fs::symlink_metadata(&path).map_err(failed(&path, "reading its metadata"))?;
                 waiting.push((number, about.len()));
             }
         }
         waiting.sort_unstable();
-        let standing = Standing { bytes: waiting.iter().map(|(_, bytes)| bytes).sum::<u64>().into(), ..Standing::default() };
+        let state = BufferState { bytes: waiting.iter().map(|(_, bytes)| bytes).sum::<u64>().into(), ..BufferState::default() };
         let next = waiting.last().map_or(0, |(number, _)| number + 1);
-        let (dir, waiting, standing) = (dir.to_owned(), waiting.into(), Arc::new(standing));
-        let mut buffer = Self { dir, bytes_max, spare, disk, waiting, next, standing };
-        buffer.keep_within(0)?;
+        let (dir, waiting, state) = (dir.to_owned(), waiting.into(), Arc::new(state));
+        let mut buffer = Self { dir, bytes_max, spare, disk, waiting, next, state };
+        buffer.keep_limit(0)?;
         Ok(buffer)
     }
 
@@ -118,7 +118,7 @@ impl Buffer {
         bytes.extend_from_slice(body);
         let sum = crc32fast::hash(&bytes[12..]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
-        self.keep_within(bytes.len() as u64)?;
+        self.keep_limit(bytes.len() as u64)?;
         self.leave_spare(bytes.len() as u64)?;
         let path = self.path(self.next);
         let mut written = self.write(&path, &bytes);
@@ -127,7 +127,7 @@ impl Buffer {
         }
         written.map_err(failed(&path, "writing it"))?;
         self.waiting.push_back((self.next, bytes.len() as u64));
-        self.standing.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.state.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.next += 1;
         Ok(())
     }
@@ -168,48 +168,48 @@ impl Buffer {
             Ok(()) | Err(_) => {}
         }
         let bytes = self.waiting.remove(at).map_or(0, |(_, bytes)| bytes);
-        self.standing.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.state.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Its state, which stays up to date.
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing)
+    pub fn state(&self) -> Arc<BufferState> {
+        Arc::clone(&self.state)
     }
 
     /// Drops the oldest batch and counts it; returns its bytes, or `None` if there is none.
     fn drop_oldest(&mut self) -> Result<Option<u64>, BufferError> {
         let Some((number, bytes)) = self.waiting.front().copied() else { return Ok(None) };
         self.remove(number)?;
-        self.standing.dropped.fetch_add(1, Ordering::Relaxed);
+        self.state.dropped.fetch_add(1, Ordering::Relaxed);
         Ok(Some(bytes))
     }
 
     /// Drops batches until the buffer's limit allows this many bytes more, or none is left.
-    fn keep_within(&mut self, wanted: u64) -> Result<(), BufferError> {
-        while self.standing.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
+    fn keep_limit(&mut self, wanted: u64) -> Result<(), BufferError> {
+        while self.state.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
         Ok(())
     }
 
     /// Drops batches until the disk has this many bytes more than must stay free.
     fn leave_spare(&mut self, wanted: u64) -> Result<(), BufferError> {
-        let mut lacking = self.lacking(wanted);
-        if lacking == 0 {
+        let mut missing_bytes = self.missing_bytes(wanted);
+        if missing_bytes == 0 {
             return Ok(());
         }
         // Dropped batches are counted by their size: a file system may be late to report free space.
-        while lacking > 0
+        while missing_bytes > 0
             && let Some(bytes) = self.drop_oldest()?
         {
-            lacking = lacking.saturating_sub(bytes.next_multiple_of(BLOCK_BYTES));
+            missing_bytes = missing_bytes.saturating_sub(bytes.next_multiple_of(BLOCK_BYTES));
         }
-        if self.lacking(wanted) > 0 {
+        if self.missing_bytes(wanted) > 0 {
             return Err(failed(&self.dir, "no free space beyond the disk's reserve")(ErrorKind::StorageFull.into()));
         }
         Ok(())
     }
 
-    fn lacking(&self, wanted: u64) -> u64 {
+    fn missing_bytes(&self, wanted: u64) -> u64 {
         self.disk.space(&self.dir).map_or(0, |space| (self.spare.bytes(space) + wanted).saturating_sub(space.free))
     }
 
@@ -219,11 +219,11 @@ impl Buffer {
 }
 
 /// Makes the directory, or removes everybody else's access to an existing one.
-fn ours(dir: &Path) -> Result<(), BufferError> {
+fn make_private(dir: &Path) -> Result<(), BufferError> {
     fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed(dir, "making it"))?;
-    let mode = fs::metadata(dir).map_err(failed(dir, "looking at it"))?.permissions().mode();
+    let mode = fs::metadata(dir).map_err(failed(dir, "reading its metadata"))?.permissions().mode();
     if mode & 0o777 != DIR_MODE {
-        fs::set_permissions(dir, fs::Permissions::from_mode(DIR_MODE)).map_err(failed(dir, "making it ours alone"))?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(DIR_MODE)).map_err(failed(dir, "making it private"))?;
     }
     Ok(())
 }
@@ -340,10 +340,10 @@ mod tests {
         bytes[50] ^= 1;
         fs::write(&damaged, bytes).unwrap();
         let mut buffer = open(&dir, 1 << 20);
-        let standing = buffer.standing();
-        assert_eq!(standing.bytes(), 4 * 116);
+        let state = buffer.state();
+        assert_eq!(state.bytes(), 4 * 116);
         assert_eq!(drain(&mut buffer), [(0, 0), (2, 2), (3, 3)]);
-        assert_eq!((standing.dropped(), standing.bytes()), (1, 0));
+        assert_eq!((state.dropped(), state.bytes()), (1, 0));
         assert!(!dir.join("00000000000000000009.part").exists() && dir.join("unrelated").exists());
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -352,23 +352,23 @@ mod tests {
     fn a_batch_that_cannot_be_read_or_removed_for_a_while_stays() {
         let (dir, disk) = (dir(), Failing::default());
         let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(0)).unwrap();
-        let standing = buffer.standing();
+        let state = buffer.state();
         for n in 0..3u8 {
             buffer.put(&[n; 10], 1).unwrap();
         }
         for errno in [EIO, EMFILE] {
             disk.with(|faults| faults.read = Some(errno));
             assert!(buffer.oldest().is_err());
-            assert_eq!((standing.bytes(), standing.dropped()), (3 * 26, 0));
+            assert_eq!((state.bytes(), state.dropped()), (3 * 26, 0));
         }
         let first = buffer.oldest().unwrap().unwrap();
         disk.with(|faults| faults.remove = Some(EROFS));
         assert!(buffer.remove(first.number).is_err());
-        assert_eq!((standing.bytes(), buffer.oldest().unwrap()), (3 * 26, Some(first)));
+        assert_eq!((state.bytes(), buffer.oldest().unwrap()), (3 * 26, Some(first)));
         // A batch that somebody removed by hand counts as dropped.
         fs::remove_file(buffer.path(1)).unwrap();
         assert_eq!(drain(&mut buffer), [(0, 1), (2, 1)]);
-        assert_eq!((standing.bytes(), standing.dropped()), (0, 1));
+        assert_eq!((state.bytes(), state.dropped()), (0, 1));
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -391,7 +391,7 @@ mod tests {
     fn a_full_disk_costs_the_oldest_and_then_the_new() {
         let (dir, disk) = (dir(), Failing::default());
         let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(0)).unwrap();
-        let standing = buffer.standing();
+        let state = buffer.state();
         disk.with(|faults| faults.write = Some(ENOSPC));
         assert!(buffer.put(&[9; 10], 1).is_err(), "there is nothing to drop for it");
         for n in 0..3u8 {
@@ -399,10 +399,10 @@ mod tests {
         }
         disk.with(|faults| faults.write = Some(ENOSPC));
         buffer.put(&[3; 10], 1).unwrap();
-        assert_eq!(standing.dropped(), 1);
+        assert_eq!(state.dropped(), 1);
         disk.with(|faults| faults.write = Some(EIO));
         assert!(buffer.put(&[9; 10], 1).is_err());
-        assert_eq!(standing.dropped(), 1, "nothing is dropped for what no room would help");
+        assert_eq!(state.dropped(), 1, "nothing is dropped for what no room would help");
         assert_eq!(drain(&mut buffer), [(1, 1), (2, 1), (3, 1)]);
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -412,17 +412,17 @@ mod tests {
         let (dir, disk) = (dir(), Failing::default());
         disk.with(|faults| faults.total = Some(14 * BLOCK_BYTES));
         let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(10 * BLOCK_BYTES)).unwrap();
-        let standing = buffer.standing();
+        let state = buffer.state();
         for n in 0..8u8 {
             buffer.put(&[n; 4000], 1).unwrap();
             let space = disk.space(&dir).unwrap();
             assert!(space.free >= 10 * BLOCK_BYTES, "{space:?}");
         }
-        assert_eq!(standing.dropped(), 4);
+        assert_eq!(state.dropped(), 4);
         // Others fill the disk: the buffer drops batches and accepts no more.
         disk.with(|faults| faults.total = Some(9 * BLOCK_BYTES));
         assert!(buffer.put(&[9; 4000], 1).is_err());
-        assert_eq!((standing.dropped(), standing.bytes()), (8, 0));
+        assert_eq!((state.dropped(), state.bytes()), (8, 0));
         disk.with(|faults| faults.total = Some(14 * BLOCK_BYTES));
         buffer.put(&[10; 4000], 1).unwrap();
         assert_eq!(drain(&mut buffer), [(10, 1)]);
@@ -437,13 +437,13 @@ mod tests {
         fn it_never_grows_beyond_its_bound_and_keeps_the_newest(sizes in proptest::collection::vec(1..400usize, 1..40), bound in 200..2000u64) {
             let dir = dir();
             let mut buffer = open(&dir, bound);
-            let standing = buffer.standing();
+            let state = buffer.state();
             for (n, size) in sizes.iter().enumerate() {
                 buffer.put(&vec![n as u8; *size], 1).unwrap();
                 // A single batch may be larger than the bound.
-                prop_assert!(standing.bytes() <= bound || buffer.waiting.len() == 1);
+                prop_assert!(state.bytes() <= bound || buffer.waiting.len() == 1);
                 let on_disk: u64 = fs::read_dir(&dir).unwrap().flatten().map(|e| e.metadata().unwrap().len()).sum();
-                prop_assert_eq!(on_disk, standing.bytes());
+                prop_assert_eq!(on_disk, state.bytes());
             }
             // By definition: after each batch, the longest run of existing batches that ends with it and is within the
             // bound.
@@ -455,7 +455,7 @@ mod tests {
                     expected.remove(0);
                 }
             }
-            prop_assert_eq!(standing.dropped() as usize + buffer.waiting.len(), sizes.len());
+            prop_assert_eq!(state.dropped() as usize + buffer.waiting.len(), sizes.len());
             let kept: Vec<u8> = drain(&mut buffer).into_iter().map(|(first, _)| first).collect();
             prop_assert_eq!(kept, expected);
             fs::remove_dir_all(&dir).unwrap();

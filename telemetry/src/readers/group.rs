@@ -36,7 +36,7 @@ pub struct Group {
     /// Whether all processes are listed.
     whole: bool,
     /// Whether no process of it has run since they were listed.
-    rests: bool,
+    is_idle: bool,
     /// The number of links of its directory at this measurement.
     links: Option<u64>,
     /// From the last full reading.
@@ -47,7 +47,7 @@ impl Group {
     pub(super) fn new(paths: CgroupPaths) -> Self {
         let is_v1 = paths.v2.is_none();
         let top = paths.v2.clone().or_else(|| paths.v1.first().cloned()).map(|path| Directory::new(path, is_v1));
-        Self { paths, top, processes: Vec::new(), whole: false, rests: false, links: None, parts: None }
+        Self { paths, top, processes: Vec::new(), whole: false, is_idle: false, links: None, parts: None }
     }
 
     /// Its cgroups.
@@ -67,11 +67,11 @@ impl Group {
 
     /// Whether nothing of it has run since the last measurement: its processes, and what only they change, are as they
     /// were.
-    pub fn rests(&self) -> bool {
-        self.rests
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
     }
 
-    /// Whether its directory exists. Called before each [`Self::stays`] and [`Self::refresh`].
+    /// Whether its directory exists. Called before each [`Self::mark_idle`] and [`Self::refresh`].
     pub(super) fn is_there(&mut self) -> bool {
         let Some(top) = &mut self.top else { return true };
         let was = top.inode;
@@ -84,14 +84,14 @@ impl Group {
     }
 
     /// Keeps the list of processes.
-    pub(super) fn stays(&mut self) {
-        self.rests = true;
+    pub(super) fn mark_idle(&mut self) {
+        self.is_idle = true;
     }
 
     /// Lists its processes again; with more than `processes_max` the list is not used. `false`: its directory is gone.
     pub(super) fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
         self.processes.clear();
-        (self.whole, self.rests, self.parts) = (false, false, None);
+        (self.whole, self.is_idle, self.parts) = (false, false, None);
         let Some(top) = &mut self.top else { return true };
         let Some(links) = self.links.take().or_else(|| top.links()) else { return false };
         let mut listing = Listing { processes: &mut self.processes, whole: true, below: 0, most: processes_max.min(PROCESSES_MAX) };

@@ -76,10 +76,10 @@ enum State {
     Open(Held),
     /// The last read lacked a descriptor or memory: the file may exist.
     Missed,
-    /// `found_none` tries in a row found no file; the next `rests` reads do not try.
+    /// `found_none` tries in a row found no file; the next `skips` reads do not try.
     Absent {
         found_none: u32,
-        rests: u32,
+        skips: u32,
     },
 }
 
@@ -121,7 +121,7 @@ pub(super) fn is_passing(error: &io::Error) -> bool {
 
 impl PolledFile {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, state: State::Absent { found_none: 0, rests: 0 }, openings: 0 }
+        Self { path, state: State::Absent { found_none: 0, skips: 0 }, openings: 0 }
     }
 
     /// Its text now, empty if it is not UTF-8. `None` as for [`Self::bytes`].
@@ -158,9 +158,9 @@ impl PolledFile {
                 Err(_gone) => 0,
             },
             State::Missed => 0,
-            State::Absent { found_none, rests: 0 } => *found_none,
-            State::Absent { rests, .. } => {
-                *rests -= 1;
+            State::Absent { found_none, skips: 0 } => *found_none,
+            State::Absent { skips, .. } => {
+                *skips -= 1;
                 return None;
             }
         };
@@ -169,13 +169,13 @@ impl PolledFile {
             Ok((length, file)) => match Held::new(file) {
                 Some(held) => (Some(length), State::Open(held)),
                 // Not held open: it is opened for each read.
-                None => (Some(length), State::Absent { found_none: 0, rests: 0 }),
+                None => (Some(length), State::Absent { found_none: 0, skips: 0 }),
             },
             // It may exist: the next read tries again.
             Err(error) if is_passing(&error) => (None, State::Missed),
             Err(_) => {
-                let rests = (1u32 << found_none.min(16)).min(ABSENT_LOOKS_MAX) - 1;
-                (None, State::Absent { found_none: found_none.saturating_add(1), rests })
+                let skips = (1u32 << found_none.min(16)).min(ABSENT_LOOKS_MAX) - 1;
+                (None, State::Absent { found_none: found_none.saturating_add(1), skips })
             }
         };
         self.state = state;

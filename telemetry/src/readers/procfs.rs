@@ -80,7 +80,7 @@ impl Reader for Procfs {
             self.last = None;
             return;
         };
-        let sums = match self.last.filter(|last| group.rests() && last.io.is_some() == wants_io) {
+        let sums = match self.last.filter(|last| group.is_idle() && last.io.is_some() == wants_io) {
             Some(last) => last,
             None => self.processes(pids, wants_io, text),
         };

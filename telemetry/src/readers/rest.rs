@@ -1,29 +1,29 @@
-//! Detects that an allocation's work rests. While it does, the values that only its own processes change are not read
+//! Detects that an allocation's work is idle. While it is, the values that only its own processes change are not read
 //! again: those of the last reading are used.
 //!
 //! ```text
-//!   Signs, read first ── same as in the last two measurements ─▶ rests: processes, threads, faults, /proc are not read
-//!                     ╰─ different, unknown, or after RESTS_MAX ──▶ everything is read
+//!   Signs, read first ── same as in the last two measurements ─▶ idle: processes, threads, faults, /proc are not read
+//!                     ╰─ different, unknown, or after REUSE_MAX ──▶ everything is read
 //! ```
 //!
 //! One sign is not enough. A rank that computes makes no switch, but its processor time rises. A process that runs for
-//! less than a microsecond makes a switch. A process that begins or ends is counted. When work rests, its resident
-//! memory falls only if the kernel reclaims memory. Waiting for disks and for memory happens without running, and is
-//! read separately (see `v2`).
+//! less than a microsecond makes a switch. A process that begins or ends is counted. While work is idle, its
+//! resident memory falls only if the kernel reclaims memory. Waiting for disks and for memory happens without
+//! running, and is read separately (see `v2`).
 //!
 //! No process of the work is read for this. Changes from outside (a sleeping process that is moved into the group,
 //! memory written by another process) show at the next full reading, after at most 10 s.
 //!
 //! Pressure of memory and disks continues to rise while a process waits and does not run. Such a wait begins in a
-//! running process, so while work rests, the file is read only as long as its value rises.
+//! running process, so while work is idle, the file is read only as long as its value rises.
 
 use std::time::{Duration, Instant};
 
 /// Measurements in a row that must each show the same signs as the one before. With one alone, time that a processor
 /// has not accounted yet would be missed: accounting happens at each tick, and without ticks once a second.
-const SAME_LOOKS: u32 = 2;
+const SAME_SIGNS_MIN: u32 = 2;
 /// Greatest age of values that are not read again.
-const RESTS_MAX: Duration = Duration::from_secs(10);
+const REUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Counters of which at least one rises when a process of the work runs, begins or ends, or when the kernel reclaims
 /// memory. `None`: unknown here.
@@ -61,12 +61,12 @@ impl Rest {
         let is_same = signs.is_some() && signs == self.last;
         self.last = signs;
         self.same = if is_same { self.same.saturating_add(1) } else { 0 };
-        let is_fresh = self.read_at.is_some_and(|at| now.saturating_duration_since(at) < RESTS_MAX);
-        let rests = self.same >= SAME_LOOKS && is_fresh;
-        if !rests {
+        let is_fresh = self.read_at.is_some_and(|at| now.saturating_duration_since(at) < REUSE_MAX);
+        let is_idle = self.same >= SAME_SIGNS_MIN && is_fresh;
+        if !is_idle {
             self.read_at = Some(now);
         }
-        rests
+        is_idle
     }
 }
 
@@ -83,8 +83,8 @@ mod tests {
     fn work_rests_from_the_third_look_with_the_same_signs_and_is_read_again_after_ten_seconds() {
         let (mut rest, began) = (Rest::default(), Instant::now());
         let mut look = |second: u64| rest.look(began + Duration::from_secs(second), signs(5, 5, 5));
-        let rests: Vec<bool> = (0..14).map(&mut look).collect();
-        let read: Vec<usize> = (0..14).filter(|at| !rests[*at]).collect();
+        let idle: Vec<bool> = (0..14).map(&mut look).collect();
+        let read: Vec<usize> = (0..14).filter(|at| !idle[*at]).collect();
         assert_eq!(read, [0, 1, 11]);
         assert!(!look(40), "however few looks there were");
     }
@@ -160,7 +160,7 @@ mod tests {
                 }
                 if rest.look(now, signs(cpu, events, scanned)) {
                     prop_assert!(read >= shown, "{happening:?}: {read} of {changed} changes were read");
-                    prop_assert!(now - read_at < RESTS_MAX);
+                    prop_assert!(now - read_at < REUSE_MAX);
                 } else {
                     (read, read_at) = (changed, now);
                 }

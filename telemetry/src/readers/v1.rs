@@ -50,7 +50,7 @@ impl Reader for V1 {
 
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
         for files in &mut self.groups {
-            files.read(group.rests(), text, usage, &mut self.devices);
+            files.read(group.is_idle(), text, usage, &mut self.devices);
         }
         // Every process joins every hierarchy, so the first one lists all.
         usage.offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64), Source::CgroupV1);
@@ -58,8 +58,8 @@ impl Reader for V1 {
 }
 
 impl Files {
-    /// `rests`: no process of the work has run since the last measurement.
-    fn read(&mut self, rests: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
+    /// `is_idle`: no process of the work has run since the last measurement.
+    fn read(&mut self, is_idle: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
         let number = |text: &str| text.trim().parse::<u64>().ok().map(|number| number as f64);
         // A file is opened only if its values are needed: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
@@ -75,11 +75,11 @@ impl Files {
             }
         }
         if usage.lacks(Measure::Threads) {
-            usage.offer(Measure::Threads, self.threads.read(rests, text, number), Source::CgroupV1);
+            usage.offer(Measure::Threads, self.threads.read(is_idle, text, number), Source::CgroupV1);
         }
         let of_stat = |stat: &str| Some([field(stat, "total_pgfault"), field(stat, "total_pgmajfault")]);
         if usage.lacks(Measure::FaultsMinor)
-            && let Some([all, major]) = self.memory_stat.read(rests, text, of_stat)
+            && let Some([all, major]) = self.memory_stat.read(is_idle, text, of_stat)
         {
             usage.offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64), Source::CgroupV1);
             usage.offer(Measure::FaultsMajor, major.map(|major| major as f64), Source::CgroupV1);

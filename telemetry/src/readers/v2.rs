@@ -40,8 +40,8 @@ impl Pressure {
 
     /// A process begins to wait for memory or a disk while it runs. So no process waits if none has run and the last
     /// two reads gave the same time: then the file is not read.
-    fn read(&mut self, rests: bool, text: &mut Text) -> Option<[Option<u64>; 2]> {
-        let nobody_waits = rests && !self.is_of_cpu && self.before.is_some() && self.before == self.file.last();
+    fn read(&mut self, is_idle: bool, text: &mut Text) -> Option<[Option<u64>; 2]> {
+        let nobody_waits = is_idle && !self.is_of_cpu && self.before.is_some() && self.before == self.file.last();
         if !nobody_waits {
             self.before = self.file.last();
         }
@@ -88,7 +88,7 @@ impl Reader for V2 {
     }
 
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
-        let rests = group.rests();
+        let is_idle = group.is_idle();
         let mut offer = |measure, value| usage.offer(measure, value, Source::CgroupV2);
         let seconds = |micros: Option<u64>| micros.map(|micros| micros as f64 / 1e6);
         if let Some([user, system]) = self.used.take() {
@@ -98,8 +98,8 @@ impl Reader for V2 {
         for (file, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
             offer(measure, file.read(text).and_then(number));
         }
-        offer(Measure::Threads, self.threads.read(rests, text, number));
-        let faults = self.memory_stat.read(rests, text, |stat| Some([field(stat, "pgfault"), field(stat, "pgmajfault")]));
+        offer(Measure::Threads, self.threads.read(is_idle, text, number));
+        let faults = self.memory_stat.read(is_idle, text, |stat| Some([field(stat, "pgfault"), field(stat, "pgmajfault")]));
         if let Some([all, major]) = faults {
             // The kernel counts major faults in both.
             offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64));
@@ -113,7 +113,7 @@ impl Reader for V2 {
             offer(Measure::IoWritten, Some(of_whole_devices(stat, "wbytes=", &mut self.devices)));
         }
         for pressure in &mut self.pressure {
-            if let Some([some_us, full_us]) = pressure.read(rests, text) {
+            if let Some([some_us, full_us]) = pressure.read(is_idle, text) {
                 offer(pressure.some, seconds(some_us));
                 if let Some(full) = pressure.full {
                     offer(full, seconds(full_us));

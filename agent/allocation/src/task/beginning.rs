@@ -96,7 +96,8 @@ impl AllocationTask {
         }
         match &share.spec.entrypoint {
             Entrypoint::Script { .. } => self.send_script(share).await,
-            // An earlier life may have begun the launch; then the shim has it in its original form.
+            // An earlier run of the agent may have begun the launch; then the shim has it in its
+            // original form.
             Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
         }
     }

@@ -200,7 +200,7 @@ impl AllocationTask {
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be removed yet");
                     self.set_detail(&why.to_string());
                 }
-                Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
+                Err(panic) => tracing::error!(%panic, "the removal of an allocation panicked; it is tried again"),
             }
             tokio::time::sleep(UNDO_AGAIN).await;
         }

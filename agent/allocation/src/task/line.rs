@@ -6,13 +6,14 @@ use crate::find::{self, Missing};
 use crate::link::Link;
 use crate::local_launch::LocalLaunch;
 use crate::prepare::{Line, held};
+use crate::undo;
 use lattice_agent_common::environment;
 use lattice_model::{Backoff, EndReason, Entrypoint};
 use lattice_node::RunLeaseEvent;
 use lattice_node::allocation::TaskEvent;
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
+use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ impl AllocationTask {
         self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
-    /// The process of the shim, if it lives. (A line that began with the shim does not tell: this
-    /// agent connected it before the shim was there.)
+    /// The process of the shim, if it lives. The present connection does not show it if this agent
+    /// started the shim: the agent made that connection before the shim existed.
     pub(super) async fn living_shim(&self) -> Option<i32> {
         let (context, allocation, dir) = (Arc::clone(&self.context), self.share.allocation, self.dir.clone());
         let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;
@@ -115,8 +116,7 @@ impl AllocationTask {
     pub(super) async fn shim_lost(&mut self, why: &str) {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
-        let dir = self.dir.clone();
-        let records = exits_of(dir).await;
+        let records = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
             Entrypoint::Command { argv } if self.phase.is_started() => Some(environment::entry_launch(&self.share, argv.clone())),
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
@@ -157,24 +157,35 @@ impl AllocationTask {
         }
         self.stand();
     }
-}
 
-/// The ends that a dead shim wrote to its file. A file that cannot be read is read again for a while:
-/// without it, work that has ended is reported as lost.
-async fn exits_of(dir: ShimDir) -> Vec<ExitRecord> {
-    let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
-    for attempt in 1.. {
-        let from = dir.clone();
-        let why = match tokio::task::spawn_blocking(move || exits::read(&from)).await {
-            Ok(Ok(records)) => return records,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        tracing::warn!(file = %dir.exits().display(), attempt, %why, "the ends that a dead shim recorded cannot be read");
-        if attempt == EXITS_ATTEMPTS {
-            break;
+    /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for
+    /// a while: without it, work that has ended is reported as lost. What the shim left is killed
+    /// before that: no process of it may live on meanwhile, and no further end will be recorded.
+    async fn recorded_ends(&self) -> Vec<ExitRecord> {
+        let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
+        for attempt in 1.. {
+            let dir = self.dir.clone();
+            let why = match tokio::task::spawn_blocking(move || exits::read(&dir)).await {
+                Ok(Ok(records)) => return records,
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            tracing::warn!(file = %self.dir.exits().display(), attempt, %why, "the ends that a dead shim recorded cannot be read");
+            if attempt == EXITS_ATTEMPTS {
+                break;
+            }
+            if attempt == 1 {
+                self.kill_what_a_shim_left().await;
+            }
+            tokio::time::sleep(pauses.next_pause()).await;
         }
-        tokio::time::sleep(pauses.next_pause()).await;
+        Vec::new()
     }
-    Vec::new()
+
+    async fn kill_what_a_shim_left(&self) {
+        let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
+        if let Ok(Err(why)) = tokio::task::spawn_blocking(move || undo::kill_scope_at_once(&context, allocation)).await {
+            tracing::warn!(%allocation, %why, "processes of a dead shim are not killed yet");
+        }
+    }
 }

@@ -316,7 +316,7 @@ async fn how_an_inline_commands_launch_ended_is_how_the_allocation_ended() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_prepared_says_why() {
+async fn a_failed_preparation_gives_its_reason() {
     let mut work = work(|_| {});
     work.task.prepared(Err(PrepareError::RootRefused)).await;
     let why = "work as root is refused on this node (work.allow_root is false)".to_owned();

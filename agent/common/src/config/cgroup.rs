@@ -17,8 +17,8 @@ pub struct CgroupSettings {
     /// `/`: the whole tree, for machines without systemd.
     pub delegated: PathBuf,
     /// Controllers that may be used from cgroup version 1 if the v2 tree lacks them: cpu, cpuset,
-    /// memory, pids, io. Memory is not in the default: version 1 counts it at a price, and cannot
-    /// kill a launch as a whole.
+    /// memory, pids, io. Memory is not in the default: version 1 slows work down to count it, and
+    /// cannot kill a launch as a whole.
     pub v1_controllers: Vec<Controller>,
     /// Processes and threads at once of an allocation that has the whole node; a share gets its
     /// part, by cores. 64 to 4,194,304.

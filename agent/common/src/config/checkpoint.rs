@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_its_name() {
+    fn invalid_settings_are_refused_by_name() {
         CheckpointSettings::default().validate().unwrap();
         let bad = [
             CheckpointSettings { dir: "checkpoints".into(), ..Default::default() },

@@ -43,7 +43,7 @@ pub struct SiteComponent {
     /// code 3 means that the node lacks the component.
     #[serde(default)]
     pub program: PathBuf,
-    /// Timeout of the program in seconds; 1 to 600.
+    /// Timeout of the program, or of reading the file, in seconds; 1 to 600.
     #[serde(default = "half_a_minute")]
     pub timeout_seconds: u64,
 }
@@ -71,9 +71,9 @@ pub enum ConformanceSettingsError {
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error("conformance.components: at most {SITE_MAX} can be named")]
     TooMany,
-    #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", OWN.join(", "))]
+    #[error("conformance.components: {name:?} is not valid: use 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., but none of {}", OWN.join(", "))]
     Name { name: String },
-    #[error("conformance.components: two have the name {name:?}")]
+    #[error("conformance.components: two components have the name {name:?}")]
     Twice { name: String },
     #[error("conformance.components: {name:?} needs either a file or a program, with an absolute path")]
     Source { name: String },
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_old_after_two_periods_at_the_soonest() {
+    fn components_are_stale_after_two_periods_and_a_day_at_least() {
         let after = |period_seconds| ConformanceSettings { period_seconds, ..ConformanceSettings::default() }.stale_after().as_secs();
         assert_eq!([1, 21_600, 604_800].map(after), [86_400, 86_400, 1_209_600]);
     }

@@ -103,7 +103,7 @@ pub enum HealthSettingsError {
     Name { field: &'static str, name: String },
     #[error("health.gpu_policy.{0}")]
     Policy(#[from] PolicyError),
-    #[error("health.checks: two have the name {name:?}")]
+    #[error("health.checks: two checks have the name {name:?}")]
     Twice { name: String },
 }
 

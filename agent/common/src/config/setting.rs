@@ -19,7 +19,8 @@ pub(super) fn within(setting: &str, value: u64, min: u64, max: u64) -> Result<()
     if (min..=max).contains(&value) { Ok(()) } else { Err(SettingError::OutOfRange { setting: setting.to_owned(), value, min, max }) }
 }
 
-/// Checks the path of a directory that is mounted or created, or of a program. An empty path means none.
+/// Checks the path of a directory that is mounted or created, or of a program. An empty path means
+/// none.
 pub(super) fn absolute(setting: &str, path: &Path) -> Result<(), SettingError> {
     if path.as_os_str().is_empty() || is_plain(path) && path != Path::new("/") {
         Ok(())

@@ -64,8 +64,8 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, LookError> {
     Ok(found)
 }
 
-/// Several of one kind as one component: only which versions there are counts, not how many, nor
-/// where.
+/// Joins the versions of several devices of one kind: how many devices have which version does not
+/// matter.
 fn together(found: BTreeSet<String>) -> Option<String> {
     (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(", "))
 }

@@ -31,7 +31,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
 pub enum UnseenNode {
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-    #[error("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs())]
+    #[error("it did not finish reading within {} s; it goes on reading, and you can ask again", ANSWER.as_secs())]
     Late,
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_arrives_and_what_no_node_is_made_of_does_not() {
+    fn valid_components_arrive_and_impossible_ones_are_refused() {
         let found = |value: &str| Found {
             components: Some(Components::from([("kernel".to_owned(), value.to_owned())])),
             at: Some(Timestamp(1)),

@@ -89,8 +89,8 @@ impl Looks {
     }
 }
 
-/// Whether the clock is right, by the kernel's bound of its error (`maxerror`), which the NTP or
-/// PTP daemon sets.
+/// Whether the clock is right, by the bound of its error (`maxerror`) that the NTP or PTP daemon
+/// sets in the kernel.
 fn clock() -> Finding {
     // SAFETY: a timex of zeros is valid; it only asks and changes nothing (adjtimex(2)).
     let mut kept: libc::timex = unsafe { std::mem::zeroed() };
@@ -102,7 +102,7 @@ fn clock() -> Finding {
         return Finding::Unsupported("nobody keeps the kernel's clock (no NTP or PTP daemon has set it)".to_owned());
     }
     if kept.maxerror > CLOCK_ERROR_MAX_US {
-        return Finding::Warning(format!("it may be wrong by {} ms, says who keeps it", kept.maxerror / 1000));
+        return Finding::Warning(format!("it may be wrong by {} ms, as its NTP or PTP daemon reports", kept.maxerror / 1000));
     }
     Finding::Well
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_told_as_not_looked_at() {
+    fn checks_that_are_not_configured_are_reported_as_not_made() {
         let found = |settings: &HealthSettings| -> BTreeMap<String, Finding> {
             let mut looks = Looks::of(settings, Path::new("/"), ImageCache::new(Path::new("/nonexistent"), 0));
             looks.all(Timestamp(0)).into_iter().map(|(name, look)| (name, look())).collect()
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_was_bought_is_told_by_part() {
+    fn missing_hardware_is_reported_by_part() {
         assert!(matches!(machine(Expected::default()), Finding::Unsupported(_)));
         assert_eq!(machine(Expected { cpus: 1, memory_bytes: 1, gpus: 0 }), Finding::Well);
         let found = machine(Expected { cpus: 1, memory_bytes: u64::MAX, gpus: 0 });

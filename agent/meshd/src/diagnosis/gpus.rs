@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_together_and_what_is_wrong_by_name() {
+    fn gpus_are_reported_together_and_faulty_ones_by_name() {
         let one = GpuLoad {
             utilization: Some(0.9),
             memory_used_bytes: Some(1 << 29),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_told_by_the_second_between_two_looks() {
+    fn link_traffic_is_reported_per_second_between_two_looks() {
         let load = |sent| GpuLoad { nvlink_sent_bytes: Some(sent), nvlink_received_bytes: Some(4096), ..GpuLoad::default() };
         let (a, b) = (its("A", ""), its("B", ""));
         let reported = [(&a, load(8192)), (&b, load(0))];
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_do_nothing_while_others_of_the_same_work_are_busy_are_told_also_of_other_nodes() {
+    fn idle_gpus_beside_busy_ones_of_the_same_work_are_reported_across_nodes() {
         let gpus = |each: &[(&str, f64)]| DiagnosisGpus {
             busy: each.iter().map(|(id, busy)| ((*id).to_owned(), *busy)).collect(),
             ..DiagnosisGpus::default()

@@ -101,7 +101,7 @@ fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
     parts.extend(bytes.iter().map(|(direction, count)| format!("{direction} {}", bytes_text(*count))));
     parts.extend(errors.iter().map(|(kind, count)| format!("{kind} {count}")));
     let restarted = of(&family::CXI_RESTARTED).first().map(|(_, at)| Timestamp(at.saturating_mul(1000)));
-    parts.extend(restarted.map(|at| format!("the link last came again at {at}")));
+    parts.extend(restarted.map(|at| format!("the link last came up again at {at}")));
     fact("network", &device, "sysfs", parts.join(", "), is_wrong)
 }
 
@@ -172,7 +172,7 @@ mod tests {
         let look = || cassini(&root, "cxi0".to_owned(), Instant::now() + Duration::from_secs(60));
         let well = look();
         assert!(!well.wrong && well.text.starts_with("link up, sent 4"), "{}", well.text);
-        assert!(well.text.contains("replayed 3, uncorrected 0") && well.text.contains("came again at 2025-07-25T"), "{}", well.text);
+        assert!(well.text.contains("replayed 3, uncorrected 0") && well.text.contains("came up again at 2025-07-25T"), "{}", well.text);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "1@1.000000001\n").unwrap();
         assert!(look().wrong);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "0@1.000000001\n").unwrap();

@@ -73,7 +73,7 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
 /// The processes' ranks, from their environments. Such a read waits for the process's memory lock,
 /// which a thread that waits for a disk may hold.
 pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
-    let waits = "its rank is unknown: an earlier question still waits for its answer";
+    let waits = "its rank is unknown: an earlier read of the ranks still waits";
     let Some(question) = Question::begin(work, RANKS_WITHIN) else { return listed.iter().map(|_| Err(waits)).collect() };
     let pids: Vec<i32> = listed.iter().map(|one| one.pid).collect();
     let (out, ranks) = std::sync::mpsc::channel();
@@ -90,7 +90,7 @@ pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static
     let unknown = match asked {
         Asked::Answered(()) => "it has ended",
         Asked::Silent => "its rank is unknown: its memory cannot be read now",
-        Asked::TooMany => "its rank is unknown: too many questions of this node still wait for their answer",
+        Asked::TooMany => "its rank is unknown: too many reads on this node still wait",
     };
     let mut known = ranks.try_iter();
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()

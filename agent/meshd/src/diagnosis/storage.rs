@@ -54,7 +54,7 @@ pub struct Mount {
 /// How full each mount of the work is, as one of its processes sees them.
 pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
     let Some((pid, mountinfo)) = listed.iter().find_map(|one| Some((one.pid, text_of(&format!("/proc/{}/mountinfo", one.pid))?))) else {
-        return vec![fact("storage", "mounts", "procfs", "nothing of it runs here: its mounts are unknown".to_owned(), false)];
+        return vec![fact("storage", "mounts", "procfs", "no process of it runs here: its mounts are unknown".to_owned(), false)];
     };
     let began = Instant::now();
     let mut facts = Vec::new();

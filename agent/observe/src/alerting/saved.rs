@@ -127,7 +127,7 @@ impl SavedAlerts {
         let there = match read(&path) {
             Ok(there) => there,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "what alerts were raised is not known; they are raised again after their time");
+                tracing::warn!(path = %path.display(), %error, "the stored alerts cannot be read; alerts are raised again after their time");
                 None
             }
         };
@@ -136,7 +136,8 @@ impl SavedAlerts {
         let desk = Arc::<Desk>::default();
         let of_writer = Arc::clone(&desk);
         let writer = std::thread::Builder::new().name("alerts-file".to_owned()).spawn(move || of_writer.serve(&path));
-        let writer = writer.inspect_err(|error| tracing::warn!(%error, "what alerts are raised is not kept over a restart"));
+        let writer = writer
+            .inspect_err(|error| tracing::warn!(%error, "alerts cannot be stored: a restart of this agent forgets those that are raised"));
         (Self { last: there, desk, writer: writer.ok() }, known)
     }
 
@@ -177,7 +178,7 @@ impl Desk {
                 let written = write(path, &contents);
                 wanted = self.wanted.lock();
                 if let Err(error) = written {
-                    tracing::debug!(path = %path.display(), %error, "alerts cannot be kept");
+                    tracing::debug!(path = %path.display(), %error, "alerts cannot be stored now");
                     wanted.contents.get_or_insert(contents);
                     if !wanted.over {
                         self.changed.wait_for(&mut wanted, AGAIN);
@@ -225,7 +226,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_was_raised_is_so_after_a_restart_and_what_did_nothing_meanwhile_did_nothing_all_the_time() {
+    fn raised_alerts_survive_a_restart_and_idle_time_includes_it() {
         let dir = std::env::temp_dir().join(format!("lattice-alerts-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();

@@ -84,7 +84,7 @@ mod tests {
     type Held = Rc<()>;
 
     #[test]
-    fn an_account_is_kept_for_a_second_of_a_minute() {
+    fn overhead_is_measured_for_one_second_of_each_minute() {
         let (mut overhead, began, held) = (Overhead::<Held>::default(), Instant::now(), Rc::new(()));
         let total = Cell::new(Duration::from_secs(100));
         let mut look = |second: u64, ran_ms: u64| {

@@ -62,7 +62,8 @@ impl Devices {
         Self { newest: None, utilization: history(), memory: history(), power: history(), busiest: None, silent: false }
     }
 
-    /// Takes the newest measurement; `None`: there is none now, and the previous one is no longer exported.
+    /// Takes the newest measurement; `None`: there is none now, and the previous one is no longer
+    /// exported.
     pub(super) fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
         let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
         self.newest = mine;
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_together_and_a_driver_that_is_silent_is_told_no_more() {
+    fn gpus_are_reported_together_and_a_silent_driver_is_left_out() {
         let mut devices = Devices::new();
         assert!(devices.numbers().is_empty());
         let at = Instant::now();

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_move_work_and_what_keeps_connections_alive_does_not() {
+    fn traffic_counts_as_activity_and_keepalive_packets_do_not() {
         let mut moving = Moving::default();
         let mut look = |read, network: Option<f64>| {
             let network = network.map(|bytes| (bytes, Source::Ebpf));

@@ -34,7 +34,7 @@ fn a_look_that_took_long_says_nothing_of_rates_and_all_of_counters() {
 }
 
 #[test]
-fn what_ended_is_told_for_a_while_with_its_last_window() {
+fn ended_work_is_reported_for_a_while_with_its_last_window() {
     let (mut known, began, while_ended) = (Known::default(), Instant::now(), (Duration::from_secs(60), Smoothing::None));
     let after = |seconds| began + Duration::from_secs(seconds);
     let (first, again) = (share(1, 1), share(1, 2));
@@ -61,7 +61,7 @@ fn what_ended_is_told_for_a_while_with_its_last_window() {
 }
 
 #[test]
-fn what_is_measured_raises_an_alert_and_a_restart_takes_none_back() {
+fn measurements_raise_an_alert_and_a_restart_clears_none() {
     let rule = Rule { for_ms: 1000, ..Rule::above("busy", "cpu_cores", 0.5, 0.2) };
     let settings = AlertSettings { hang_ms: None, rules: vec![rule] };
     let (mut known, share, began) = (Known::default(), share(1, 1), Instant::now());
@@ -101,7 +101,7 @@ fn every_number_that_is_shown_can_be_a_rules_measure() {
 }
 
 #[test]
-fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
+fn only_exported_values_are_smoothed() {
     let mut tracked = Tracked::new(share(1, 1));
     let began = Instant::now();
     let mut cpu = 0.0;

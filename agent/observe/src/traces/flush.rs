@@ -31,7 +31,7 @@ enum FlushError {
     Store(#[from] StoreError),
     #[error("they cannot be read here")]
     Disk(#[from] io::Error),
-    #[error("there is no logs.store any more to take them")]
+    #[error("logs.store, which would store them, is no longer configured")]
     NoStore,
 }
 
@@ -111,7 +111,7 @@ impl Traces {
                 () = self.0.more.notified() => {
                     let (traces, path) = (self.clone(), path.clone());
                     if let Err(error) = blocking(move || traces.within_bounds(Some(&path))).await {
-                        tracing::warn!(%error, "how many raw measurements and audits wait cannot be looked at");
+                        tracing::warn!(%error, "the raw measurements and audits that wait for the store cannot be listed");
                     }
                 }
             }

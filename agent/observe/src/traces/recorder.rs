@@ -8,6 +8,7 @@
 
 use super::chunk::{Chunk, Declared, Header, Number, VERSION};
 use super::folders::folders;
+use super::pending::{PENDING_BYTES_MAX, Pending};
 use super::{CHUNK_BYTES, Kept, Traces, name};
 use crate::kernel_counts::Key;
 use lattice_agent_common::node_view::NodeView;
@@ -29,9 +30,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 /// What audit lines contain, as their header says.
-const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept as the process gave their arguments, with the result; io_uring's \
-    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; what was lost, and \
-    when the agent was away, has lines of its own, and `ended` where the agent was there to the end: without it nobody was";
+const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept, with the arguments as the process gave them and the result; io_uring's \
+    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; lost events, and \
+    times without an agent, have lines of their own; `ended` is the last line if the agent recorded to the end";
 /// Extension of the file while it is incomplete.
 const UNFINISHED: &str = "json.new";
 /// Free space that is left to others: this many bytes, or a twentieth of the disk if that is less.
@@ -41,21 +42,25 @@ const SUBJECT: &str = "raw measurements on this disk";
 
 /// The recorder of one mode; one for each node.
 pub struct Recorder {
-    traces: Traces,
-    mode: TelemetryMode,
-    me: NodeId,
+    pub(super) traces: Traces,
+    pub(super) mode: TelemetryMode,
+    pub(super) me: NodeId,
     view: watch::Receiver<Arc<NodeView>>,
     troubles: Troubles,
     /// The headers' text about the lines.
     about: String,
-    recordings: BTreeMap<Key, Recording>,
-    /// Whether folders left by an earlier run were checked.
+    pub(super) recordings: BTreeMap<Key, Recording>,
+    /// Recordings that have ended, and of which lines still wait for the disk.
+    pub(super) unfinished: Vec<(Key, Recording)>,
+    /// Whether lines were lost because too many waited, since lines were last written.
+    pub(super) dropping: bool,
+    /// Whether the folders of an earlier run were checked.
     swept: bool,
     troubled: bool,
 }
 
 /// The recording of one allocation.
-struct Recording {
+pub(super) struct Recording {
     order: TelemetryOrder,
     tenant: String,
     project: String,
@@ -64,8 +69,10 @@ struct Recording {
     /// Until when an earlier run of the agent was recording.
     before: Option<SystemTime>,
     about: String,
-    over: bool,
+    pub(super) over: bool,
     chunk: Option<Chunk>,
+    /// Lines that could not be written yet.
+    pub(super) pending: Pending,
 }
 
 /// What is stored across restarts of the agent.
@@ -86,7 +93,8 @@ impl Traces {
 impl Recorder {
     pub(super) fn new(traces: Traces, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Self {
         let about = if mode == TelemetryMode::Audit { OF_AUDITS.to_owned() } else { String::new() };
-        Self { traces, mode, me, view, troubles, about, recordings: BTreeMap::new(), swept: false, troubled: false }
+        let (recordings, unfinished) = (BTreeMap::new(), Vec::new());
+        Self { traces, mode, me, view, troubles, about, recordings, unfinished, dropping: false, swept: false, troubled: false }
     }
 
     /// Names in the headers what this node's lines lack, besides what such lines lack on every
@@ -115,8 +123,12 @@ impl Recorder {
         }
         let stands = |key: &Key, recording: &mut Recording| asked.get(key).is_some_and(|(_, order)| order.id == recording.order.id);
         for (key, mut recording) in self.recordings.extract_if(.., |key, recording| !stands(key, recording)) {
-            recording.close(&self.traces);
             forget(&self.traces.dir(key), self.mode);
+            if recording.pending.is_empty() {
+                recording.close(&self.traces);
+            } else {
+                self.unfinished.push((key, recording));
+            }
         }
         for (key, (share, order)) in asked {
             let (traces, mode, about) = (&self.traces, self.mode, &self.about);
@@ -125,7 +137,7 @@ impl Recorder {
                 let (since_ms, before) = known_since(&traces.dir(key).join(file(mode)), order.id, now_ms);
                 begun.push(key);
                 is_new = true;
-                tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is measured closely");
+                tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is recorded in this mode");
                 Recording {
                     order: order.clone(),
                     tenant: share.spec.tenant.clone(),
@@ -135,6 +147,7 @@ impl Recorder {
                     about: about.clone(),
                     over: false,
                     chunk: None,
+                    pending: Pending::default(),
                 }
             });
             // If an earlier run was recording this audit, its record must first state since when
@@ -145,7 +158,7 @@ impl Recorder {
                 recording.over = true;
             }
             let old = recording.chunk.as_ref().is_some_and(|chunk| chunk.size().1.elapsed() >= traces.0.flush);
-            if recording.over || old {
+            if (recording.over && recording.pending.is_empty()) || old {
                 recording.close(traces);
             }
         }
@@ -164,9 +177,8 @@ impl Recorder {
         let open: BTreeSet<Key> = self.wanted().collect();
         let none = open.is_empty();
         *tally.open() = open;
-        if none && self.troubled {
-            self.troubled = false;
-            self.troubles.over(self.subject());
+        if none && !self.has_pending() {
+            self.end_trouble();
         }
         begun
     }
@@ -215,7 +227,7 @@ impl Recorder {
     pub fn is_at(&self, key: Key, until: SystemTime) {
         let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
         if let Err(error) = file.and_then(|file| file.set_modified(until)) {
-            tracing::debug!(allocation = %key.0, %error, "that it is measured closely now cannot be written down");
+            tracing::debug!(allocation = %key.0, %error, "the time until which it was recorded cannot be stored");
         }
     }
 
@@ -238,40 +250,40 @@ impl Recorder {
         }
     }
 
-    /// Records a look: the numbers of the work, and of each of its GPUs.
+    /// Records a look: the numbers of the work, and of each of its GPUs. A look that cannot be
+    /// written is lost.
     pub fn take(&mut self, key: Key, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) {
-        let of_looks = |declared: &Declared| lines(declared, at_ms, shown, gpus);
-        self.put(key, at_ms, 1, of_looks);
-    }
-
-    /// Records complete lines with this number of events; returns whether that succeeded.
-    pub fn take_lines(&mut self, key: Key, at_ms: u64, events: u64, lines: Vec<u8>) -> bool {
-        self.put(key, at_ms, events, |_| Ok((lines, Declared::new())))
-    }
-
-    fn put(&mut self, key: Key, at_ms: u64, count: u64, lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>) -> bool {
-        let subject = self.subject();
-        let Some(recording) = self.recordings.get_mut(&key).filter(|recording| !recording.over) else { return false };
-        let written = recording.write(&self.traces, self.mode, &self.me, key, at_ms, lines);
-        match &written {
+        let Some(recording) = self.recordings.get_mut(&key).filter(|recording| !recording.over) else { return };
+        match recording.write_look(&self.traces, self.mode, &self.me, key, at_ms, |declared| lines(declared, at_ms, shown, gpus)) {
             Ok(()) => {
-                self.traces.of(self.mode).wrote(key, count);
-                if self.troubled {
-                    self.troubled = false;
-                    self.troubles.over(subject);
-                }
+                self.traces.of(self.mode).wrote(key, 1);
+                self.end_trouble();
             }
             Err(error) => {
-                self.traces.lost(self.mode, key, count);
-                if !self.troubled {
-                    self.troubled = true;
-                    let (dir, mode) = (self.traces.0.dir.display(), self.mode);
-                    tracing::warn!(%dir, %mode, %error, "what is measured closely is lost");
-                    self.troubles.set(subject, format!("are lost: {dir}: {error}"));
-                }
+                self.traces.lost(self.mode, key, 1);
+                self.begin_trouble(&error);
             }
         }
-        written.is_ok()
+    }
+
+    /// Reports that records cannot be written, once until they can be again.
+    pub(super) fn begin_trouble(&mut self, error: &io::Error) {
+        if std::mem::replace(&mut self.troubled, true) {
+            return;
+        }
+        let (dir, mode) = (self.traces.0.dir.display(), self.mode);
+        let what = match self.mode {
+            TelemetryMode::Audit => format!("wait in memory, {} KiB at most, and beyond are lost", PENDING_BYTES_MAX >> 10),
+            TelemetryMode::Debug | TelemetryMode::Prod => "are lost".to_owned(),
+        };
+        tracing::warn!(%dir, %mode, %error, "records cannot be written and {what}");
+        self.troubles.set(self.subject(), format!("{what}: {dir}: {error}"));
+    }
+
+    pub(super) fn end_trouble(&mut self) {
+        if std::mem::take(&mut self.troubled) {
+            self.troubles.over(self.subject());
+        }
     }
 }
 
@@ -281,7 +293,7 @@ impl Recording {
         !self.over && self.order.duration_ms().is_some_and(|all_ms| now_ms.saturating_sub(self.since_ms) >= all_ms)
     }
 
-    fn write(
+    fn write_look(
         &mut self,
         traces: &Traces,
         mode: TelemetryMode,
@@ -290,31 +302,47 @@ impl Recording {
         at_ms: u64,
         lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>,
     ) -> io::Result<()> {
-        if traces.0.store.is_none() {
-            return Err(io::Error::other("there is no logs.store any more to take them"));
-        }
-        let dir = traces.dir(key);
-        has_room(&traces.0.dir)?;
-        if self.chunk.is_none() {
-            let (order, by) = (self.order.id, self.order.by.clone());
-            let (tenant, project) = (self.tenant.clone(), self.project.clone());
-            let (about, node) = (self.about.clone(), me.clone());
-            let (version, (allocation, epoch)) = (VERSION, key);
-            let header = Header { version, allocation, epoch, node, tenant, project, order, by, mode, about };
-            self.chunk = Some(Chunk::begin(&dir, at_ms, &header)?);
-        }
-        let Some(chunk) = &mut self.chunk else { return Ok(()) };
+        let chunk = self.chunk(traces, mode, me, key, at_ms)?;
         let (lines, declared) = lines(&chunk.declared)?;
         chunk.append(&lines)?;
         chunk.declared.extend(declared);
-        if chunk.size().0 >= CHUNK_BYTES {
-            self.close(traces);
-        }
+        self.close_if_large(traces);
         Ok(())
     }
 
+    /// The present file, begun if there is none; an error if there is no space for more.
+    pub(super) fn chunk(&mut self, traces: &Traces, mode: TelemetryMode, me: &NodeId, key: Key, at_ms: u64) -> io::Result<&mut Chunk> {
+        if traces.0.store.is_none() {
+            return Err(io::Error::other("logs.store, which would store them, is no longer configured"));
+        }
+        let dir = traces.dir(key);
+        has_room(&traces.0.dir)?;
+        let there = self.chunk.take();
+        let chunk = match there {
+            Some(chunk) => chunk,
+            None => self.begin_chunk(&dir, mode, me, key, at_ms)?,
+        };
+        Ok(self.chunk.insert(chunk))
+    }
+
+    fn begin_chunk(&self, dir: &Path, mode: TelemetryMode, me: &NodeId, key: Key, at_ms: u64) -> io::Result<Chunk> {
+        let (order, by) = (self.order.id, self.order.by.clone());
+        let (tenant, project) = (self.tenant.clone(), self.project.clone());
+        let (about, node) = (self.about.clone(), me.clone());
+        let (version, (allocation, epoch)) = (VERSION, key);
+        let header = Header { version, allocation, epoch, node, tenant, project, order, by, mode, about };
+        Chunk::begin(dir, at_ms, &header)
+    }
+
+    /// Completes the present file once it is large enough.
+    pub(super) fn close_if_large(&mut self, traces: &Traces) {
+        if self.chunk.as_ref().is_some_and(|chunk| chunk.size().0 >= CHUNK_BYTES) {
+            self.close(traces);
+        }
+    }
+
     /// Completes the present file, so that it can be stored.
-    fn close(&mut self, traces: &Traces) {
+    pub(super) fn close(&mut self, traces: &Traces) {
         let Some(chunk) = self.chunk.take() else { return };
         match chunk.close() {
             Ok(()) => {
@@ -400,7 +428,7 @@ fn known_since(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime
         fs::rename(unfinished, file)
     };
     if let Err(error) = write() {
-        tracing::warn!(file = %file.display(), %error, "since when work is measured closely cannot be written down: the quorum ends it");
+        tracing::warn!(file = %file.display(), %error, "the beginning of this recording cannot be stored: only the quorum ends it");
     }
     (now_ms, None)
 }
@@ -420,7 +448,7 @@ fn has_room(dir: &Path) -> io::Result<()> {
     let stat = statvfs(there)?;
     let of = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
     if of(stat.blocks_available()) < SPARE_BYTES.min(of(stat.blocks()) / 20) {
-        return Err(io::Error::other("there is too little room"));
+        return Err(io::Error::other("there is too little free space"));
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ fn parsed(lines: &[u8]) -> Vec<Value> {
 }
 
 #[test]
-fn looks_become_lines_that_say_whose_they_are_and_what_they_measure() {
+fn looks_become_lines_with_allocation_and_measures() {
     let bed = Bed::new("lines");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(None, 0), 5000);
@@ -203,8 +203,72 @@ fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_whi
     assert_eq!((recorder.ending(&asked, 70_000), bed.files("traces", "jsonl").len()), (vec![], 2));
 }
 
+/// Audits on a disk that takes nothing until [`fs::remove_file`] of `traces`.
+fn audits_without_disk(bed: &Bed) -> (Recorder, NodeView) {
+    fs::write(bed.dir.join("traces"), "").unwrap();
+    let mode = TelemetryMode::Audit;
+    let mut asked = view(Some(1), 60_000);
+    asked.locals[0].share.telemetry.as_mut().unwrap().mode = mode;
+    let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), Troubles::default());
+    assert_eq!(recorder.follow_at(&asked, 5000), [key()]);
+    (recorder, asked)
+}
+
+fn line(at_ms: u64, text: &str) -> Vec<u8> {
+    format!("{{\"at_ms\":{at_ms},\"event\":\"{text}\"}}\n").into_bytes()
+}
+
+#[test]
+fn lines_of_an_audit_wait_for_the_disk_in_order_and_those_beyond_the_bound_count_as_lost() {
+    let bed = Bed::new("full");
+    let (mut recorder, _) = audits_without_disk(&bed);
+    assert!(recorder.take_mark(key(), 1, line(1, "begun")) && recorder.take_lines(key(), 2, 1, line(2, "open")));
+    assert!(recorder.is_behind(key()) && recorder.has_pending());
+    assert_eq!(recorder.kept(key()), Some(Kept { points: 0, lost: 0 }));
+    let large = line(3, &"x".repeat(pending::PENDING_BYTES_MAX - 200));
+    assert!(recorder.take_lines(key(), 3, 10, large) && !recorder.take_lines(key(), 4, 5, line(4, &"y".repeat(200))));
+    assert_eq!(recorder.kept(key()), Some(Kept { points: 0, lost: 5 }));
+    // Where no more events may wait, a mark does.
+    assert!(recorder.take_mark(key(), 5, line(5, &"z".repeat(200))));
+    assert_eq!(recorder.events_pending(), 13);
+    recorder.retry(6);
+    assert!(recorder.is_behind(key()), "the disk takes nothing yet");
+    fs::remove_file(bed.dir.join("traces")).unwrap();
+    recorder.retry(6);
+    assert!(!recorder.has_pending());
+    assert!(recorder.take_lines(key(), 7, 1, line(7, "open")));
+    assert_eq!(recorder.kept(key()), Some(Kept { points: 14, lost: 5 }));
+    recorder.follow_at(&view(None, 0), 6000);
+    let all = bed.files("traces", "jsonl").iter().flat_map(|file| parsed(&chunk::read(file).unwrap().lines)).collect::<Vec<_>>();
+    let mut at: Vec<u64> = all.iter().filter_map(|line| line["at_ms"].as_u64()).collect();
+    at.sort_unstable();
+    assert_eq!(at, [1, 2, 3, 5, 7], "each once");
+}
+
+#[test]
+fn the_last_line_of_an_audit_that_ends_on_a_full_disk_is_written_later() {
+    let bed = Bed::new("full-end");
+    let (mut recorder, asked) = audits_without_disk(&bed);
+    assert!(recorder.take_mark(key(), 1, line(1, "begun")));
+    assert_eq!(recorder.ending(&NodeView::default(), 6000), [key()]);
+    assert!(recorder.take_mark(key(), 2, line(2, "ended")));
+    recorder.follow_at(&NodeView::default(), 6000);
+    assert!(!recorder.wants(key()) && recorder.has_pending() && !recorder.is_behind(key()));
+    // The same work is audited again meanwhile.
+    let mut again = asked;
+    again.locals[0].share.telemetry.as_mut().unwrap().id = Uuid::from_u128(2);
+    assert_eq!(recorder.follow_at(&again, 7000), [key()]);
+    fs::remove_file(bed.dir.join("traces")).unwrap();
+    recorder.retry(7);
+    assert!(!recorder.has_pending());
+    let files = bed.files("traces", "jsonl");
+    let contents = chunk::read(&files[0]).unwrap();
+    assert_eq!((files.len(), contents.header.unwrap().order), (1, Uuid::from_u128(1)));
+    assert_eq!(parsed(&contents.lines)[1..].iter().map(|line| line["event"].as_str().unwrap()).collect::<Vec<_>>(), ["begun", "ended"]);
+}
+
 #[tokio::test]
-async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
+async fn complete_files_are_uploaded_and_removed_and_torn_ones_do_no_harm() {
     let bed = Bed::new("put");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(Some(1), 60_000), 5000);
@@ -262,7 +326,7 @@ fn the_oldest_go_where_too_many_wait() {
 }
 
 #[tokio::test]
-async fn what_the_store_does_not_take_of_one_keeps_nobody_elses_here() {
+async fn one_allocations_refused_file_does_not_hold_back_others() {
     let bed = Bed::new("others");
     fs::write(bed.dir.join("objects/refused"), "no folder can be made here").unwrap();
     for (tenant, number) in [("refused", 1u64), ("physics", 2)] {

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_of_one_time_each_and_a_line_is_of_the_time_of_its_end() {
+    fn a_piece_has_one_time_and_a_line_has_the_time_of_its_end() {
         // "aaa\n" by 10, half of "bbb\n" by 20, the rest and "ccc\n" by 30; nothing is known beyond
         // that.
         let samples = [(5, 0), (10, 4), (20, 6), (30, 12)];

@@ -79,7 +79,7 @@ fn in_segment(segment: u32, rank: u32, stderr: bool, text: &str, end: u64) -> Lo
 }
 
 #[tokio::test]
-async fn what_is_there_is_sent_by_rank_and_only_of_the_launch() {
+async fn output_is_sent_by_rank_and_only_of_the_launch() {
     let dir = Dir::new("there");
     dir.append("1/1.out", "b\n");
     dir.append("1/0.out", "a\nrest");
@@ -108,7 +108,7 @@ async fn following_sends_whole_lines_goes_on_where_the_reader_was_and_ends_with_
 }
 
 #[tokio::test]
-async fn a_file_that_shrank_is_read_from_its_beginning_and_said() {
+async fn a_shrunken_file_is_read_from_its_beginning_with_a_notice() {
     let dir = Dir::new("shrank");
     dir.append("0/0.out", "new\n");
     let mut from = wanted(0);
@@ -136,7 +136,7 @@ async fn a_program_that_truncates_while_it_is_followed_begins_a_segment() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_truncated_and_grew_again_is_known_by_what_it_says() {
+async fn a_file_that_was_truncated_and_grew_again_is_detected_by_its_content() {
     let dir = Dir::new("rewritten");
     let spool = dir.spool();
     let read = async || {
@@ -184,7 +184,7 @@ async fn a_rank_that_goes_on_writing_waits_its_turn() {
 }
 
 #[tokio::test]
-async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_absence_is_not() {
+async fn output_removed_while_it_is_read_is_reported_as_lost() {
     for (text, has_notice) in [("one\n", true), ("", false)] {
         for whole in [true, false] {
             let dir = Dir::new("removed");
@@ -230,7 +230,7 @@ async fn the_last_lines_of_each_stream_are_found_from_the_end() {
 
 /// The first part of a stream is in the store and punched out of its file.
 #[tokio::test]
-async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_said() {
+async fn removed_output_comes_from_the_store_or_is_reported_as_lost() {
     use nix::fcntl::{FallocateFlags, fallocate};
     let dir = Dir::new("punched");
     let line = |n: usize| format!("{n:07}\n");

@@ -63,7 +63,7 @@ fn a_fast_stream_is_cut_by_size() {
 }
 
 #[test]
-fn what_was_punched_before_it_was_put_is_a_gap() {
+fn output_removed_before_its_upload_is_a_gap() {
     let mut i = index();
     let early = seen(1000, 0, 0);
     i.see(&early, 0);
@@ -96,7 +96,7 @@ fn a_file_that_shrank_begins_a_new_segment_once() {
 }
 
 #[test]
-fn what_the_store_knows_beyond_what_was_written_down_is_learnt() {
+fn chunks_in_the_store_beyond_the_recorded_index_are_found() {
     let (mut stored, mut written) = (index(), index());
     for (i, bytes) in [(&mut stored, 300_000), (&mut written, 1000)] {
         let seen = seen(bytes, 0, 1);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_damaged_is_refused() {
+    fn a_written_record_is_read_and_a_damaged_one_is_refused() {
         let path = std::env::temp_dir().join(format!("lattice-spool-record-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();

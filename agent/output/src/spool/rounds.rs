@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_is_told_what_there_is_of_its_own_with_the_others_and_who_went_is_not_looked_at() {
+    async fn one_round_answers_every_waiting_spool_and_skips_those_that_left() {
         let top = std::env::temp_dir().join(format!("lattice-rounds-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&top);
         let [there, not_there, gone] = ["there", "not-there", "gone"].map(|name| spool(&top.join(name)));

@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Logs that are needed and whose allocation ended less than this ago are removed only if the disk
-/// is short of space: somebody is about to read them.
+/// Logs that the store lacks and whose allocation ended less than this ago are removed only if the
+/// disk is short of space: somebody may be about to read them.
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 /// At least as long as a block of any file system that stores logs.
 const BLOCK_BYTES: u64 = 64 * 1024;

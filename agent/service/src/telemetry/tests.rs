@@ -17,7 +17,7 @@ async fn read(store: &LogStore, place: &Place, node: Option<&str>, most: usize) 
 }
 
 #[tokio::test]
-async fn all_that_can_be_read_is_told_and_what_cannot_is_named() {
+async fn readable_files_are_sent_and_unreadable_ones_are_named() {
     let dir = std::env::temp_dir().join(format!("lattice-read-telemetry-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     let url = format!("file://{}", dir.display());

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_is_asked_about_from_its_start_to_when_its_last_window_was_told() {
+    fn ended_work_is_queried_from_its_start_to_its_last_exported_window() {
         let share = lattice_model::test_builders::desired_share(AllocationId(uuid::Uuid::from_u128(1)));
         let mut allocation = Allocation::submitted(share.allocation, share.spec.clone(), share.owner.clone(), Timestamp(1000));
         allocation.started_at = Some(Timestamp(2_000_000));

@@ -18,7 +18,7 @@ fn parsed(event: &Event, data: &[u8]) -> Value {
 }
 
 #[test]
-fn a_file_that_is_opened_is_told_with_who_and_what_came_of_it() {
+fn an_opened_file_is_reported_with_its_user_and_result() {
     let mut opened = event(CALL_OPENAT, call_number("openat"), 3);
     opened.flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC) as u64;
     let want = json!({
@@ -40,7 +40,7 @@ fn a_file_that_is_opened_is_told_with_who_and_what_came_of_it() {
 }
 
 #[test]
-fn connections_are_told_with_both_kinds_of_addresses_and_whatever_else_there_is() {
+fn connections_are_reported_with_addresses_of_every_family() {
     let mut connect = event(CALL_CONNECT, call_number("connect"), -111);
     (connect.family, connect.socket_type, connect.protocol) = (2, 1, 6);
     let address = |of: u16, rest: &[u8]| [&of.to_ne_bytes()[..], rest].concat();
@@ -66,7 +66,7 @@ fn connections_are_told_with_both_kinds_of_addresses_and_whatever_else_there_is(
 }
 
 #[test]
-fn what_is_not_seen_whole_says_so() {
+fn partial_events_and_gaps_are_recorded_as_such() {
     let line = parsed(&event(CALL_URING, URING_OPENAT, 0), b"/data/y\0");
     assert_eq!((&line["event"], &line["call"], &line["path"]), (&"io_uring".into(), &"openat".into(), &"/data/y".into()));
     assert!(line.get("result").is_none());

@@ -45,14 +45,14 @@ impl Out {
         let mut name: OsString = path.into();
         name.push(".partial");
         let partial = PathBuf::from(name);
-        let file = File::create(&partial).map_err(|e| Failure::other(format!("{}: it cannot be written: {e}", partial.display())))?;
+        let file = File::create(&partial).map_err(|e| Failure::other(format!("cannot write {}: {e}", partial.display())))?;
         Ok(Self { to: Box::new(BufWriter::new(file)), file: Some((partial, path.to_owned())) })
     }
 
     fn finish(mut self) -> Result<(), Failure> {
         self.to.flush()?;
         if let Some((partial, path)) = self.file {
-            std::fs::rename(&partial, &path).map_err(|e| Failure::other(format!("{}: it cannot be written: {e}", path.display())))?;
+            std::fs::rename(&partial, &path).map_err(|e| Failure::other(format!("cannot write {}: {e}", path.display())))?;
         }
         Ok(())
     }

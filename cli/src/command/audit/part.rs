@@ -1,4 +1,4 @@
-//! The parts of a long answer.
+//! Reads an answer that comes in parts.
 
 use crate::failure::{Exit, Failure};
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! `lattice audit verify`: every link and every signature.
+//! `lattice audit verify`: verifies every link of the chain and every signature.
 
 use super::part::part;
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A broken chain is an error of the call; a key that is not trusted is an error here.
+/// The agent reports a broken chain as an error of the call. This function checks the keys.
 pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut progress = answer(client.admin().verify_audit(v1::VerifyAuditRequest {})).await?;
@@ -51,10 +51,10 @@ fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
 }
 
 fn text(v: &v1::VerifyAuditProgress) -> String {
-    let mut text = format!("The audit log of member {} holds: {} records, head {}\n", v.member, v.records, v.head);
+    let mut text = format!("The audit log of member {} is valid: {} records, head {}\n", v.member, v.records, v.head);
     text += &match v.signatures {
-        0 => "Nothing of it is signed yet\n".to_owned(),
-        n => format!("{n} signatures hold; signed up to record {}\n\n", v.signed),
+        0 => "No record is signed yet\n".to_owned(),
+        n => format!("{n} signatures are valid; the last one covers record {}\n\n", v.signed),
     };
     if v.keys.is_empty() {
         return text;

@@ -4,7 +4,7 @@ use crate::failure::{Exit, Failure};
 use crate::message::say;
 use std::io::{self, BufRead, IsTerminal};
 
-/// Continues if `--yes` was given, or the person at the terminal confirms. Refuses if there is no terminal.
+/// Returns if `--yes` was given, or if the person at the terminal confirms. Refuses if there is no terminal.
 ///
 /// # Errors
 /// It was not confirmed.

@@ -19,9 +19,7 @@ pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
         Ok(())
     };
     let success_text = |node: &_| {
-        format!(
-            "Node {node} is Down: its work is ended, or waits to begin elsewhere; where the node comes back, it ends what is left first"
-        )
+        format!("Node {node} is Down: its work is ended, or waits to begin elsewhere; if the node comes back, it first ends what is left")
     };
     each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
 }

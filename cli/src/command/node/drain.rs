@@ -27,7 +27,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
         confirmed(args.yes, &format!("work on {} that can save its state does so now and loses its nodes", hostlist::fold(&nodes)))?;
     }
     let client = session.connect().await?;
-    // The same for all nodes, so that an allocation on several of them is asked only once.
+    // One id for all nodes, so that an allocation on several of them is asked only once.
     let urgent_id = if args.urgent { Uuid::new_v4().to_string() } else { String::new() };
     let act = async |node: String| {
         let (kind, reason, urgent_id) = (HoldKind::Drain.to_string(), args.with.reason.clone(), urgent_id.clone());

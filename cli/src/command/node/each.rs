@@ -1,4 +1,4 @@
-//! Applies one operation to each of several nodes: prints a line for each, and names those for which it was not done.
+//! Applies one operation to each of several nodes: prints a line for each, and names the nodes for which it failed.
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
@@ -18,7 +18,7 @@ pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     Ok(all)
 }
 
-/// Adds the node to a failure without an answer; a refusal names the node itself.
+/// Adds the node's name if nobody answered; a refusal already names the node.
 pub fn unanswered(node: &str, failure: Failure) -> Failure {
     if failure.exit() == Exit::Unavailable as u8 { failure.about(&format!("node {node}")) } else { failure }
 }

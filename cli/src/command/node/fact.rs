@@ -17,14 +17,14 @@ pub fn unknown(name: &str, response: &v1::NodeFactResponse) -> v1::Node {
     v1::Node {
         id: name.to_owned(),
         state: "Unknown".to_owned(),
-        reason: "the quorum has no record of it: it has not registered since the quorum began, or was recovered".to_owned(),
+        reason: "the quorum has no record of it: it has not registered since the quorum was started or recovered".to_owned(),
         schedulable: true,
         gossip: response.gossip.as_ref().map(|member| member.liveness.clone()).unwrap_or_default(),
         ..Default::default()
     }
 }
 
-/// `own`: the answering agent's own node, whose other facts are shown elsewhere.
+/// `own`: it is the answering agent's node, whose other facts the caller shows.
 pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut line = |name, value| lines.push((name, value));

@@ -109,7 +109,7 @@ pub fn standing(node: &v1::Node) -> String {
         if conformance.stale {
             text.push_str("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group of its own until its agent can read them again. That report:\n");
         }
-        text.push_str(&format!("It is of conformance group {}, {nodes}", short(&conformance.fingerprint)));
+        text.push_str(&format!("It belongs to conformance group {}, {nodes}", short(&conformance.fingerprint)));
         match time(conformance.drifted_since_ms) {
             None => text.push_str(", as expected.\n"),
             Some(since) => text.push_str(&format!(
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drift_is_told_with_what_changed_and_what_is_absent_is_named() {
+    fn drift_is_shown_with_the_change_and_absent_components_are_named() {
         let found = v1::LocalConformance {
             fingerprint: "0123456789abcdef".into(),
             components: [("kernel".to_owned(), "6.6".to_owned()), ("bios".to_owned(), "A 1".to_owned())].into(),
@@ -153,11 +153,11 @@ mod tests {
             stale: false,
         };
         let node = v1::Node { id: "n1".into(), conformance: Some(conformance.clone()), ..Default::default() };
-        let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` accepts that.\n";
+        let want = "It belongs to conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` accepts that.\n";
         assert_eq!(standing(&node), want);
         let conformance = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..conformance };
         let node = v1::Node { conformance: Some(conformance), ..node };
-        assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
+        assert_eq!(standing(&node), "It belongs to conformance group 0123456789ab, alone, as expected.\n");
         let conformance = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
         let stale = standing(&v1::Node { conformance: Some(conformance), ..Default::default() });
         assert!(

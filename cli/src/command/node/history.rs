@@ -14,9 +14,9 @@ use lattice_model::time::Timestamp;
 use lattice_model::{AuditAction, AuditRecord, NodeId};
 use std::collections::BTreeMap;
 
-/// Records that are shown, the newest.
+/// The most records that are shown; the newest ones.
 const SHOWN_MAX: usize = 1000;
-/// Records of one request.
+/// The most records of one request.
 const PAGE: u32 = 1000;
 
 /// Shows the records of all nodes in one order. A node without records is named, and the others are shown.
@@ -29,7 +29,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         let any = newest.read(&client, node, since_ms).await.map_err(|failure| unanswered(node.as_str(), failure))?;
         if !any && since_ms.is_none() {
             let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node}"));
-            unknown.hint("`lattice nodes` lists those that there are").report();
+            unknown.hint("`lattice nodes` lists the nodes").report();
             exit = Exit::NotFound as u8;
         }
     }
@@ -38,7 +38,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         return Ok(exit);
     }
     if left_out > 0 {
-        session.note(&format!("{left_out} older records are left out: --since, or `lattice audit query --node NODE`"));
+        session.note(&format!("{left_out} older records are left out: use --since, or `lattice audit query --node NODE`"));
     }
     match session.format() {
         Format::Table => print(&table(&records, nodes.len() > 1 || session.width() == Width::Wide))?,

@@ -57,7 +57,7 @@ pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
     let act = async |node: String| {
         set_one(&client, HoldKind::Failure, node.clone(), &with.reason, [None, None]).await?;
         if *off {
-            let half = format!("node {node} is Down, but that it is off is not recorded; repeat the command");
+            let half = format!("node {node} is Down, but not recorded as powered off; repeat the command");
             let request = v1::ConfirmDeadRequest { node, reason: with.reason.clone() };
             answer(client.nodes().confirm_dead(request)).await.map_err(|failure| failure.about(&half))?;
         }
@@ -75,7 +75,7 @@ pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> 
         Ok(())
     };
     let success_text = |node: &_| {
-        format!("Node {node} is repaired; where a check of its own still says failure, that comes back: `lattice node status {node}`")
+        format!("Node {node} is repaired; if one of its own checks still reports a failure, the hold returns: `lattice node status {node}`")
     };
     each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
 }
@@ -98,8 +98,7 @@ pub async fn wipe(session: &Session, args: &Wipe) -> Result<u8, Failure> {
         answer(client.nodes().wipe(v1::WipeRequest { node, reason: args.with.reason.clone(), force: args.force })).await?;
         Ok(())
     };
-    let success_text =
-        |node: &_| format!("Node {node} takes nothing until it is wiped; `lattice node status {node}` shows how far that is");
+    let success_text = |node: &_| format!("Node {node} gets no work until it is wiped; `lattice node status {node}` shows the progress");
     each(session, &args.with.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 

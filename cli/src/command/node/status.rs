@@ -61,8 +61,8 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
     }
 }
 
-/// Shows nodes as the quorum knows them, or else gossip. A table also shows the work that drains wait for; a single
-/// node also has the facts that its agent reports.
+/// Shows nodes as the quorum knows them, or else as gossip does. A table also shows the work that drains wait for. For
+/// a single node, the facts that its agent reports are shown as well.
 async fn others(session: &Session, client: &Client, names: &[String], stale: bool) -> Result<(), Failure> {
     let all = nodes::list_or_gossip(session, client, stale).await?;
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_without_a_quorum_is_said() {
+    fn a_lost_quorum_and_its_consequences_are_shown() {
         let local = v1::LocalStatusResponse {
             node: "n1".into(),
             version: "0.1.0".into(),

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_and_what_ended_are_told_apart() {
+    fn running_and_ended_work_are_distinguished() {
         let wait = |ended, detail: &str| v1::NodeWait {
             allocation: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
             owner: "ada".into(),

@@ -1,4 +1,4 @@
-//! The ranks one by one, and the busiest and the least busy rank of each launch.
+//! `lattice top --per-rank`: each rank, and the busiest and the least busy rank of each launch.
 
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
@@ -106,10 +106,10 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
             notes.push(format!("{} does not report its ranks: {}", node.node, node.ranks_unreached));
         }
         if node.ranks_left_out > 0 {
-            notes.push(format!("{} has {} more ranks or processes of it, which are not shown", node.node, node.ranks_left_out));
+            notes.push(format!("{} has {} more ranks or processes, which are not shown", node.node, node.ranks_left_out));
         }
         if node.ranks_unknown > 0 {
-            notes.push(format!("of {} processes on {} it is not known to which rank they belong", node.ranks_unknown, node.node));
+            notes.push(format!("{} processes on {} belong to an unknown rank", node.ranks_unknown, node.node));
         }
     }
     if notes.is_empty() && nodes.iter().all(|node| node.ranks.is_empty()) {
@@ -176,8 +176,7 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         assert_eq!((&json.1[0]["busiest"]["rank"], &json.1[0]["states"]["sleeping"]), (&2.into(), &2.into()));
         nodes[0].ranks_unreached = "it does not answer".into();
         nodes[1].ranks_unknown = 3;
-        let expected =
-            ["n2 does not report its ranks: it does not answer", "of 3 processes on n1 it is not known to which rank they belong"];
+        let expected = ["n2 does not report its ranks: it does not answer", "3 processes on n1 belong to an unknown rank"];
         assert_eq!(notes(&nodes), expected);
         assert_eq!((text(&[], TableSize::default()), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
     }

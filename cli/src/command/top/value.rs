@@ -3,7 +3,6 @@
 use lattice_model::resources::bytes_text;
 
 pub fn shown(value: f64, unit: &str) -> String {
-    // Bytes, and bytes a second, are shown as whole numbers.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
         "bytes" => bytes(value),

@@ -4,11 +4,11 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct OfTenant {
-    /// Only of this tenant [default: the tenant of your submissions, else those of your allocations; for operators:
-    /// all]
+    /// Only those of this tenant [default: the tenant of your submissions, else the tenants of your allocations; for
+    /// operators: all]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Of all tenants that you may see, even if a tenant is set for your submissions
+    /// Those of all tenants that you may see, even if a tenant is set for your submissions
     #[arg(short, long, conflicts_with = "tenant")]
     pub all: bool,
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 const SUBMIT_EXAMPLES: &str = "Examples:
   lattice submit job.sh
-      a script; its #LATTICE (or #SBATCH) lines have its options
+      a script; its #LATTICE (or #SBATCH) lines contain options
   lattice submit --nodes=4 --walltime=2h job.sh
       the command line wins over the script's lines
   lattice submit --wait job.sh

@@ -52,7 +52,7 @@ pub struct ShowTenant {
 pub struct SetTenant {
     #[command(flatten)]
     pub name: TenantName,
-    /// How many nodes its running allocations may have in all; `none`: no limit
+    /// How many nodes all of its allocations may have at once; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub max_nodes: Option<Quota>,
     /// How many of its allocations may have nodes at once; `none`: no limit

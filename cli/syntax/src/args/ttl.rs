@@ -16,17 +16,17 @@ pub enum BoundedTimeError {
     #[error(transparent)]
     Duration(#[from] DurationError),
     /// The bounds, for people.
-    #[error("{0} are possible")]
+    #[error("it must be {0}")]
     OutOfBounds(&'static str),
 }
 
-/// A duration within `bounds`. `shown`: the bounds as text for people.
+/// Parses a duration within `bounds`. `shown`: the bounds as text for people.
 pub fn bounded(text: &str, bounds: RangeInclusive<Duration>, shown: &'static str) -> Result<Duration, BoundedTimeError> {
     let time = ttl(text)?;
     if bounds.contains(&time) { Ok(time) } else { Err(BoundedTimeError::OutOfBounds(shown)) }
 }
 
-/// How long work may take to save its state. Zero is refused here: to an agent it means the site's default.
+/// Parses how long work may take to save its state. Zero is refused here, because it means the default in the API.
 pub fn saving(text: &str) -> Result<Duration, BoundedTimeError> {
     bounded(text, Duration::from_millis(DEADLINE_MS.0)..=Duration::from_millis(DEADLINE_MS.1), "1s to 24h")
 }

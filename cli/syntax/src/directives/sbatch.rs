@@ -1,4 +1,4 @@
-//! Translates `#SBATCH` options (requirement "Compatibility API": command mapping). One table has the rule for each.
+//! Translates `#SBATCH` options. [`OPTIONS`] has a rule for each.
 
 use super::slurm_values::{self, ValueError};
 use crate::UsageError;
@@ -19,7 +19,7 @@ pub enum Rule {
     GpusPerNode,
     /// The variables that the job gets.
     Export,
-    /// An option without a value.
+    /// This option, which has no value.
     Plain(&'static str),
     /// It does not change the job: it is ignored with a warning. The flag says whether a value follows.
     Harmless(bool),
@@ -45,15 +45,15 @@ const fn lettered(short: char, long: &'static str, rule: Rule) -> SlurmOption {
 
 const LEAVE_OUT: &str = "leave it out";
 const FILES_ARE_KEPT: &str =
-    "the output is kept for `lattice logs`, on stdout and stderr apart; a script writes files of its own with `exec >FILE 2>&1`";
-const BY_NODES: &str = "give nodes, ranks and cores by -N, -n, --ntasks-per-node and -c";
+    "`lattice logs` shows the output, with stdout and stderr separate; a script that begins with `exec >FILE 2>&1` writes a file itself";
+const BY_NODES: &str = "set nodes, ranks and cores with -N, -n, --ntasks-per-node and -c";
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
 const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
 const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
-const NO_DEPENDENCIES: &str = "dependencies are not built yet; have the job before submit this one as its last command";
+const NO_DEPENDENCIES: &str = "dependencies are not built yet; let the earlier job submit this one as its last command";
 const NO_TIME: &str =
-    "work that waits for a time is not built yet; submit it with `lattice submit --hold`, and `lattice resume ID` when it may run";
-const OF_SBATCH: &str = "it is of the submitting command, not of the job";
+    "start times are not built yet; submit with `lattice submit --hold`, and run `lattice resume ID` when the job may start";
+const OF_SBATCH: &str = "it is an option of the submitting command, not of the job";
 
 /// Each option of `sbatch`, sorted by name. Options that are not listed are refused as well.
 pub const OPTIONS: &[SlurmOption] = &[
@@ -66,7 +66,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('b', "begin", Rule::Refused(NO_TIME)),
     lettered('D', "chdir", Rule::Value("--chdir")),
     option("cluster-constraint", Rule::Refused("there is one cluster; leave it out")),
-    lettered('M', "clusters", Rule::Refused("there is one cluster; choose another one's agent with --endpoint")),
+    lettered('M', "clusters", Rule::Refused("there is one cluster; --endpoint names an agent of another one")),
     option("comment", Rule::Harmless(true)),
     lettered('C', "constraint", Rule::Value("--constraint")),
     option("container", Rule::Refused("use --uenv=IMAGE")),
@@ -77,7 +77,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("cpu-freq", Rule::Refused("frequencies are not set; leave it out")),
     option("cpus-per-gpu", Rule::Refused("use -c and --gpus-per-task")),
     lettered('c', "cpus-per-task", Rule::Value("--cpus-per-task")),
-    option("deadline", Rule::Refused("queues know no deadlines; leave it out")),
+    option("deadline", Rule::Refused("queues have no deadlines; leave it out")),
     option("delay-boot", Rule::Refused(NODES_BY_FEATURES)),
     lettered('d', "dependency", Rule::Refused(NO_DEPENDENCIES)),
     lettered('m', "distribution", Rule::Value("--distribution")),
@@ -100,12 +100,12 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("gres-flags", Rule::Refused("use --gpu-bind=closest or --gpu-bind=none")),
     lettered('h', "help", Rule::Refused(OF_SBATCH)),
     option("hint", Rule::Refused("use -c, --cpu-bind and --ntasks-per-node")),
-    lettered('H', "hold", Rule::Refused("it is of the submitting command: `lattice submit --hold`")),
+    lettered('H', "hold", Rule::Refused("use the submitting command: `lattice submit --hold`")),
     option("ignore-pbs", Rule::Harmless(false)),
     lettered('i', "input", Rule::Refused("a script's standard input is empty; redirect it in the script: `program <FILE`")),
     lettered('J', "job-name", Rule::Value("--name")),
     option("kill-on-invalid-dep", Rule::Refused(NO_DEPENDENCIES)),
-    lettered('L', "licenses", Rule::Refused("licenses are not counted; leave it out where the program waits for one itself")),
+    lettered('L', "licenses", Rule::Refused("licenses are not counted; leave it out if the program itself waits for a license")),
     option("mail-type", Rule::Harmless(true)),
     option("mail-user", Rule::Harmless(true)),
     option("mcs-label", Rule::Refused(LEAVE_OUT)),
@@ -131,36 +131,36 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('o', "output", Rule::Refused(FILES_ARE_KEPT)),
     lettered('O', "overcommit", Rule::Refused(BY_NODES)),
     lettered('s', "oversubscribe", Rule::Refused("ask for a share of each node: --mem, --gpus-per-node, or --cores in a #LATTICE line")),
-    option("parsable", Rule::Refused("it is of the submitting command: `lattice submit -o name` prints the id alone")),
+    option("parsable", Rule::Refused("use the submitting command: `lattice submit -o name` prints only the id")),
     lettered('p', "partition", Rule::Value("--vcluster")),
     option("power", Rule::Refused(LEAVE_OUT)),
     option("prefer", Rule::Refused(NODES_BY_FEATURES)),
     option("priority", Rule::Refused("queues are served in the order of submission; leave it out")),
-    option("profile", Rule::Refused("`lattice telemetry` asks for close measurement of running work")),
+    option("profile", Rule::Refused("`lattice telemetry` measures running work closely")),
     option("propagate", Rule::Refused("set limits in the script with `ulimit`")),
     lettered(
         'q',
         "qos",
-        Rule::Refused("there are no classes of service; the queue is -p, how hard it is to preempt --preemption-class in a #LATTICE line"),
+        Rule::Refused("there are no classes of service; choose a queue with -p, and set --preemption-class in a #LATTICE line"),
     ),
     lettered('Q', "quiet", Rule::Harmless(false)),
-    option("reboot", Rule::Refused("nodes are not started again for a job; leave it out")),
+    option("reboot", Rule::Refused("nodes are not rebooted for a job; leave it out")),
     option("requeue", Rule::Plain("--requeue=on_node_failure")),
-    option("reservation", Rule::Refused("there are no reservations; the queue is -p")),
+    option("reservation", Rule::Refused("there are no reservations; choose a queue with -p")),
     option("resv-ports", Rule::Refused("ports are not reserved; leave it out")),
     option("segment", Rule::Refused(NODES_BY_FEATURES)),
     option(
         "signal",
         Rule::Refused(
-            "use --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends; \
-             `lattice signal ID` sends one at any time",
+            "use --checkpoint=signal and --checkpoint-signal in a #LATTICE line: the job gets the signal before its walltime ends; \
+             `lattice signal ID` sends a signal at any time",
         ),
     ),
     option("sockets-per-node", Rule::Refused(NODES_BY_FEATURES)),
     option("spread-job", Rule::Refused(BY_NODES)),
     option("stepmgr", Rule::Refused(LEAVE_OUT)),
     option("switches", Rule::Refused(NODES_BY_FEATURES)),
-    option("test-only", Rule::Refused("it is of the submitting command: `lattice submit --dry-run`")),
+    option("test-only", Rule::Refused("use the submitting command: `lattice submit --dry-run`")),
     option("thread-spec", Rule::Refused("threads are not set aside for the system; use -c")),
     option("threads-per-core", Rule::Refused("use -c and --cpu-bind")),
     lettered('t', "time", Rule::Time),
@@ -175,7 +175,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('v', "verbose", Rule::Harmless(false)),
     lettered('V', "version", Rule::Refused(OF_SBATCH)),
     option("view", Rule::Value("--view")),
-    lettered('W', "wait", Rule::Refused("it is of the submitting command: `lattice submit --wait`")),
+    lettered('W', "wait", Rule::Refused("use the submitting command: `lattice submit --wait`")),
     option("wait-all-nodes", Rule::Refused("a job always begins when all its nodes are ready; leave it out")),
     option("wckey", Rule::Harmless(true)),
     option("wrap", Rule::Refused("`lattice submit -- sh -c COMMAND` runs a command without a script")),
@@ -215,7 +215,7 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
             Rule::Harmless(_) => translated.ignored.push(word.clone()),
             Rule::Refused(remedy) => {
                 return Err(UsageError {
-                    what: format!("{word}: it is not supported, and without it the job would not be what was requested"),
+                    what: format!("{word}: it is not supported, and the job would be different without it"),
                     hint: Some(remedy.to_owned()),
                 });
             }
@@ -234,7 +234,7 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
     Ok(translated)
 }
 
-/// Our options for one of Slurm's and its value.
+/// The options of `lattice submit` for an option of Slurm with a value.
 fn with_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
     match rule {
         Rule::Value(name) => Ok(vec![format!("{name}={value}")]),

@@ -13,11 +13,11 @@ pub enum ValueError {
     Memory(#[from] MemoryError),
     #[error("all memory of a node comes with the whole node; leave it out")]
     AllMemory,
-    #[error("{0:?} is not known: of generic resources only GPUs are, as in gpu:4 or gpu:a100:4")]
+    #[error("{0:?} is not supported: the only generic resources are GPUs, such as gpu:4 or gpu:a100:4")]
     NotGpus(String),
-    #[error("{0:?} is no number of GPUs such as 4 or a100:4")]
+    #[error("{0:?} is not a number of GPUs, such as 4 or a100:4")]
     Gpus(String),
-    #[error("one kind of GPU can be asked for, not several")]
+    #[error("only one kind of GPU can be requested")]
     SeveralKinds,
     #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
     Unassigned(String),

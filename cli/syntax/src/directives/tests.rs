@@ -165,7 +165,7 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
         ("-Z", "job.sh line 2: #SBATCH -Z: there is no such option"),
         ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: only whole nodes"),
-        ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not known"),
+        ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not supported"),
         ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
     ] {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The closing one of these quotes is missing.
+/// A quote is not closed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("a {0} is not closed")]
 pub struct UnclosedQuote(char);

@@ -228,7 +228,7 @@ pub unsafe fn rank_of(who: *const Proc) -> Option<u32> {
 ///
 /// # Safety
 /// `cbdata` is what came with the callback.
-pub unsafe fn give(
+pub unsafe fn pass_bytes(
     done: unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, ReleaseCallback, *mut c_void),
     status: Status,
     data: Vec<u8>,
@@ -241,7 +241,7 @@ pub unsafe fn give(
 }
 
 /// # Safety
-/// `data` was passed by [`give`] and is released once.
+/// `data` was passed by [`pass_bytes`] and is released once.
 unsafe extern "C" fn release(data: *mut c_void) {
     if !data.is_null() {
         // SAFETY: see above.
@@ -284,7 +284,7 @@ int main(void) {
 "#;
 
     #[test]
-    fn it_is_as_the_installed_headers_say() {
+    fn the_declarations_match_the_installed_headers() {
         let folder = std::env::temp_dir().join(format!("lattice-pmix-abi-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join("abi");

@@ -16,7 +16,7 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 /// Whether the library uses our [`accept`]. If the program was linked in a way that does not export
 /// it, it must not serve.
-pub fn stands() -> bool {
+pub fn is_in_use() -> bool {
     let ours: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int = accept;
     // SAFETY: only looks up a symbol.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"accept".as_ptr()) };
@@ -82,7 +82,7 @@ mod tests {
     const STRANGER: u32 = 65_534;
 
     #[test]
-    fn a_stranger_is_not_let_in() {
+    fn a_connection_of_another_user_is_closed() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let let_in = || {
             // SAFETY: no address is requested, so both pointers may be null.

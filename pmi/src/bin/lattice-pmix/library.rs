@@ -1,6 +1,8 @@
 //! The machine's libpmix, loaded at run time. Only this module calls it.
 
-use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, NameTooLong, Proc, Status, Value, data_type, give, proc_of, rank_of};
+use crate::abi::{
+    self, Data, DataArray, Info, ModexCallback, Module, NameTooLong, Proc, Status, Value, data_type, pass_bytes, proc_of, rank_of,
+};
 use crate::gate;
 use crate::host::{HOST, Host, Leaving, WaitingFence, send};
 use crate::publishing;
@@ -85,7 +87,7 @@ impl Library {
         }
         // SAFETY: it is the system's own library; its vendor is responsible for its initialisers.
         let loaded = unsafe { libloading::Library::new(NAME) }.map_err(LibraryError::Load)?;
-        if !gate::stands() {
+        if !gate::is_in_use() {
             return Err(LibraryError::NoGate);
         }
         let mut library = Self { loaded, version: String::new() };
@@ -145,23 +147,23 @@ impl Library {
         // SAFETY: the module is never freed, the array lives during the call; the library copies
         // what it needs later.
         let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
-        self.good("PMIx_server_init", status)?;
+        self.check_status("PMIx_server_init", status)?;
         self.register_loss_handler()?;
         self.register(job, &mut owned)?;
         self.environments(job)
     }
 
     /// Completes the fence in which the ranks wait.
-    pub fn fenced(&self, data: Vec<u8>) {
+    pub fn complete_fence(&self, data: Vec<u8>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.fence.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(WaitingFence { done: Some(done), cbdata }) = waiting else { return };
         // SAFETY: `cbdata` is what came with the callback.
-        unsafe { give(done, abi::SUCCESS, data, cbdata) };
+        unsafe { pass_bytes(done, abi::SUCCESS, data, cbdata) };
     }
 
     /// Delivers the answer to a rank's question about published data.
-    pub fn answered(&self, id: u64, status: AnswerStatus, found: Vec<Published>) {
+    pub fn deliver_answer(&self, id: u64, status: AnswerStatus, found: Vec<Published>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
         if let Some(waiting) = waiting {
@@ -170,7 +172,7 @@ impl Library {
     }
 
     /// Delivers the data of a rank of another node.
-    pub fn modex(&self, id: u64, status: Status, data: Vec<u8>) {
+    pub fn deliver_modex(&self, id: u64, status: Status, data: Vec<u8>) {
         let Some(host) = HOST.get() else { return };
         let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
         if let Some(waiting) = waiting {
@@ -191,7 +193,7 @@ impl Library {
                 // SAFETY: the request was refused, so nobody else has it.
                 drop(unsafe { Box::from_raw(whose) });
             }
-            self.good("PMIx_server_dmodex_request", status)
+            self.check_status("PMIx_server_dmodex_request", status)
         });
         if asked.is_err() {
             send(&FromBridge::Modex { from, number, status: abi::ERR_NOT_SUPPORTED, data: Vec::new() });
@@ -199,7 +201,7 @@ impl Library {
     }
 
     /// The shim has received a rank's finalize or abort: the rank may continue.
-    pub fn left(&self, rank: u32) {
+    pub fn release_rank(&self, rank: u32) {
         let Some(host) = HOST.get() else { return };
         let mut leaving = host.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let released: Vec<_> = leaving.extract_if(.., |(who, _)| *who == rank).collect();
@@ -214,7 +216,7 @@ impl Library {
 
     /// Notifies the ranks that registered a handler for it of a rank's death. Other ranks must not
     /// be notified: Open MPI's default handler aborts.
-    pub fn died(&self, rank: u32, code: i32) {
+    pub fn notify_death(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
         let notified = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
             let event = Box::into_raw(Box::new(Event::of(proc_of(&host.namespace, rank)?, code)));
@@ -229,7 +231,7 @@ impl Library {
                 // SAFETY: nobody else has it.
                 unsafe { event_notified(status, event) };
             }
-            self.good("PMIx_Notify_event", status)
+            self.check_status("PMIx_Notify_event", status)
         });
         if let Err(why) = notified {
             eprintln!("lattice-pmix: the ranks here cannot be notified of the death of rank {rank}: {}", with_causes(&why));
@@ -243,7 +245,7 @@ impl Library {
         let (mut event, none) = (abi::ERR_LOST_CONNECTION, std::ptr::null_mut());
         // SAFETY: the library copies the event's number before the call returns.
         let status = unsafe { register(&mut event, 1, none, 0, connection_lost, std::ptr::null(), std::ptr::null_mut()) };
-        if status >= 0 { Ok(()) } else { self.good("PMIx_Register_event_handler", status) }
+        if status >= 0 { Ok(()) } else { self.check_status("PMIx_Register_event_handler", status) }
     }
 
     fn register(&self, job: &BridgeJob, owned: &mut OwnedData) -> Result<(), LibraryError> {
@@ -255,14 +257,14 @@ impl Library {
         // SAFETY: everything the array points to lives in `owned`, longer than the call, which
         // without a callback returns after all is copied.
         let status = unsafe { register(namespace.namespace.as_ptr(), local, about.as_mut_ptr(), about.len(), None, std::ptr::null_mut()) };
-        self.good("PMIx_server_register_nspace", status)?;
+        self.check_status("PMIx_server_register_nspace", status)?;
         let register = self.function::<abi::RegisterClient>("PMIx_server_register_client")?;
         for rank in job.local() {
             let rank = proc_of(&job.namespace, *rank)?;
             // SAFETY: the rank lives during the call; the ids are our own, which are also the
             // ranks'.
             let status = unsafe { register(&rank, libc::geteuid(), libc::getegid(), std::ptr::null_mut(), None, std::ptr::null_mut()) };
-            self.good("PMIx_server_register_client", status)?;
+            self.check_status("PMIx_server_register_client", status)?;
         }
         Ok(())
     }
@@ -316,8 +318,8 @@ impl Library {
                     number("pmix.grank", data_type::PROC_RANK, *rank),
                     number("pmix.apprank", data_type::PROC_RANK, of_it),
                     uint32("pmix.appnum", program),
-                    small("pmix.lrank", local),
-                    small("pmix.nrank", local),
+                    uint16("pmix.lrank", local),
+                    uint16("pmix.nrank", local),
                     uint32("pmix.nodeid", node_id),
                     owned.text("pmix.hname", &node.name)?,
                 ];
@@ -334,7 +336,7 @@ impl Library {
         let mut made = std::ptr::null_mut();
         // SAFETY: both pointers are valid during the call.
         let status = unsafe { generate(list.as_ptr(), &mut made) };
-        self.good(name, status)?;
+        self.check_status(name, status)?;
         if made.is_null() {
             return Err(LibraryError::Nothing { function: name.to_owned(), list });
         }
@@ -350,7 +352,7 @@ impl Library {
             let mut made: *mut *mut c_char = std::ptr::null_mut();
             // SAFETY: both pointers are valid during the call; a null array is an empty one.
             let status = unsafe { setup(&rank, &mut made) };
-            self.good("PMIx_server_setup_fork", status)?;
+            self.check_status("PMIx_server_setup_fork", status)?;
             let ours = [Some(FOR_OPEN_MPI), is_crowded(job).then_some(FOR_CROWDED_OPEN_MPI)];
             let mut variables: Vec<_> = ours.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             // SAFETY: a null-terminated array of strings, like an environment.
@@ -372,7 +374,7 @@ impl Library {
         found.map(|symbol| *symbol).map_err(|source| LibraryError::Symbol { version: self.version.clone(), source })
     }
 
-    fn good(&self, function: &str, status: Status) -> Result<(), LibraryError> {
+    fn check_status(&self, function: &str, status: Status) -> Result<(), LibraryError> {
         if status == abi::SUCCESS || status == abi::OPERATION_SUCCEEDED {
             return Ok(());
         }
@@ -456,7 +458,7 @@ fn number(key: &str, data_type: u16, value: u32) -> Info {
     info(key, data_type, Data { uint32: value })
 }
 
-fn small(key: &str, value: u16) -> Info {
+fn uint16(key: &str, value: u16) -> Info {
     info(key, data_type::UINT16, Data { uint16: value })
 }
 
@@ -569,7 +571,7 @@ unsafe extern "C" fn fence(
 }
 
 /// # Safety
-/// `event` was passed by [`Library::died`]; called once for it.
+/// `event` was passed by [`Library::notify_death`]; called once for it.
 unsafe extern "C" fn event_notified(_: Status, event: *mut c_void) {
     // SAFETY: see above.
     drop(unsafe { Box::from_raw(event.cast::<Event>()) });

@@ -144,12 +144,12 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
                         Err(why) => return send(&mut socket, &FromBridge::Failed { why: with_causes(&why) }),
                     }
                 }
-                (ToBridge::Fenced { data }, Some(library)) => library.fenced(data),
-                (ToBridge::Answered { id, status, found }, Some(library)) => library.answered(id, status, found),
-                (ToBridge::Modex { id, status, data }, Some(library)) => library.modex(id, status, data),
+                (ToBridge::Fenced { data }, Some(library)) => library.complete_fence(data),
+                (ToBridge::Answered { id, status, found }, Some(library)) => library.deliver_answer(id, status, found),
+                (ToBridge::Modex { id, status, data }, Some(library)) => library.deliver_modex(id, status, data),
                 (ToBridge::GiveModex { from, number, rank }, Some(library)) => library.give_modex(from, number, rank),
-                (ToBridge::Left { rank }, Some(library)) => library.left(rank),
-                (ToBridge::Died { rank, code }, Some(library)) => library.died(rank, code),
+                (ToBridge::Left { rank }, Some(library)) => library.release_rank(rank),
+                (ToBridge::Died { rank, code }, Some(library)) => library.notify_death(rank, code),
                 (ToBridge::Answered { .. } | ToBridge::Modex { .. } | ToBridge::GiveModex { .. }, None) => {
                     return Err(ServeError::EarlyAnswer);
                 }

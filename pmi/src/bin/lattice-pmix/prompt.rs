@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_answer_is_acknowledged_at_once() {
+    fn data_after_an_answer_is_acknowledged_at_once() {
         // The minimum of several runs, because the machine may be busy.
         let least = |answer: fn(&TcpStream)| (0..5).map(|_| took(answer)).min().unwrap();
         let kept_back = least(|to| {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_as_of_libc() {
+    fn an_error_is_returned_as_by_libc() {
         // SAFETY: no buffers are passed.
         assert_eq!(unsafe { writev(-1, std::ptr::null(), 0) }, -1);
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));

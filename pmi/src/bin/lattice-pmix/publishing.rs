@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char, c_void};
 /// Largest number of keys in one question.
 const KEYS_MAX: usize = 256;
 /// The prefix of the library's own attributes.
-const OWN: &str = "pmix.";
+const OWN_KEY_PREFIX: &str = "pmix.";
 
 /// The bytes of a value that can be published: a string, bytes or a number. `None`: another type.
 ///
@@ -39,7 +39,7 @@ unsafe fn bytes_of(value: &Value) -> Option<Vec<u8>> {
 }
 
 /// A range or a persistence; Open MPI 4 passes it as an int.
-fn small(value: &Value) -> Option<u8> {
+fn small_number(value: &Value) -> Option<u8> {
     // SAFETY: the type determines which member is read.
     unsafe {
         match value.data_type {
@@ -62,13 +62,13 @@ unsafe fn read<'a>(infos: *const Info, count: usize) -> Option<Vec<(String, &'a 
     for info in infos {
         let bytes: Vec<u8> = info.key.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
         let key = String::from_utf8(bytes).ok()?;
-        let is_done = match (key.as_str(), small(&info.value)) {
+        let is_done = match (key.as_str(), small_number(&info.value)) {
             ("pmix.range", Some(range)) => abi::RANGES.contains(&range),
             ("pmix.persist", Some(persistence)) => abi::PERSISTENCES.contains(&persistence),
             ("pmix.range" | "pmix.persist" | "pmix.wait", _) => false,
             // Has no effect: the answer comes without waiting.
             ("pmix.timeout" | "pmix.euid" | "pmix.egid", _) => true,
-            (own, _) if own.starts_with(OWN) => info.flags & abi::INFO_REQUIRED == 0,
+            (own, _) if own.starts_with(OWN_KEY_PREFIX) => info.flags & abi::INFO_REQUIRED == 0,
             (_, _) => {
                 others.push((key, &info.value));
                 true
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn publish(who: *const Proc, infos: *const Info, count: us
     // SAFETY: the data of the library's values matches their types.
     let Some(bytes) = (unsafe { bytes_of(value) }) else { return abi::ERR_NOT_SUPPORTED };
     let published = Published { key: key.clone(), rank, data_type: value.data_type, value: bytes };
-    begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Publish(published)))
+    begun_status(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Publish(published)))
 }
 
 pub unsafe extern "C" fn lookup(
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn lookup(
     // SAFETY: the library's arrays are valid.
     let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
     let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
-    begun(ask(Waiting { done: Done::Lookup(done), cbdata }, Question::Lookup { keys }))
+    begun_status(ask(Waiting { done: Done::Lookup(done), cbdata }, Question::Lookup { keys }))
 }
 
 pub unsafe extern "C" fn unpublish(
@@ -117,17 +117,17 @@ pub unsafe extern "C" fn unpublish(
     // SAFETY: the library's arrays are valid.
     let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
     let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
-    begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Unpublish { keys }))
+    begun_status(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Unpublish { keys }))
 }
 
 /// Requests the data of a rank of another node before any fence.
 pub unsafe extern "C" fn direct_modex(who: *const Proc, _: *const Info, _: usize, done: ModexCallback, cbdata: *mut c_void) -> Status {
     // SAFETY: the library names a rank.
     let Some(rank) = (unsafe { rank_of(who) }) else { return abi::ERR_NOT_SUPPORTED };
-    begun(ask(Waiting { done: Done::Modex(done), cbdata }, Question::Modex { rank }))
+    begun_status(ask(Waiting { done: Done::Modex(done), cbdata }, Question::Modex { rank }))
 }
 
-fn begun(is_asked: bool) -> Status {
+fn begun_status(is_asked: bool) -> Status {
     if is_asked { abi::SUCCESS } else { abi::ERR_OUT_OF_RESOURCE }
 }
 

@@ -1,6 +1,6 @@
 //! The library's questions that are not answered yet.
 
-use crate::abi::{self, ByteObject, Data, Found, LookupCallback, ModexCallback, OpCallback, Status, Value, data_type, give, proc_of};
+use crate::abi::{self, ByteObject, Data, Found, LookupCallback, ModexCallback, OpCallback, Status, Value, data_type, pass_bytes, proc_of};
 use lattice_pmi::bridge::{AnswerStatus, Published};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
@@ -78,7 +78,7 @@ impl Waiting {
     pub fn answer_modex(self, status: Status, data: Vec<u8>) {
         if let Done::Modex(Some(done)) = self.done {
             // SAFETY: `cbdata` is what came with the callback.
-            unsafe { give(done, status, data, self.cbdata) };
+            unsafe { pass_bytes(done, status, data, self.cbdata) };
         }
     }
 }

@@ -8,12 +8,12 @@ use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// Reads the load of AMD's GPUs.
 pub(super) struct Amd {
     files: Files,
     /// The library while it is held open, and its device numbers by address.
     library: Option<(Rocm, BTreeMap<String, u32>)>,
-    /// Why there is no library, reported once each time that work begins.
+    /// Why the library cannot be loaded; not tried again before `rest`.
     missing: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Loads for Amd {
                     let numbers = rocm.numbers();
                     self.library = Some((rocm, numbers));
                 }
-                Err(why) => self.missing = Some(format!("energy of AMD's GPUs: ROCm SMI is not there: {why}")),
+                Err(why) => self.missing = Some(format!("energy of AMD's GPUs: ROCm SMI cannot be loaded: {why}")),
             }
         }
         loads.lacking.extend(self.missing.clone().map(|why| Lacking { vendor: GpuVendor::Amd, gpu: None, why }));
@@ -100,7 +100,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn amdgpus_files_tell_how_busy_it_is() {
+    fn amdgpus_files_give_the_load() {
         let root = std::env::temp_dir().join(format!("lattice-amdgpu-load-{}", std::process::id()));
         let device = root.join("sys/bus/pci/devices/0000:c1:00.0");
         let files = [

@@ -31,7 +31,7 @@ const REASONS: [(ThrottleReasons, &str); 7] = [
     (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "clock_setting"),
 ];
 
-/// See the module.
+/// Reads the load of NVIDIA's GPUs.
 #[derive(Default)]
 pub(super) struct Nvidia {
     /// The library while it is held open.
@@ -52,7 +52,7 @@ impl Loads for Nvidia {
             match Nvml::builder().lib_path(OsStr::new(LIBRARY)).init() {
                 Ok(library) => self.library = Some((library, Fields::load())),
                 Err(error) => {
-                    let why = format!("NVIDIA's GPUs: NVML cannot begin: {error}");
+                    let why = format!("NVIDIA's GPUs: NVML cannot be initialised: {error}");
                     return loads.lacking.push(Lacking { vendor: GpuVendor::Nvidia, gpu: None, why });
                 }
             }

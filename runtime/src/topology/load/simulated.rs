@@ -17,7 +17,7 @@ pub fn load_file(device: &Path) -> PathBuf {
     device.with_extension("load")
 }
 
-/// See the module.
+/// Reads the load of simulated GPUs.
 pub(super) struct Simulated {
     /// By id.
     devices: BTreeMap<String, PathBuf>,
@@ -51,16 +51,16 @@ impl Loads for Simulated {
     fn rest(&mut self) {}
 }
 
-/// Why a simulated GPU does not say how busy it is.
+/// Why a simulated GPU has no load.
 #[derive(Debug, Error)]
 enum LoadError {
-    #[error("it is away")]
+    #[error("its device file is missing")]
     Away,
     #[error(transparent)]
     File(#[from] UnreadableFile),
 }
 
-/// Of a GPU that nobody wrote anything about, its memory is known and unused.
+/// Without a file, the GPU is idle and all of its memory is free.
 fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, LoadError> {
     if !std::fs::metadata(device).is_ok_and(|about| about.file_type().is_char_device()) {
         return Err(LoadError::Away);
